@@ -41,6 +41,7 @@ class NewRecipe(Answer):
     (
         "envbuilder init mine",
         "envbuilder init mine --gpu A100 --pytorch 2.6.0",
+        "envbuilder init mine --from . --gpu A100",
         "envbuilder init mine --from environment.yml --gpu A100",
     ),
     NewRecipe,
@@ -53,8 +54,8 @@ def init(
         list[Path] | None,
         typer.Option(
             "--from",
-            metavar="FILE",
-            help="requirements.txt, environment.yml, a Dockerfile or a definition file; may be repeated",
+            metavar="PROJECT",
+            help="a folder, requirements.txt, environment.yml, pyproject.toml, setup.py, a Dockerfile or a definition file; may be repeated",
         ),
     ] = None,
     from_machine: Annotated[

@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.core.cache import Sha256, sha256_text
@@ -121,7 +121,7 @@ class LockedExtension:
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
     files: Annotated[tuple[SourceFile, ...], Rule(_check_order("path"))]
-    path: RelativePath = ""  # this and the next five as in the recipe, see `Extension`
+    path: RelativePath | Literal[".", ""] = ""  # this and the next five as in the recipe, see `Extension`
     git: Line = ""
     commit: Line = ""
     sdist: Line = ""

@@ -7,8 +7,8 @@ from typing import Final
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import RecipeError
 from envbuilder.lock.model import SourceFile
-from envbuilder.recipe.extension import SOURCE_SUFFIXES, Extension, Form
-from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
+from envbuilder.recipe.model import SUFFIX, Recipe
 
 HEADERS: Final = frozenset({
     ".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def",
@@ -17,6 +17,8 @@ HEADERS: Final = frozenset({
 CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
 )
+# Beside code, what a build of a project may read. The recipe's own folder may hold data as well.
+_BESIDE_CODE: Final = frozenset({"", ".md", ".rst", ".in", ".cmake"})
 MADE: Final = frozenset({".so", ".o", ".a", ".pyc", ".egg", ".whl"})  # leftovers of an earlier build
 
 
@@ -31,7 +33,15 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     ]
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
-    return {extension.name: tuple(_files(extension, folder)) for extension in recipe.extensions}
+    # The lock stands beside the recipe, and must not lock itself.
+    recipes = [path.resolve() for path in recipe.files if path.suffix == SUFFIX]
+    own = {file for path in recipes for file in (path, path.with_suffix(".lock"))}
+    return {
+        extension.name: tuple(
+            one for one in _files(extension, folder) if (folder / one.path).resolve() not in own
+        )
+        for extension in recipe.extensions
+    }
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
@@ -46,6 +56,8 @@ def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
         paths = set()
     else:
         paths = set(_project(folder / extension.path, folder, code_only=extension.form is Form.CAPTURE))
+        if extension.path == HERE and extension.form is Form.PROJECT:
+            paths = {path for path in paths if Path(path).suffix.lower() in CODE | _BESIDE_CODE}
     for path in sorted(paths):
         file = folder / path
         yield SourceFile(path=path, sha256=sha256_file(file), size=file.stat().st_size)

@@ -18,6 +18,7 @@ from envbuilder.core.models import LINE, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
+HERE: Final = "."  # the path of a project whose folder is the recipe's
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
@@ -68,8 +69,11 @@ class Extension:
     """Options for the C++ compiler."""
     cuda_cflags: tuple[Line, ...] = ()
     """Options for nvcc."""
-    path: Annotated[Line, WithJsonSchema({"allOf": [LINE.json_schema(), BELOW.json_schema()]})] = ""
-    """A folder with a setup.py or pyproject.toml, from the recipe's own folder and below it; with `git` or `sdist`, below what they bring."""
+    path: Annotated[
+        Line,
+        WithJsonSchema({"anyOf": [{"const": HERE}, {"allOf": [LINE.json_schema(), BELOW.json_schema()]}]}),
+    ] = ""
+    """A folder with a setup.py or pyproject.toml: `.` for the recipe's own folder, or one below it; with `git` or `sdist`, below what they bring."""
     git: Annotated[str, _GIT] = ""
     """The URL of a repository with a setup.py or pyproject.toml."""
     commit: Annotated[str, _COMMIT] = ""
@@ -144,7 +148,7 @@ def _path_mistakes(given: Mapping[str, object], path: str, folder: Path) -> Iter
         if not re.fullmatch(BELOW.pattern, path):
             yield Mistake(message=f"expected {BELOW.expected}, found {shown(path)}")
         return
-    mistakes = list(check_path(path, folder, is_folder=True))
+    mistakes = [] if path == HERE else list(check_path(path, folder, is_folder=True))
     yield from mistakes
     if mistakes or "capture" in given or "sources" in given:
         return

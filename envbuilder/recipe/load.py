@@ -86,14 +86,16 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 
 def find_recipe(name: str, folder: Path) -> Path:
-    """Return the file of NAME: a recipe in `folder`, or a path. Raises UsageError with the known names."""
+    """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
             raise UsageError(
                 f"there is no recipe file `{name}`", hint="give a path to a file, or a name from `list`"
             )
         return Path(name)
-    path = folder / f"{name}{SUFFIX}"
+    path, here = folder / f"{name}{SUFFIX}", Path(f"{name}{SUFFIX}")
+    if not file_of(path)[0].is_file() and file_of(here)[0].is_file():
+        return here  # `init` writes it beside the sources of its extensions
     if not file_of(path)[0].is_file():
         known = list_recipes(folder)
         empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` writes one"

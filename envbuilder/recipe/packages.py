@@ -35,7 +35,7 @@ _AS_EXTENSION: Final = (
     "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
 )
-_TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
+TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
 # Options that change how pip works, and not what it installs.
 _NO_MATTER: Final = (
     "--trusted-host", "--no-cache-dir", "--prefer-binary", "--only-binary", "--use-feature", "--require-hashes",
@@ -321,7 +321,7 @@ def torch_notes(
 def index_notes(indexes: tuple[tuple[str, str], ...], cuda: str) -> Iterator[Finding]:
     """Note each index of a requirements file, except the part of PyTorch's own that the recipe's CUDA chooses."""
     for text, where in indexes:
-        build = _TORCH_BUILD.fullmatch(text)
+        build = TORCH_BUILD.fullmatch(text)
         if build and build[1] == build_of(cuda):
             continue
         if build:

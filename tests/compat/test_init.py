@@ -73,7 +73,8 @@ def test_no_line_of_a_requirements_file_is_lost(project: Path):
     told = kept | {finding.where for finding in requests.left}
     here = {int(where.rpartition(":")[2]) for where in told if where.startswith("requirements.txt:")}
     followed = {20}  # -r extra/train.txt
-    assert here | followed == lines(Path("requirements.txt"))
+    taken = {3, 14}  # an index of a build, whose CUDA line 4 names too, and an extension
+    assert here | followed | taken == lines(Path("requirements.txt"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
         ("torchvision==0.11.2+cu113", "torchvision==0.11.2"),
         ("rich[jupyter]", "rich[jupyter]"),
         ("git+https://git.example.org/a/b.git", None),
-        ("b @ git+https://git.example.org/a/b.git@0123456789abcdef0123456789abcdef01234567", None),
+        ("b @ git+https://git.example.org/a/b.git@v1", None),
         ("https://files.example.org/a.whl", None),
         ("./a", None),
         ("a b c", None),

@@ -255,3 +255,20 @@ def test_each_thing_that_a_lock_says_of_an_extension_is_in_the_plan():
     ]  # fmt: skip
     texts = {extension_lines(dataclasses.replace(plain, **change)) for change in ({}, *changes)}
     assert len(texts) == len(changes) + 1
+
+
+def test_the_recipes_own_folder_is_locked_without_recipe_lock_and_data(tmp_path: Path):
+    write(
+        tmp_path, "x.yaml", "x.lock", "setup.py", "README.md", "LICENSE", "net/a.cu", "net/config.json", "net/w.pt", "data/a.npy",
+    )  # fmt: skip
+    recipe = dataclasses.replace(
+        make_recipe(tmp_path, Extension(name="net", path=".")), files=(tmp_path / "x.yaml",)
+    )
+    (files,) = own_files(recipe).values()
+    assert [file.path for file in files] == [
+        "LICENSE",
+        "README.md",
+        "net/a.cu",
+        "net/config.json",
+        "setup.py",
+    ]

@@ -239,6 +239,14 @@ def test_cuda_without_gpus_and_gpus_without_cuda_are_refused(folder):
     assert refusal(folder, LEAST + "gpus: [A100]\n")[::2] == ("EB126", "$.gpus: `gpus` needs `cuda`")
 
 
+def test_a_recipe_beside_the_sources_of_its_extensions_is_found_by_its_name(folder, monkeypatch):
+    (folder / "setup.py").touch()
+    written(folder, LEAST + "extensions: [{name: a, path: .}]\n")
+    monkeypatch.chdir(folder)
+    assert find_recipe("x", Path("recipes")) == Path("x.yaml")
+    assert load(Path("x.yaml")).extensions[0].path == "."
+
+
 # packages
 
 
@@ -462,7 +470,6 @@ def test_the_list_of_keys_comes_once_and_a_misspelt_key_has_no_further_mistakes(
         ("..", "ABOVE", "project"),
         ("../.", "ABOVE", "project"),
         ("PROJECT/ops", "PROJECT", "ops"),
-        (".", "PROJECT", "recipes"),
         ("link", "PROJECT", "ops"),
         ("./mine", "", "mine"),
     ],
@@ -488,8 +495,7 @@ def test_a_path_out_of_the_folder_says_where_the_recipe_would_have_to_be(tmp_pat
     assert finding.hint.startswith(f"paths start at the recipe's folder, `{recipes}`; for `")
     assert finding.hint.endswith(f"` {move}write `{instead}`")
     (Path(real(home) if home else recipes) / "x.yaml").write_text(text.replace(real(path), instead))
-    if path != ".":  # a folder that would hold the recipe, and has no project
-        assert load(Path(real(home) if home else recipes) / "x.yaml").extensions[0].path == instead
+    assert load(Path(real(home) if home else recipes) / "x.yaml").extensions[0].path == instead
 
 
 def test_a_path_that_leads_nowhere_says_where_paths_start(folder):

@@ -6,7 +6,7 @@ and the last with the same arguments.
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import uv
@@ -124,7 +124,7 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
 
 
 def project_folder(extension: LockedExtension) -> str:
-    return f"{cache.SOURCE}/{extension.path}".rstrip("/")
+    return str(PurePosixPath(cache.SOURCE, extension.path))
 
 
 def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:

@@ -5,10 +5,10 @@ recipe. Each line that cannot be taken over is reported with its reason, and lis
 """
 
 import contextlib
+import os
 import re
 import shlex
-import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,25 @@ from envbuilder.compat.init.readers.conda import read_environment
 from envbuilder.compat.init.readers.definition_file import read_definition
 from envbuilder.compat.init.readers.dockerfile import read_dockerfile
 from envbuilder.compat.init.readers.pip import read_requirements
+from envbuilder.compat.init.readers.project import (
+    read_folder,
+    read_pyproject,
+    read_setup,
+    read_setup_cfg,
+)
 from envbuilder.compat.init.render import recipe_text
 from envbuilder.compat.init.requests import Requests
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.json_schema import FILE, schema_text
 from envbuilder.recipe.load import load, recipes_folder
 from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe
 
-KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yaml), a Dockerfile or a definition file (.def)"
+KINDS: Final = (
+    "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
+    "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile or a definition file (.def)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +48,7 @@ class WrittenRecipe:
 
     def text(self) -> str:
         found = self.path.parent == recipes_folder({})  # by its name
-        name = self.recipe.name if found else shlex.quote(str(self.path))
+        name = self.recipe.name if found or self.path.parent == Path() else shlex.quote(str(self.path))
         return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
@@ -62,12 +72,15 @@ def new_path(name: str, folder: Path, text: str | None = None) -> Path:
 
 
 def read_source(path: Path, requests: Requests) -> None:
-    """Read one file of a project; its name says of which kind it is."""
+    """Read a project's folder, or one file of it; its name says of which kind it is."""
+    if path.is_dir():
+        read_folder(path, requests, read_source)
+        return
     if not path.is_file():
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
     readers = {
         ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
-        ".dockerfile": read_dockerfile, ".def": read_definition,
+        ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".py": read_setup, ".cfg": read_setup_cfg,
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():
@@ -79,24 +92,62 @@ def read_source(path: Path, requests: Requests) -> None:
 
 def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> WrittenRecipe:
     """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
-    path = new_path(name, folder)
+    home = _home(folder, requests)
+    path = new_path(name, home)
     tables = load_tables()
-    recipe = choose(requests, tables, name=name, path=path)
-    text = recipe_text(recipe, sources, requests.left)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        draft = Path(scratch) / path.name
-        draft.write_text(text, encoding="utf-8")
-        need_sound(recipe, examine_recipe(load(draft), tables))
-    with contextlib.suppress(FileExistsError):
-        _write_new(folder / FILE, schema_text())
+    chosen = choose(requests, tables, name=name, path=path)
+    recipe = replace(chosen, extensions=tuple(_placed(one, home) for one in chosen.extensions))
+    home.mkdir(parents=True, exist_ok=True)
+    if home == folder:
+        with contextlib.suppress(FileExistsError):
+            _write_new(folder / FILE, schema_text())
     try:
-        _write_new(path, text)
+        _write_new(path, recipe_text(recipe, sources, requests.left, has_schema=home == folder))
     except FileExistsError as error:
         raise UsageError(f"`{path}` is there, and nothing is overwritten") from error
-    read = load(path)
-    return WrittenRecipe(
-        path=path, recipe=read, findings=(*requests.left, *examine_recipe(read, tables).findings)
+    try:
+        read = load(path)
+        report = examine_recipe(read, tables)
+        need_sound(read, report)
+    except EnvbuilderError:
+        path.unlink()
+        raise
+    return WrittenRecipe(path=path, recipe=read, findings=(*requests.left, *report.findings))
+
+
+def _home(folder: Path, requests: Requests) -> Path:
+    """Return the folder of the recipe: `folder`, unless sources of extensions lie outside it."""
+    here, wanted = Path.cwd(), [Path(text) for one in requests.extensions.values() for text in _paths(one)]
+    if all(path.is_relative_to(folder.resolve()) for path in wanted):
+        return folder
+    if all(path.is_relative_to(here) for path in wanted):
+        return Path()  # found by its name from here
+    return Path(os.path.commonpath(wanted))
+
+
+def _paths(extension: Extension) -> tuple[str, ...]:
+    """Return the paths of an extension on this machine."""
+    is_remote = extension.git or extension.sdist
+    return (
+        ()
+        if is_remote
+        else (*((extension.path,) if extension.path else ()), *extension.sources, *extension.include)
+    )
+
+
+def _placed(extension: Extension, home: Path) -> Extension:
+    """Return an extension with paths from the recipe's folder."""
+    if not _paths(extension):
+        return extension
+
+    def place(text: str) -> str:
+        return Path(text).relative_to(home.resolve()).as_posix()
+
+    return replace(
+        extension,
+        path=place(extension.path) if extension.path else "",
+        sources=tuple(map(place, extension.sources)),
+        include=tuple(map(place, extension.include)),
     )
 
 

@@ -185,7 +185,7 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
 def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
     if requests.extensions:
-        for name in ("setuptools", "wheel"):  # these build an sdist
+        for name in ("setuptools", "wheel", "ninja"):  # torch's extension code needs them
             requests.packages.setdefault(name, Request(text=name, where=""))
     row = tables.torches.by_name.get(recipe.pytorch)
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():

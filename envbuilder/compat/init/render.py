@@ -17,14 +17,17 @@ _WHY = {
 }
 
 
-def recipe_text(recipe: Recipe, sources: Sequence[str], left: Sequence[Finding]) -> str:
-    """Return the whole file, with the lines left out as comments at its end."""
+def recipe_text(
+    recipe: Recipe, sources: Sequence[str], left: Sequence[Finding], *, has_schema: bool = True
+) -> str:
+    """Return the whole file, with the lines left out as comments at its end. `has_schema` is whether its schema stands beside it."""
     made = (
         f"# Made by `envbuilder init` from {', '.join(sources)}."
         if sources
         else "# Made by `envbuilder init`."
     )
-    head = f"{MODELINE}\n{made} Versions stand in quotes; `envbuilder show {recipe.name}` explains them.\n"
+    first = f"{MODELINE}\n" if has_schema else ""
+    head = f"{first}{made} Versions stand in quotes; `envbuilder show {recipe.name}` explains them.\n"
     parts = [head, "\n".join(_pins(recipe)), *_lists(recipe)]
     if left:
         parts.append("\n".join(["# Not as it was written there:", *(_comment(one) for one in left)]))
@@ -62,8 +65,16 @@ def _lists(recipe: Recipe) -> Iterator[str]:
 
 
 def _extension(extension: Extension) -> str:
-    env = ", ".join(f"{name}: {_quoted(value)}" for name, value in extension.env)
-    return f"{{name: {extension.name}, sdist: {extension.sdist}, env: {{{env}}}}}"
+    given = {key: value for key, value in extension.canonical().items() if value}
+    return f"{{{', '.join(f'{key}: {_value(value)}' for key, value in given.items())}}}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_quoted(text)}' for name, text in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    return _plain(str(value), r"[A-Za-z_.][A-Za-z0-9_ ./=-]*")
 
 
 def _comment(finding: Finding) -> str:
@@ -75,9 +86,9 @@ def _printable(letter: str) -> str:
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, shape: str = r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*") -> str:
     """Return a value as plain YAML if it reads back as the same text, otherwise in quotes."""
-    is_safe = re.fullmatch(r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*", text) and not text.endswith((" ", ":"))
+    is_safe = re.fullmatch(shape, text) and not text.endswith((" ", ":"))
     return (
         text
         if is_safe and text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")

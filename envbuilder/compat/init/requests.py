@@ -1,7 +1,7 @@
 """The requests that `init` has collected, and a finding for each line that it leaves out."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,14 @@ class Request:
         return SpecifierSet(self.text)
 
     @property
+    def is_exact(self) -> bool:
+        return self.text.startswith("==")
+
+    def allows(self, other: "Request") -> bool:
+        """Return whether the version of an exact request fits this one."""
+        return self.text == other.text or self.specifier.contains(other.version, prereleases=True)
+
+    @property
     def version(self) -> str:
         """The first version in it, from which the distance is measured; "" for exclusions alone."""
         found = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
@@ -52,7 +60,7 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Requests:
-    """Requests, collected line by line; a later line wins."""
+    """Requests, collected line by line; a later line wins. Paths of extensions are absolute until the recipe has its place."""
 
     pins: dict[str, Request] = field(default_factory=dict)  # pytorch, cuda, python, gcc
     packages: dict[str, Request] = field(default_factory=dict)  # by their normal name
@@ -61,6 +69,7 @@ class Requests:
     extensions: dict[str, Extension] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None  # None: not requested; (): no GPU
     driver: str = ""
+    read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
 
     def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
@@ -78,11 +87,43 @@ class Requests:
         except InvalidSpecifier:
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
-        if specifier or key not in self.pins:
-            self.pins[key] = Request(text=specifier, where=where)
+        old, new = self.pins.get(key), Request(text=specifier, where=where)
+        if old is None or not old.text or (new.is_exact and old.allows(new)):
+            self.pins[key] = new
+        elif not new.text or (old.is_exact and new.allows(old)):
+            pass
+        elif not (old.is_exact or new.is_exact):
+            self.pins[key] = Request(text=f"{old.text},{new.text}", where=where)
+        else:
+            self.note(old.where, f"{key} `{old.text}` gives way to `{new.text}` of {where}")
+            self.pins[key] = new
 
     def package(self, name: str, text: str, where: str) -> None:
         self.packages[canonicalize_name(name)] = Request(text=text, where=where)
+
+    def extension(self, found: Extension, where: str) -> None:
+        """Request an extension. Captures in one folder are one extension, and one folder is built once."""
+        if not (found.git or found.sdist):
+            path = Path(found.path).resolve().as_posix() if found.path else ""
+            sources, include = (
+                [Path(one).resolve().as_posix() for one in some] for some in (found.sources, found.include)
+            )
+            found = replace(found, path=path, sources=tuple(sources), include=tuple(include))
+        for name, one in self.extensions.items():
+            same = (one.path, one.git, one.sources) == (found.path, found.git, found.sources)
+            if same and not found.sdist and bool(one.capture) == bool(found.capture):
+                lines = tuple(dict.fromkeys((*one.capture, *found.capture)))
+                self.extensions[name] = replace(one, capture=lines)
+                return
+        name = found.name
+        if name in self.extensions:
+            name = f"{name}_{len(self.extensions) + 1}"
+            self.note(
+                where,
+                f"`{name}` is the second extension `{found.name}`",
+                hint="give it the name that Python imports",
+            )
+        self.extensions[name] = replace(found, name=name)
 
     def debian(self, name: str, where: str) -> None:
         if re.fullmatch(SHAPES["apt"].pattern, name):
@@ -97,6 +138,6 @@ class Requests:
             self.env[name] = value
 
     def _say(self, code: str, where: str, message: str, hint: str) -> None:
-        self.left.append(
-            Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
-        )
+        found = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
+        if found not in self.left:  # two files may name the same third one
+            self.left.append(found)

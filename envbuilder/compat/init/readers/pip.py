@@ -1,6 +1,7 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -8,8 +9,11 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envbuilder.compat.init.readers.python_code import read_code
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
-from envbuilder.recipe.extension import Extension
+from envbuilder.core.errors import UsageError
+from envbuilder.recipe.extension import BUILDS, Extension
+from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
     Direct,
@@ -29,11 +33,16 @@ _HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--use
 # Packages with CUDA sources and without wheels for every torch: a build compiles their sdist.
 _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
 
+_BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
+
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
 
 
-def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...] = ()) -> None:
+def read_requirements(path: Path, requests: Requests) -> None:
     """Read every line of a file, and of the files that it names; raises UsageError for an unreadable file."""
+    if path.resolve() in requests.read:
+        return
+    requests.read.add(path.resolve())
     for number, line in logical_lines(read_text(path)):
         where = f"{path}:{number}"
         try:
@@ -41,40 +50,38 @@ def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...]
         except ValueError:
             requests.leave(where, line, "a quotation that does not end")
             continue
-        read_arguments(words, where, requests, locate=path.parent.joinpath, above=(*above, path.resolve()))
+        read_arguments(words, where, requests, locate=path.parent.joinpath)
 
 
-def read_arguments(
-    words: Sequence[str], where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...] = ()
-) -> None:
+def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
     """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
     for option, value in split_arguments(words):
         if option:
-            _read_option(option, value, where, requests, locate=locate, above=above)
+            _read_option(option, value, where, requests, locate=locate)
+        elif found := parse_direct(value):
+            _read_project(found, where, requests, locate)
         else:
             read_requirement(value, where, requests)
 
 
-def _read_option(
-    option: str, value: str, where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...]
-) -> None:
+def _read_option(option: str, value: str, where: str, requests: Requests, *, locate: Locate) -> None:
     text = f"{option} {value}".strip()
     if option == "--requirement":
         path = locate(value)
         if path is None:
             requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
-        elif path.resolve() in above:
-            requests.leave(where, text, "the files name each other in a circle")
         elif path.is_file():
-            read_requirements(path, requests, above=above)
+            read_requirements(path, requests)
         else:
             requests.leave(where, text, f"there is no file `{path}`")
+    elif option in INDEXES and (build := TORCH_BUILD.fullmatch(text)):
+        _read_build(build[1], where, requests)
     elif option in INDEXES:
         requests.leave(
             where, text, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
         )
     elif option == "--editable":
-        _leave_project(parse_place(value), where, requests)
+        _read_project(parse_place(value), where, requests, locate)
     elif option == "--constraint":
         requests.leave(
             where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
@@ -86,7 +93,7 @@ def _read_option(
 def read_requirement(text: str, where: str, requests: Requests) -> None:
     """Read one requirement. torch becomes a pin. The place of a download is left out."""
     if direct := parse_direct(text):
-        _leave_project(direct, where, requests)
+        _read_project(direct, where, requests, lambda _: None)
         return
     try:
         requirement = Requirement(text)
@@ -132,21 +139,78 @@ def _compile(text: str, name: str, version: str, where: str, requests: Requests)
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
     sdist = f"{module}=={version}"
-    requests.extensions[module] = Extension(name=module, sdist=sdist, env=(("FORCE_CUDA", "1"),))
+    requests.extension(Extension(name=module, sdist=sdist, env=(("FORCE_CUDA", "1"),)), where)
     requests.note(
         where, f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs"
     )
 
 
-def _leave_project(project: Direct, where: str, requests: Requests) -> None:
-    """Leave out a project that pip would build. The hint is an extension for it."""
+def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
+    """Request an extension for a project that pip would build: a folder that is here, or a commit."""
+    folder = None if project.is_file or project.git else locate(project.path)
+    own = project.path == "." and not project.git
+    if folder and any((folder / name).is_file() for name in BUILDS) and (not own or _has_extensions(folder)):
+        request_project(folder, requests)
+        return
+    if project.commit:
+        found = Extension(name=project.name, git=project.git, commit=project.commit, path=project.path)
+        requests.extension(found, where)
+        return
     hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
     if project.is_file:
         why = "a file of one machine" if project.path else "a file at one address"
         hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
-    elif project.path == ".":
+    elif own:
         why = "the environment holds what a project needs, and not the project itself"
-        hint = "set `env: {PYTHONPATH: …}`, or make it an extension with `path` if it has C++ or CUDA sources"
+        hint = "set `env: {PYTHONPATH: …}`"
+    elif project.git:
+        why = "a repository without a commit, and a branch or tag can move"
+        hint = f"`git ls-remote {project.git} {project.revision or 'HEAD'}` says the commit: extensions: [{project.entry()}]"
     else:
-        why = "a git repository is no requirement of a recipe" if project.git else "a folder of a project"
+        why = "a folder that is not here, or has neither setup.py nor pyproject.toml"
     requests.leave(where, project.text, why, hint=hint)
+
+
+def _has_extensions(folder: Path) -> bool:
+    code = read_code(folder / "setup.py")
+    return bool(code and code.extensions)
+
+
+def request_project(folder: Path, requests: Requests) -> None:
+    """Request an extension for a folder with a build of its own, and what that build imports."""
+    code, name = read_code(folder / "setup.py"), ""
+    if code:
+        given = (
+            code.text(code.keyword(one, "name") or next(iter(one.node.args), None)) for one in code.extensions
+        )
+        name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
+    found = Extension(
+        name=module_name(name.partition(".")[0] or folder.resolve().name), path=folder.as_posix()
+    )
+    requests.extension(found, str(folder))
+    pyproject = folder / "pyproject.toml"
+    for text in build_requirements(pyproject) if pyproject.is_file() else ():
+        if canonicalize_name(re.split(r"[\s<>=!~\[;]", text)[0]) not in _BUILDERS:
+            read_requirement(text, str(pyproject), requests)
+
+
+def module_name(text: str) -> str:
+    """Return a name that Python can import."""
+    name = re.sub(r"\W", "_", text)
+    return name if name.isidentifier() else f"_{name}"
+
+
+def build_requirements(path: Path) -> list[str]:
+    """Return what a pyproject.toml needs to be built."""
+    found = load_toml(path).get("build-system", {}).get("requires", [])
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def load_toml(path: Path) -> dict[str, dict[str, object]]:
+    """Return a TOML file's tables; raises UsageError for a file that is none."""
+    try:
+        return {
+            key: value for key, value in tomllib.loads(read_text(path)).items() if isinstance(value, dict)
+        }
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"`{path}` is not TOML: {error}") from error

@@ -1,0 +1,174 @@
+"""Read Python files for extensions and requirements, by their syntax tree. Nothing of a project runs."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.places import Mistakes, load_text
+
+_CLASSES: Final = ("CUDAExtension", "CppExtension", "SyclExtension")
+_LOADS: Final = ("load", "load_inline")
+_MODULE: Final = "torch.utils.cpp_extension"
+_DEEPEST: Final = 3  # names that stand for names
+_MAIN: Final = "__main__"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call, with the function that it stands in."""
+
+    full: str  # by its imports: torch.utils.cpp_extension.load
+    node: ast.Call
+    inside: str  # how to reach it: "" when imported, `f()`, `C()`, `C().f()`; "?" with arguments that nobody knows
+    owner: str  # the function's name, whose calls reach it
+
+    @property
+    def short(self) -> str:
+        return self.full.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What a file says: its imports by their names here, and its calls."""
+
+    path: Path
+    tree: ast.Module
+    imported: frozenset[str]  # modules, and modules with a name of theirs: a.b, a.b.c
+    calls: tuple[Call, ...]
+
+    @property
+    def extensions(self) -> tuple[Call, ...]:
+        """Return the calls that describe an extension of torch for a build."""
+        return tuple(one for one in self.calls if one.full in {f"{_MODULE}.{name}" for name in _CLASSES})
+
+    @property
+    def loads(self) -> tuple[Call, ...]:
+        return tuple(one for one in self.calls if one.full in {f"{_MODULE}.{name}" for name in _LOADS})
+
+    def setup(self) -> Call | None:
+        """Return the call of `setup`."""
+        return next(
+            (one for one in self.calls if one.full in ("setuptools.setup", "distutils.core.setup")), None
+        )
+
+    def keyword(self, call: Call | None, name: str) -> ast.expr | None:
+        return next((one.value for one in call.node.keywords if one.arg == name), None) if call else None
+
+    def text(self, node: ast.expr | None) -> str:
+        """Return a plain text, also one that a name stands for; "" for anything else."""
+        return "" if isinstance(node, ast.List | ast.Tuple) else next(iter(self.texts(node)), "")
+
+    def texts(self, node: ast.expr | None, depth: int = 0) -> tuple[str, ...]:
+        """Return the plain texts of a text, a list or a name that stands for one."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return (node.value,)
+        if isinstance(node, ast.List | ast.Tuple):
+            return tuple(text for item in node.elts for text in self.texts(item, depth))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
+            return (*self.texts(node.left, depth), *self.texts(node.right, depth))
+        if isinstance(node, ast.Name) and depth < _DEEPEST:
+            assigned = (one for one in ast.walk(self.tree) if isinstance(one, ast.Assign))
+            values = [one.value for one in assigned if _names(one) == node.id]
+            return self.texts(values[-1], depth + 1) if values else ()
+        return ()
+
+
+def read_code(path: Path) -> Code | None:
+    """Return what a Python file says, None if it cannot be read."""
+    text = load_text(path, Mistakes())
+    try:
+        tree = ast.parse(text or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    names = dict(_imports(tree))
+    imported = frozenset(_modules(tree))
+    return Code(path=path, tree=tree, imported=imported, calls=tuple(_calls(tree, names)))
+
+
+def _names(node: ast.Assign) -> str:
+    return node.targets[0].id if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) else ""
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each imported name, with what it stands for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                yield (one.asname, one.name) if one.asname else (one.name.partition(".")[0],) * 2
+        elif isinstance(node, ast.ImportFrom):  # a relative one by what it names
+            above = f"{node.module}." if node.module else ""
+            yield from ((one.asname or one.name, f"{above}{one.name}") for one in node.names)
+
+
+def _modules(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def _calls(tree: ast.Module, names: dict[str, str]) -> Iterator[Call]:
+    def walk(
+        node: ast.AST, inside: str, owner: str, scope: tuple[ast.ClassDef | Function, ...]
+    ) -> Iterator[Call]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and _MAIN in {
+                one.value for one in ast.walk(child.test) if isinstance(one, ast.Constant)
+            }:
+                continue  # not when it is imported
+            if isinstance(child, ast.Call) and (dotted := _dotted(child.func)):
+                first, dot, rest = dotted.partition(".")
+                yield Call(
+                    full=f"{names.get(first, first)}{dot}{rest}", node=child, inside=inside, owner=owner
+                )
+            if isinstance(child, Function | ast.ClassDef):
+                above = (*scope, child)
+                if isinstance(child, ast.ClassDef):
+                    yield from walk(child, inside, owner, above)
+                else:
+                    name = scope[-1].name if child.name == "__init__" and scope else child.name
+                    yield from walk(child, _way(above), name, above)
+            else:
+                yield from walk(child, inside, owner, scope)
+
+    yield from walk(tree, "", "", ())
+
+
+def _way(scope: Sequence[ast.ClassDef | Function]) -> str:
+    """Return the call that runs the innermost function, "?" if it needs arguments."""
+    *above, one = scope
+    if not isinstance(one, Function) or len(above) > 1:
+        return "?"
+    if not above:
+        return "?" if _needs(one, 0) else f"{one.name}()"
+    (kind,) = above
+    if not isinstance(kind, ast.ClassDef):
+        return "?"
+    if static := _is_static(one):
+        return "?" if _needs(one, int(static == "classmethod")) else f"{kind.name}.{one.name}()"
+    begin = next((it for it in kind.body if isinstance(it, Function) and it.name == "__init__"), None)
+    if _needs(one, 1) or (begin and _needs(begin, 1)):
+        return "?"
+    return f"{kind.name}()" if one.name == "__init__" else f"{kind.name}().{one.name}()"
+
+
+def _is_static(one: Function) -> str:
+    found = {node.id for node in one.decorator_list if isinstance(node, ast.Name)}
+    return next((name for name in ("staticmethod", "classmethod") if name in found), "")
+
+
+def _needs(one: Function, given: int) -> bool:
+    """Return whether a function has parameters without a default, beside those that are given."""
+    given_or_default = given + len(one.args.defaults)
+    return len(one.args.posonlyargs) + len(one.args.args) > given_or_default or None in one.args.kw_defaults
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{above}.{node.attr}" if (above := _dotted(node.value)) else ""
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,196 @@
+"""`init --from FOLDER`: which extensions it finds by reading, and which line reaches each call of `load()`."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder.compat.init import make, read_source
+from envbuilder.compat.init.requests import Requests
+
+SETUP = """\
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+setup(name="NAME", ext_modules=[CUDAExtension("NAME", ["a.cpp", "a.cu"])], cmdclass={"build_ext": BuildExtension})
+"""
+LOAD = 'from torch.utils.cpp_extension import load\nops = load(name="ops", sources=["a.cpp", "a.cu"])\n'
+LAZY = """\
+def get(verbose=False):
+    from torch.utils import cpp_extension
+    return cpp_extension.load("ops", ["a.cu"], verbose=verbose)
+"""
+PLUGIN = """\
+import torch.utils.cpp_extension as ext
+def get_plugin(name, sources, **flags):
+    return ext.load(name=name, sources=sources, **flags)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The files of a small project, and what `init` writes for them."""
+
+    files: tuple[tuple[str, str], ...]
+    extensions: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # beside those of every environment with extensions
+    pins: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # parts of messages
+
+
+def setup(name: str, folder: str = "") -> tuple[tuple[str, str], ...]:
+    return ((f"{folder}setup.py", SETUP.replace("NAME", name)), (f"{folder}a.cpp", ""), (f"{folder}a.cu", ""))
+
+
+PROJECTS = {
+    "flat setup.py": Project(files=setup("chamfer"), extensions=("{name: chamfer, path: .}",)),
+    "src layout": Project(
+        files=(*setup("pkg._C"), ("src/pkg/__init__.py", "from pkg import _C\n"), ("README.md", "")),
+        extensions=("{name: pkg, path: .}",),
+    ),
+    "ops beside the project's own pyproject": Project(
+        files=(
+            *setup("MultiScaleDeformableAttention", "models/ops/"),
+            ("pyproject.toml", '[project]\nname = "detr"\nrequires-python = ">=3.9"\ndependencies = ["einops>=0.6"]\n'),
+        ),
+        extensions=("{name: MultiScaleDeformableAttention, path: models/ops}",),
+        packages=("einops>=0.6",),
+        pins=("python >=3.9 pyproject.toml",),
+    ),
+    "several setup.py": Project(
+        files=(*setup("chamfer_3D", "ext/chamfer3D/"), *setup("emd", "ext/emd/"), *setup("x", "build/x/")),
+        extensions=("{name: chamfer_3D, path: ext/chamfer3D}", "{name: emd, path: ext/emd}"),
+    ),
+    "several extensions of one setup.py": Project(
+        files=(("setup.py", SETUP.replace('CUDAExtension("NAME"', 'CUDAExtension(name="net.a", sources=["a.cu"]), CUDAExtension("net.b"')),),
+        extensions=("{name: net, path: .}",),
+    ),
+    "setup.py without an extension": Project(
+        files=(("setup.py", 'from setuptools import setup, find_packages\nneeded = ["tqdm"]\nsetup(name="x", install_requires=needed, python_requires=">=3.8")\n'),),
+        packages=("tqdm",),
+        pins=("python >=3.8 setup.py:3",),
+    ),
+    "computed requirements": Project(
+        files=(("setup.py", 'import setuptools\nsetuptools.setup(install_requires=open("r.txt").read().split())\n'),),
+        left=("install_requires=open('r.txt').read().split()",),
+    ),
+    "setup.cfg": Project(
+        files=(("setup.cfg", "[options]\npython_requires = >=3.8\ninstall_requires =\n    tqdm\n    rich>=13\n"),),
+        packages=("tqdm", "rich>=13"),
+        pins=("python >=3.8 setup.cfg",),
+    ),
+    "poetry": Project(
+        files=(("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\ntqdm = "^4.60"\nclick = "~8.1"\nattrs = "*"\nmine = {path = "../mine"}\n'),),
+        packages=("tqdm<5,>=4.60", "click<8.2,>=8.1", "attrs"),
+        pins=("python >=3.9,<4 pyproject.toml",),
+        left=("mine = {'path': '../mine'}",),
+    ),
+    "load() in a package": Project(
+        files=(("utils/op/__init__.py", ""), ("utils/__init__.py", ""), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op.fused import ops\n")),
+        extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
+    ),
+    "load() in a folder that is imported from below the top": Project(
+        files=(("code/ops/fused.py", LOAD), ("code/train.py", "import ops.fused\n")),
+        extensions=("{name: ops, path: code, capture: [import ops.fused]}",),
+    ),
+    "load() in a src layout": Project(
+        files=(("src/net/__init__.py", ""), ("src/net/ops.py", LOAD)),
+        extensions=("{name: net, path: src, capture: [import net.ops]}",),
+    ),
+    "load() in a function": Project(
+        files=(("net/backend.py", LAZY), ("net/__init__.py", "")),
+        extensions=('{name: net, path: ., capture: ["from net.backend import get; get()"]}',),
+    ),
+    "load() in a class": Project(
+        files=(("kernels.py", "from torch.utils.cpp_extension import load\nclass K:\n    def __init__(self, fast=True):\n        self.k = load('k', ['k.cu'])\n"),),
+        extensions=('{name: kernels, path: ., capture: ["from kernels import K; K()"]}',),
+    ),
+    "load() behind a function with arguments": Project(
+        files=(
+            ("torch_utils/custom_ops.py", PLUGIN),
+            ("torch_utils/ops/bias_act.py", "from .. import custom_ops\ndef _init():\n    return custom_ops.get_plugin('bias_act', ['bias_act.cpp'])\n"),
+            ("torch_utils/ops/upfirdn2d.py", "from torch_utils.custom_ops import get_plugin\n_plugin = get_plugin('upfirdn2d', sources=['u.cu'])\n"),
+            ("train.py", "import torch_utils.ops.bias_act\nimport torch_utils.ops.upfirdn2d\n"),
+        ),
+        extensions=(
+            '{name: torch_utils, path: ., capture: ["from torch_utils.ops.bias_act import _init; _init()", import torch_utils.ops.upfirdn2d]}',
+        ),
+    ),
+    "load_inline": Project(
+        files=(("inline_ops.py", "from torch.utils.cpp_extension import load_inline as make\nm = make('m', cpp_sources='')\n"),),
+        extensions=("{name: inline_ops, path: ., capture: [import inline_ops]}",),
+    ),
+    "load() only as a program": Project(
+        files=(("bench.py", "from torch.utils.cpp_extension import load\nif __name__ == '__main__':\n    load('x', [])\n"), ("io.py", "import json\njson.load(open('x'))\n")),
+    ),
+    "load() beside a setup.py": Project(
+        files=(*setup("_freq", "freq/"), ("freq/backend.py", LOAD), ("freq/__init__.py", "")),
+        extensions=("{name: _freq, path: freq}",),
+        left=("the project `freq` is built as a whole",),
+    ),
+    "load() that nothing reaches": Project(
+        files=(("net.py", "from torch.utils.cpp_extension import load\ndef make(name):\n    return load(name, [name + '.cu'])\n"),),
+        left=("no line without arguments of its own reaches this call",),
+    ),
+    "sources that bind to Python": Project(
+        files=(("csrc/knn.cpp", "PYBIND11_MODULE(knn, m) {}\n"), ("csrc/knn_kernel.cu", "")),
+        extensions=("{name: knn, sources: [csrc/knn.cpp, csrc/knn_kernel.cu], include: [csrc]}",),
+        left=("`knn` has these sources",),
+    ),
+    "a program in CUDA": Project(
+        files=(("cuda/main.cu", "int main() {}\n"),), left=('left out "cuda/*.cu"',)
+    ),
+    "submodules": Project(
+        files=(*setup("raster", "submodules/raster/"), (".gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
+        extensions=("{name: raster, path: submodules/raster}",),
+        left=("the submodule `third_party/glm` is not checked out",),
+    ),
+    "a build of its own backend": Project(
+        files=(("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core", "torch", "pybind11"]\n'), ("ops/CMakeLists.txt", "")),
+        extensions=("{name: ops, path: ops}",),
+        packages=("scikit-build-core", "pybind11"),
+    ),
+    "requirements, environment and image": Project(
+        files=(
+            ("requirements.txt", "torch==2.1.2\ntqdm\n"), ("requirements-dev.txt", "pytest\n"),
+            ("environment.yml", "name: x\ndependencies:\n  - python=3.10\n  - pytorch=2.1.0\n  - pip:\n    - -r requirements.txt\n"),
+            ("Dockerfile", "FROM python:3.9\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"),
+        ),
+        packages=("tqdm",),
+        pins=("python ==3.10.* environment.yml:3:5", "pytorch ==2.1.0 environment.yml:4:5"),
+        left=('left out "COPY', "python `==3.9.*` gives way to `==3.10.*` of", "pytorch `==2.1.2` gives way to `==2.1.0` of", "this file is not read"),
+    ),
+    "the project in its own requirements": Project(
+        files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
+        extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
+        packages=("tqdm",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PROJECTS[name]
+    for path, text in case.files:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    requests = Requests(gpus=("A100",))
+    read_source(Path(), requests)
+    pins = tuple(f"{key} {one.text} {one.where.rpartition('/')[2]}" for key, one in requests.pins.items())
+    left = [one.message for one in requests.left]
+    written = make("mine", Path("recipes"), requests, (".",))
+    lines = written.path.read_text().splitlines()
+    found = tuple(line.removeprefix("  - ") for line in lines if line.startswith("  - {"))
+    assert found == case.extensions
+    packages = [
+        one
+        for one in written.recipe.packages
+        if re.split("[<>=!]", one)[0] not in ("setuptools", "wheel", "ninja")
+    ]
+    assert tuple(packages) == case.packages
+    assert pins == case.pins
+    for words in case.left:
+        assert [message for message in left if words in message], left
+    assert len(case.left) == len(left), left
+    assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
