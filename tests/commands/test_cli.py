@@ -21,11 +21,14 @@ from envbuilder import __version__, cli
 from envbuilder.build.extensions.check_targets import extension_error
 from envbuilder.commands import COMMANDS
 from envbuilder.commands import tables as tables_command
+from envbuilder.core import console
 from envbuilder.core.errors import BuildError
+from envbuilder.core.http import session
 from envbuilder.recipe.load import list_recipes
 from tests.support import command_line, wheel_index
 from tests.support.command_line import Call
 from tests.support.runner import FakeRunner
+from tests.support.silent import silent_server
 from tests.support.wheel_index import NVCC, PTXAS, Site, put_torch, texts
 
 ROOT = Path(__file__).parents[2]
@@ -426,6 +429,20 @@ def test_no_color_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch,
     else:
         answer = call("check", "a10", "--no-color")
     assert "\x1b" not in answer.err + answer.out
+
+
+@pytest.mark.parametrize("line", ["pull {place}/x --output {folder}", "lock imaged --recipes {folder}"])
+def test_whoever_never_answers_is_named_while_it_is_waited_for(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+):
+    monkeypatch.setattr(console, "SILENCE", 0.0)
+    monkeypatch.setattr(session, "FIRST", 2.0)
+    with silent_server() as (place, _):
+        (folder / "imaged.yaml").write_text(GOOD.replace("debian/bookworm", f"{{image: {place}/x}}"))
+        answer = call(*line.format(place=place, folder=folder).split())
+    assert "  waiting for an answer from http://127.0.0.1:" in answer.err
+    assert "no answer in 2 s" in answer.err
+    assert answer.code == 5
 
 
 def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path):

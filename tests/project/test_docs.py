@@ -9,6 +9,7 @@ import make_reference
 import pytest
 
 from envbuilder import __version__, cli
+from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SETTINGS
 from envbuilder.core import errors
 from envbuilder.recipe.load import list_recipes, load
@@ -53,6 +54,18 @@ def test_the_architecture_names_every_folder():
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     assert len(folders) == 14
     assert {name for name in folders if f"envbuilder/{name}" not in told} == set()
+
+
+def test_every_command_that_a_message_or_a_page_names_exists():
+    files = [path for folder in ("envbuilder", "docs") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".md", ".yaml", ".sh")]
+    named = {pair for one in texts for pair in re.findall(r"`envbuilder ([a-z]+)(?: ([a-z]+))?[ `]", one)}
+    assert len({name for name, _ in named}) > 15
+    assert {name for name, _ in named} - set(COMMANDS) == set()
+    groups = {name: getattr(cli.load_command(name), "commands", {}) for name, _ in named}
+    assert {
+        (name, word) for name, word in named if word and groups[name] and word not in groups[name]
+    } == set()
 
 
 def test_the_changelog_begins_with_this_version():
