@@ -725,6 +725,24 @@ def test_what_the_sources_do_not_have_is_said(
 
 
 @pytest.mark.programs
+@pytest.mark.parametrize(
+    ("packages", "name"), [((), "torch 2.13.0"), (("torchvision==0.28.0",), "torchvision 0.28.0")]
+)
+def test_a_torch_without_a_wheel_for_this_python_is_answered_with_the_pythons_that_have_one(
+    tmp_path: Path, world: Sources, packages: tuple[str, ...], name: str
+) -> None:
+    sources, _ = with_python(world, tmp_path, "3.10")
+    recipe = make_recipe(tmp_path, python="3.10" if packages else "3.9", packages=packages)
+    for package, version in (("torch", "2.13.0+cpu"), ("torchvision", "0.28.0")):
+        write_wheel(sources.folders[0], package, version, tag="cp311-cp311-manylinux_2_28_x86_64")
+    target, means = make_target(recipe), make_means(tmp_path, sources)
+    with pytest.raises(IncompatibleError) as caught:
+        resolve_wheels(recipe, target, means, toolkit=None, prefer=(), before=None)
+    assert f"or take a Python for which {name} has wheels: 3.10, 3.11, 3.12, 3.13, 3.14" in caught.value.hint
+    assert "sdist" not in caught.value.hint
+
+
+@pytest.mark.programs
 def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, base="debian/bullseye", python="3.9", gcc="9")
     with pytest.raises(FetchError, match="package lists of `bullseye`"):

@@ -23,7 +23,7 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.suggest import find_on_package_index
 from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
-from envbuilder.compat.tables.torch import Torch, index_build
+from envbuilder.compat.tables.torch import Torch, index_build, load_torches
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
@@ -318,22 +318,36 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
             f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
             hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
         )
-    ways = [_LOOSEN, *(f"or build it as an extension: {one}" for one in _sdist_hints(asked, output))]
+    ways = [_LOOSEN, *_pin_hints(asked, output)]
     return IncompatibleError(
         f"no set of wheels for Python {question.python} and glibc {question.glibc} fits the recipe's packages\n{output}",
         hint="; ".join(ways),
     )
 
 
-def _sdist_hints(asked: Sequence[Requirement], output: str) -> Iterator[str]:
-    """Yield how to build each pinned package without a wheel from its source distribution."""
+def _pin_hints(asked: Sequence[Requirement], output: str) -> Iterator[str]:
+    """Yield what to do about each pinned package without a wheel: build its source distribution, or choose a Python.
+
+    Nobody builds torch for want of a Python.
+    """
+    rows = load_torches().rows
     for one in asked:
         name = canonicalize_name(one.name)
         pin = re.fullmatch(r"==([^,*]+)", str(one.specifier))
-        if pin and re.search(
+        if not pin or not re.search(
             rf"(?<![\w.-]){re.escape(name)}=={re.escape(pin[1])} has no (usable )?wheels", output
         ):
-            yield f"`extensions: [{{name: {name.replace('-', '_')}, sdist: {one.name}=={pin[1]}}}]`"
+            continue
+        version = pin[1].partition("+")[0]
+        torch = next(
+            (row for row in rows if (name, version) in (("torch", row.version), *row.companions)), None
+        )
+        if torch:
+            pythons = ", ".join(one for one in torch.pythons if not one.endswith("t"))
+            yield f"or take a Python for which {name} {version} has wheels: {pythons}"
+        elif name != "torch":
+            sdist = f"{{name: {name.replace('-', '_')}, sdist: {one.name}=={pin[1]}}}"
+            yield f"or build it as an extension: `extensions: [{sdist}]`"
 
 
 def uv_platform(glibc: str) -> str:
