@@ -15,7 +15,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.node.detect import detect_here, detect_pasted
 from envbuilder.node.nccl.decide import Left, Setting
-from envbuilder.node.nccl.facts import Facts, Interface, Measured, origin
+from envbuilder.node.nccl.facts import Facts, Interface, Measured, Nic, origin
 from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
@@ -30,6 +30,7 @@ class DetectedMachine(Answer):
 
     gpus: int | None
     links: tuple[tuple[str, ...], ...]
+    nics: tuple[Nic, ...]
     interfaces: tuple[Interface, ...]
     settings: tuple[Setting, ...]
     hints: tuple[str, ...]
@@ -83,6 +84,7 @@ def detect(
     session.data = DetectedMachine(
         gpus=None if facts.gpus is None else len(facts.gpus),
         links=facts.links or (),
+        nics=facts.nics or (),
         interfaces=facts.interfaces or (),
         settings=decision.settings,
         hints=decision.hints,

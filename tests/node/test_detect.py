@@ -63,6 +63,19 @@ def test_a_folder_of_saved_outputs_is_one_machine(node: Path, call: Call):
     assert envelope["findings"] == []
 
 
+def test_the_number_of_gpus_is_null_where_it_is_not_known(tmp_path: Path, call: Call):
+    """Rows without a header have cells of NICs, too."""
+    (tmp_path / "topo.txt").write_text("GPU0\t X \tNV4\tPIX\tSYS\t0-15\nGPU1\tNV4\t X \tSYS\tPIX\t0-15\n")
+    code, envelope = answer(call, "--from", str(tmp_path))
+    assert (code, envelope["data"]["gpus"], envelope["findings"][0]["code"]) == (0, None, "EB660")
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV4\tPIX\nGPU1\tNV4\t X \tSYS\n")
+    _, envelope = answer(call, "--from", str(tmp_path))
+    assert (envelope["data"]["gpus"], envelope["data"]["nics"]) == (
+        2,
+        [{"name": "NIC0", "links": ["PIX", "SYS"]}],
+    )
+
+
 def test_the_recipe_decides_which_nccl_is_judged_for(node: Path, call: Call):
     _, envelope = answer(call, "--from", str(node), "--recipe", "h100")
     assert [one["name"] for one in envelope["data"]["settings"]] == ["NCCL_P2P_DISABLE"]

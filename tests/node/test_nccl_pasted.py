@@ -115,13 +115,55 @@ def test_a_damaged_matrix_is_said_to_be_and_decides_nothing(case):
     assert decide(facts).settings == ()
 
 
-def test_a_matrix_whose_nics_were_cut_is_read_but_decides_nothing():
+def test_a_whole_block_of_gpus_decides_although_the_rows_of_nics_were_cut():
     facts = pasted(
         "        GPU0    GPU1    NIC0    NIC1\nGPU0     X      SYS     PIX     SYS\nGPU1    SYS      X      SYS     PIX\n"
     )
     assert facts.links == two("SYS")
     assert facts.damage == ("paste.txt: cut: no row for NIC0, NIC1",)
-    assert decide(facts).settings == ()
+    assert [one.name for one in decide(facts).settings] == ["NCCL_P2P_DISABLE"]
+
+
+CELLS = "GPU0     X      NV4     PIX     SYS     0-15\nGPU1    NV4      X      SYS     PIX     0-15\n"
+ADAPTERS = "NIC0    PIX     SYS      X      SYS\nNIC1    SYS     PIX     SYS      X\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "gpus"),
+    [
+        (CELLS + ADAPTERS, 2),
+        (CELLS, None),  # there may be more GPUs, or adapters
+        (CELLS.partition("\n")[0] + "\n", None),
+        (CELLS.partition("\n")[2] + ADAPTERS, None),  # GPU0 is missing
+        ("".join(ROWS[1:]), 3),
+        (ROWS[1], None),
+        ("", None),
+    ],
+)
+def test_rows_without_a_header_count_no_nic_as_a_gpu(rows: str, gpus: int | None):
+    facts = pasted(rows)
+    assert (None if facts.gpus is None else len(facts.gpus)) == gpus
+    assert bool(facts.damage) == bool(rows)
+    assert facts.links is None
+
+
+NAMED = "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "nics"),
+    [
+        (TABS, [("NIC0", ("NODE", "PIX"))]),
+        ("        GPU0    GPU1    NIC0    NIC1    CPU Affinity\n" + CELLS + ADAPTERS + LEGEND + NAMED,
+         [("mlx5_0", ("PIX", "SYS")), ("mlx5_bond_0", ("SYS", "PIX"))]),
+        ("  GPU0 GPU1 NIC0 NVMe0 mlx5_1\nGPU0 X SYS PXB PXB SYS\nGPU1 SYS X SYS SYS PHB\n",
+         [("NIC0", ("PXB", "SYS")), ("mlx5_1", ("SYS", "PHB"))]),
+        ("  GPU0 GPU1 NIC0 NIC1\nGPU0 X SYS PXB\nGPU1 SYS X SYS\n", []),  # whose cells are missing
+        ("  GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n", []),
+    ],
+)  # fmt: skip
+def test_the_nics_are_read_with_their_links_to_the_gpus(text: str, nics: list[tuple[str, tuple[str, ...]]]):
+    assert [(nic.name, nic.links) for nic in pasted(text).nics or ()] == nics
 
 
 @pytest.mark.parametrize("hint", ["$ nvidia-smi topo -mp\n", ""])
@@ -357,7 +399,7 @@ def test_the_collected_hosts_are_read_exactly_or_called_damaged(row):
         if facts.links:
             assert len(facts.links) == row["gpus"]
             assert set(facts.pairs) == set(row["gpu_gpu_links"])
-        if row["truncated"]:
+        if row["truncated"] and not facts.links:
             assert decide(facts).settings == ()
     elif row["kind"] == "p2p":
         assert facts.damage or (

@@ -153,6 +153,14 @@ def test_a_machine_without_gpus_says_so(machine: Machine):
     assert decide(facts).settings == ()
 
 
+@pytest.mark.parametrize("device", ["dev/nvidiactl", "dev/dxg"])
+def test_the_number_of_gpus_is_unknown_where_a_driver_is_here_and_silent(machine: Machine, device: str):
+    machine.write(device)
+    facts = probe_gpus(machine.root, None, lambda _: None)
+    assert facts.gpus is None
+    assert "do not answer" in facts.source("gpus")
+
+
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
     facts = probe(
         ProbeIO(

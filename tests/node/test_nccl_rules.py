@@ -331,11 +331,21 @@ def test_what_is_named_is_one_fit_interface_and_never_a_list_of_exclusions(inter
 
 # Hints.
 
+
+def without_nvlink(*lone: int) -> tuple[tuple[str, ...], ...]:
+    """Return the links of a board of eight GPUs, of which these have no NVLink."""
+    return tuple(
+        tuple("X" if one == other else "SYS" if {one, other} & {*lone} else "NV18" for other in range(8))
+        for one in range(8)
+    )
+
+
 SPLIT = tuple(Gpu(switch="0000:01:00.0", iommu_group=str(number)) for number in range(2))
 HINT_CASES = {
     "hint_iommu": (host("PIX", iommu="DMA"), host("NV4", iommu="DMA")),
     "hint_acs": (host("PIX", 2, gpus=SPLIT), host("PIX", 2, gpus=SPLIT, virtual="kvm")),
     "hint_fabric": (host("NV18", 2, p2p=(("X", "NS"), ("NS", "X"))), host("PIX", 2, p2p=(("X", "NS"), ("NS", "X")))),
+    "hint_lone_gpu": (replace(host("NV18", 8), links=without_nvlink(5)), replace(host("NV18", 8), links=without_nvlink(5), gpus=(*host("NV18", 7).gpus, Gpu(name="DGX Display")))),
     "hint_amd": (host("PHB", cpu="amd", nccl="2.21.5"), host("PHB", cpu="amd", nccl="2.26.2")),
     "hint_driver": (host("PIX", driver="545.23.06"), host("PIX", driver="550.54.14")),
     "hint_shm": (host("PIX", shm=64 << 20), host("PIX", 1, shm=64 << 20)),
@@ -354,6 +364,14 @@ def test_each_hint_is_given_in_its_case_and_in_no_other(one):
     assert one.judge(given_in)
     assert one.judge(not_in) is None
     assert one.judge(Facts()) is None
+
+
+def test_the_gpu_whose_nvlink_is_broken_is_named():
+    board = host("NV18", 8)
+    (hint,) = decide(replace(board, links=without_nvlink(5))).hints
+    assert hint.startswith("GPU5 has no NVLink, and the 7 other GPUs have NV18 to each other")
+    for links in (board.links, without_nvlink(4, 5), host("NV4 SYS SYS SYS SYS NV4").links):
+        assert decide(replace(board, links=links)).hints == ()
 
 
 def test_page_is_made_from_the_rules(request: pytest.FixtureRequest):
@@ -407,7 +425,7 @@ def test_the_short_form_of_a_profile_is_read():
 def test_the_answer_says_facts_reasons_and_what_was_left_alone():
     facts = parse_pasted(
         {
-            "node.txt": "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n2: eno1: <UP,LOWER_UP> mtu 1500\n    link/ether 02:00:00:00:00:01\n    inet 192.0.2.7/24 scope global eno1\n"
+            "node.txt": "\tGPU0\tGPU1\tmlx5_bond_0\nGPU0\t X \tSYS\tPIX\nGPU1\tSYS\t X \tNODE\nmlx5_bond_0\tPIX\tNODE\t X\n2: eno1: <UP,LOWER_UP> mtu 1500\n    link/ether 02:00:00:00:00:01\n    inet 192.0.2.7/24 scope global eno1\n"
         }
     )
     text = as_text(facts, decide(facts), {})
@@ -419,5 +437,8 @@ def test_the_answer_says_facts_reasons_and_what_was_left_alone():
         "NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: what NCCL takes",
         "not known: driver",
         "[node.txt]",
+        "  links       GPU0  GPU1    [node.txt, `nvidia-smi topo -m`]\n",
+        "  GPU1        SYS   X\n",
+        "  mlx5_bond_0 PIX   NODE\n",
     ):
         assert part in text

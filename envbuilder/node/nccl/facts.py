@@ -74,6 +74,14 @@ class RdmaPort:
 
 
 @dataclass(frozen=True)
+class Nic:
+    """One network adapter of `nvidia-smi topo -m`."""
+
+    name: str  # mlx5_0, or NIC0 where no legend names it
+    links: tuple[str, ...]  # to each GPU
+
+
+@dataclass(frozen=True)
 class Job:
     """The job of this process."""
 
@@ -110,6 +118,7 @@ class Facts:
 
     gpus: tuple[Gpu, ...] | None = None
     links: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -m`: X on the diagonal
+    nics: tuple[Nic, ...] | None = None  # with their links to the GPUs
     links_doubt: str = ""  # why the matrix decides nothing although it can be read
     p2p: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -p2p r`: OK, CNS, …
     driver: str | None = None

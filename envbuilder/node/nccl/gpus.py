@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
-from envbuilder.node.nccl.facts import Facts, Gpu, merge, origin
+from envbuilder.node.nccl.facts import Facts, Gpu, Nic, merge, origin
 from envbuilder.node.nccl.files import names, text
 from envbuilder.node.nccl.grid import find_matrices
 
@@ -25,17 +25,18 @@ STATUSES = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
 SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 READ, NVLINK = 0, 2  # NVML_P2P_CAPS_INDEX
 MOST_NVLINKS = 36
+_SILENT = origin(gpus="the driver's device is here; NVML and `nvidia-smi` do not answer")
 QUERY = ("nvidia-smi", "--query-gpu=index,name,pci.bus_id,driver_version", "--format=csv,noheader")
 
 
 def probe_gpus(root: Path, nvml: Any, run: Run) -> Facts:
     """Probe GPUs, driver, links and P2P status; `nvml` is the module `pynvml`, or None."""
     seen = _from_kernel(root)
-    if not seen.gpus and not (root / "dev/nvidiactl").exists():
+    if not seen.gpus and not any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")):  # dxg: WSL
         return seen
     found = _from_nvml(nvml) if nvml is not None else None
     if found is None:
-        found = _from_nvidia_smi(run) or seen
+        found = _from_nvidia_smi(run) or (seen if seen.gpus else replace(seen, gpus=None, sources=_SILENT))
     placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in found.gpus or ())
     return replace(found, driver=found.driver or seen.driver, gpus=None if found.gpus is None else placed)
 
@@ -170,8 +171,10 @@ def _from_nvidia_smi(run: Run) -> Facts | None:
         matrices = find_matrices(run(("nvidia-smi", "topo", *options)) or "")
         found = [one for one in matrices if one.kind == kind and not one.damage]
         if len(found) == 1 and found[0].gpus == len(gpus):
+            nics = tuple(Nic(name, links) for name, links in found[0].nics) or None
             known = {
                 kind: found[0].cells,
+                **({"nics": nics} if nics else {}),
                 "sources": origin(**{kind: f"nvidia-smi topo {' '.join(options)}"}),
             }
             facts = merge(facts, Facts(**known))  # type: ignore[arg-type]

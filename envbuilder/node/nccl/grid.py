@@ -31,10 +31,11 @@ class Matrix:
     """One block of text that has the head of a matrix; without `cells` where `damage` makes them uncertain."""
 
     kind: str  # "links" or "p2p"
-    gpus: int  # of the header
+    gpus: int | None  # of the header, or of the rows where they prove that none is missing
     cells: tuple[tuple[str, ...], ...] = ()
     pcie_only: bool = False  # NVLink is left out
     damage: str = ""
+    nics: tuple[tuple[str, tuple[str, ...]], ...] = ()  # name, and the link to each GPU
 
 
 def clean(text: str) -> str:
@@ -129,7 +130,24 @@ def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix
     damage = damage or stray or _contradiction(cells, both_ways=kind == "links")
     if damage:
         return Matrix(kind, len(gpus), damage=damage)
-    return Matrix(kind, len(gpus), cells, pcie_only, _missing(names, [name for name, _ in rows]))
+    cut = _missing(names, [name for name, _ in rows])
+    return Matrix(kind, len(gpus), cells, pcie_only, cut, _nics(names, rows, lines))
+
+
+def _nics(
+    names: tuple[str, ...], rows: list[tuple[str, str]], lines: list[str]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the adapters that have a column, each with its links to the GPUs, if no cell of them is missing."""
+    of_gpus = [_row(rest, len(names), LINK) for name, rest in rows if name.startswith("GPU")]
+    if any(len(cells) < len(names) for cells in of_gpus):
+        return ()
+    named = (re.match(r"\s*(NIC\d+):\s*(\w+)", line) for line in lines)
+    legend = {found[1]: found[2] for found in named if found}
+    return tuple(
+        (legend.get(name, name), tuple(cells[column] for cells in of_gpus))
+        for column, name in enumerate(names)
+        if not name.startswith(("GPU", "NVMe"))
+    )
 
 
 def _rows(lines: list[str]) -> tuple[list[tuple[str, str]], str]:
@@ -223,10 +241,18 @@ def _contradiction(cells: tuple[tuple[str, ...], ...], *, both_ways: bool) -> st
 
 
 def _stray(lines: list[str]) -> Matrix | None:
-    """Return a damaged matrix for rows whose header is missing."""
-    for line in lines:
-        found = re.match(rf"\s*GPU\d+((?:\s+(?:{LINK}|{STATUS}))+)", line)
-        cells = found[1].split() if found else []
-        if len(cells) > 1:
-            return Matrix("links", len(cells), damage="cut: there are rows and no header")
-    return None
+    """Return a damaged matrix for rows whose header is missing.
+
+    A row has a cell for each adapter, too. The GPUs are counted where their rows begin with GPU0 and either a row of
+    an adapter follows or the rows are a square.
+    """
+    rows = [(name, _split(rest, len(rest), f"{LINK}|{STATUS}")) for name, rest in _rows(lines)[0]]
+    rows = [(name, cells) for name, cells in rows if len(cells) > 1]
+    gpus = [name for name, _ in rows if name.startswith("GPU")]
+    if not gpus:
+        return None
+    is_square = all(len(cells) == len(gpus) for _, cells in rows)
+    is_whole = gpus == [f"GPU{number}" for number in range(len(gpus))] and (
+        is_square or len(gpus) < len(rows)
+    )
+    return Matrix("links", len(gpus) if is_whole else None, damage="cut: there are rows and no header")

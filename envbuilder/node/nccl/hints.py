@@ -59,6 +59,24 @@ def hint_fabric(facts: Facts) -> str | None:
     return None
 
 
+@hint("nvlink")
+def hint_lone_gpu(facts: Facts) -> str | None:
+    """All GPUs of a board but one have the same NVLink to each other, and it is of the same model: its NVLink is broken."""
+    links = facts.links or ()
+    lone = [number for number, row in enumerate(links) if not any(map(is_nvlink, row))]
+    others = [row for number, row in enumerate(links) if number not in lone]
+    between = {
+        link for row in others for number, link in enumerate(row) if number not in lone and link != "X"
+    }
+    if len(lone) != 1 or len(others) < 3 or len(between) != 1 or len(set(facts.gpu_names)) != 1:
+        return None
+    gpu, link = lone[0], between.pop()
+    return (
+        f"GPU{gpu} has no NVLink, and the {len(others)} other GPUs have {link} to each other: it is broken or not in the fabric; "
+        f"see `nvidia-smi nvlink --status -i {gpu}` and fabric manager's log, and leave it out of jobs until then"
+    )
+
+
 @hint("amd-before-nccl-223")
 def hint_amd(facts: Facts) -> str | None:
     """An AMD host with NCCL 2.9 to 2.22, more than two GPUs, and some pairs beyond a PCIe switch: NCCL uses P2P there at any distance."""
@@ -140,6 +158,6 @@ def hint_measured(facts: Facts) -> str | None:
 
 
 HINTS: tuple[Hint, ...] = (
-    hint_iommu, hint_acs, hint_fabric, hint_amd, hint_driver, hint_shm, hint_verbs, hint_ports, hint_topology,
+    hint_iommu, hint_acs, hint_fabric, hint_lone_gpu, hint_amd, hint_driver, hint_shm, hint_verbs, hint_ports, hint_topology,
     hint_virtual, hint_cumem, hint_measured,
 )  # fmt: skip

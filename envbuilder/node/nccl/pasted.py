@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from envbuilder.node.nccl.facts import Facts, Gpu, Interface, RdmaPort, merge
+from envbuilder.node.nccl.facts import Facts, Gpu, Interface, Nic, RdmaPort, merge
 from envbuilder.node.nccl.grid import Matrix, clean, find_matrices
 from envbuilder.node.nccl.listing import address, join, parse_listing
 
@@ -59,8 +59,8 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
 def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
     """Add the matrices that are consistent. Two that differ are of two machines, and neither counts."""
     damage = [f"{name}: {matrix.damage}" for name, matrix in matrices if matrix.damage]
-    counts = {matrix.gpus for _, matrix in matrices}
-    if facts.gpus is not None and matrices:
+    counts = {matrix.gpus for _, matrix in matrices if matrix.gpus is not None}
+    if facts.gpus is not None and counts:
         counts.add(len(facts.gpus))
     if len(counts) > 1:
         damage.append(f"GPUs are {' and '.join(map(str, sorted(counts)))}: of more than one machine?")
@@ -79,9 +79,11 @@ def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
         elif len({other.cells for _, other in found}) > 1:
             damage.append(f"{len(found)} matrices that differ: of more than one machine?")
         else:
-            torn = [other.damage for _, other in matrices if other.kind == kind and other.damage]
+            torn = [other.damage for _, other in matrices if other.kind == kind and not other.cells]
             doubt = torn[0] if torn else PCIE_ONLY if one.pcie_only else ""
-            facts = merge(facts, Facts(links=one.cells, links_doubt=doubt, sources=source))
+            nics = next((other.nics for _, other in found if other.nics), ())
+            seen = tuple(Nic(adapter, links) for adapter, links in nics) or None
+            facts = merge(facts, Facts(links=one.cells, nics=seen, links_doubt=doubt, sources=source))
     return replace(facts, damage=(*facts.damage, *damage))
 
 

@@ -9,7 +9,17 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envbuilder.node.nccl.decide import Setting
-from envbuilder.node.nccl.facts import Address, Facts, Gpu, Interface, Job, Measured, RdmaPort, Route
+from envbuilder.node.nccl.facts import (
+    Address,
+    Facts,
+    Gpu,
+    Interface,
+    Job,
+    Measured,
+    Nic,
+    RdmaPort,
+    Route,
+)
 
 VERSION = 1
 
@@ -103,7 +113,8 @@ def _short(value: object) -> str:
 
 
 CLASSES = {
-    kind.__name__: kind for kind in (Address, Facts, Gpu, Interface, Job, Measured, RdmaPort, Route, Setting)
+    kind.__name__: kind
+    for kind in (Address, Facts, Gpu, Interface, Job, Measured, Nic, RdmaPort, Route, Setting)
 }
 PLAIN = {"str": str, "int": int, "bool": bool}
 NAMES = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}

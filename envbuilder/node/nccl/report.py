@@ -117,8 +117,14 @@ def _matrix_lines(facts: Facts) -> list[str]:
         return []
     names = [f"GPU{number}" for number in range(len(facts.links))]
     head = "".join(f"{name:<6}" for name in names)
-    rows = [f"  {name:<8} {''.join(f'{cell:<6}' for cell in row)}" for name, row in zip(names, facts.links)]
-    return ["", f"  {'links':<8} {head}{_bracketed(facts.source('links'))}", *(row.rstrip() for row in rows)]
+    named = [*zip(names, facts.links), *((nic.name, nic.links) for nic in facts.nics or ())]
+    wide = max(8, *(len(name) for name, _ in named))
+    rows = [f"  {name:<{wide}} {''.join(f'{cell:<6}' for cell in row)}" for name, row in named]
+    return [
+        "",
+        f"  {'links':<{wide}} {head}{_bracketed(facts.source('links'))}",
+        *(row.rstrip() for row in rows),
+    ]
 
 
 def _bracketed(source: str) -> str:
