@@ -1,13 +1,12 @@
 """A simulated GPU and sorted folders for a project's own programs, while the sandbox builds it.
 
 Many a setup.py asks for a GPU before it compiles for one. Here it sees the recipe's GPU, from `_ENVBUILDER_CAPABILITY`, such as
-8.0. Nothing can run on it. Python imports this file at its start because its folder is on PYTHONPATH; it is not part of the image.
+8.0. Nothing can run on it. torch compiles for `_ENVBUILDER_GPUS`, such as 8.0;9.0, also where a setup.py names other GPUs. Python imports this file at its start because its folder is on PYTHONPATH; it is not part of the image.
 Listings are sorted, because a setup.py that takes every file would link them in the order of the disk.
 """
 
 import glob
 import importlib.abc
-import importlib.util
 import os
 import sys
 import typing
@@ -45,14 +44,32 @@ def pretend(torch, major, minor):
         setattr(cuda, name, lambda *args, **kwargs: None)
 
 
-class AfterTorch(importlib.abc.MetaPathFinder):
-    """Find torch as usual, and simulate the GPU once torch is imported."""
+def simulate_gpu(torch):
+    major, minor = os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").split(".")
+    pretend(torch, int(major), int(minor))
+
+
+def choose_gpus(cpp_extension):
+    """Let torch compile for the recipe's GPUs, whichever list the project sets. `steady.sh` does the same for nvcc."""
+    flags = cpp_extension._get_cuda_arch_flags
+
+    def recipes_flags(*args):
+        os.environ["TORCH_CUDA_ARCH_LIST"] = os.environ["_ENVBUILDER_GPUS"]
+        return flags(*args)
+
+    cpp_extension._get_cuda_arch_flags = recipes_flags
+
+
+class After(importlib.abc.MetaPathFinder):
+    """Find modules as usual, and change each once it is imported."""
+
+    def __init__(self, changes):
+        self.changes = changes
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        change = self.changes.get(name)
+        others = (finder for finder in sys.meta_path if change and finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None:
             return None
         loader: typing.Any = spec.loader
@@ -60,13 +77,15 @@ class AfterTorch(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            capability = os.environ["_ENVBUILDER_CAPABILITY"]
-            major, minor = capability.rstrip("af").split(".")
-            pretend(module, int(major), int(minor))
+            change(module)
 
         loader.exec_module = exec_module
         return spec
 
 
+changes = {}
 if os.environ.get("_ENVBUILDER_CAPABILITY"):
-    sys.meta_path.insert(0, AfterTorch())
+    changes["torch"] = simulate_gpu
+if os.environ.get("_ENVBUILDER_GPUS"):
+    changes["torch.utils.cpp_extension"] = choose_gpus
+sys.meta_path.insert(0, After(changes))

@@ -200,6 +200,17 @@ def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
     )  # fmt: skip
 
 
+class Listening(Console):
+    """Keeps what a person is told."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
 def make_builder(store: Store, plan: Plan, runner: FakeRunner) -> ExtensionBuilder:
     return ExtensionBuilder(make_job(store, plan, runner), lambda: ROOT)
 
@@ -444,6 +455,22 @@ def test_a_project_is_built_under_a_pretended_gpu_of_the_recipe_and_without_netw
     assert "--share-net" not in argv
 
 
+def test_torch_and_nvcc_get_the_recipes_gpus_where_a_project_may_name_its_own():
+    plan = make_plan(gpus=("8.0", "9.0"))
+    call = recipe_call(CAPTURE)
+    programs = {
+        "project": build_program(plan, PROJECT, jobs=1),
+        "captured call": compile_program(plan, CAPTURE, call, jobs=1),
+        "sources of the recipe": compile_program(plan, EXTENSION, recipe_call(EXTENSION), jobs=1),
+        "its own list": build_program(plan, dataclasses.replace(PROJECT, env=(("TORCH_CUDA_ARCH_LIST", "8.0"),)), jobs=1),
+        "no GPUs": build_program(make_plan(gpus=()), PROJECT, jobs=1),
+    }  # fmt: skip
+    chosen = {name: dict(program.env).get("_ENVBUILDER_GPUS") for name, program in programs.items()}
+    assert {name: gpus for name, gpus in chosen.items() if gpus} == dict.fromkeys(
+        ["project", "captured call"], "8.0;9.0"
+    )
+
+
 def test_without_gpus_none_is_pretended():
     argv = capture_program(make_plan(gpus=()), CAPTURE).command(root=ROOT, build_dir=Path("/s")).argv
     assert "_ENVBUILDER_CAPABILITY" not in argv
@@ -623,7 +650,26 @@ def test_a_compiler_gets_the_memory_that_it_needs():
 # The architectures inside
 
 
-def test_the_recipes_gpus_and_no_other_are_right():
+@pytest.mark.parametrize(
+    ("targets", "extra"),
+    [
+        (("sm_80",), ""),
+        (("sm_75", "sm_80", "compute_90"), "compute_90, sm_75"),
+    ],
+)
+def test_code_for_more_gpus_is_a_warning_also_from_the_store(stocked, targets, extra):
+    told = f"  fused: warning: it also holds code for {extra}, which is for no GPU of the recipe"
+    for extension in (EXTENSION, dataclasses.replace(PROJECT, name="fused")):
+        for _ in range(2):
+            console = Listening()
+            job = dataclasses.replace(
+                make_job(stocked, make_plan(extension), Sandbox(targets=targets)), console=console
+            )
+            ExtensionBuilder(job, lambda: ROOT).build()
+            assert [line for line in console.said if "warning" in line] == ([told] if extra else [])
+
+
+def test_the_recipes_gpus_are_right_in_any_order():
     check_call("fused", ("sm_80", "sm_90"), ("9.0", "8.0"))
 
 
@@ -636,13 +682,10 @@ def test_code_with_all_features_of_a_gpu_is_code_for_it():
     [
         ((), "holds code for no GPU at all; the recipe's GPUs need sm_80, sm_90"),
         (("sm_80",), "holds code for sm_80; the recipe's GPUs need sm_80, sm_90"),
-        (
-            ("sm_80", "sm_90", "compute_90"),
-            "holds code for compute_90, sm_80, sm_90; the recipe's GPUs need sm_80, sm_90",
-        ),
+        (("sm_80", "compute_90"), "holds code for compute_90, sm_80; the recipe's GPUs need sm_80, sm_90"),
     ],
 )
-def test_a_library_for_other_gpus_than_the_recipes_is_refused(found, words):
+def test_a_library_without_code_for_a_gpu_of_the_recipe_is_refused(found, words):
     with pytest.raises(BuildError) as caught:
         check_call("fused", found, ("8.0", "9.0"))
     assert caught.value.message == f"the extension `fused` {words}"

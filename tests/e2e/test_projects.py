@@ -299,16 +299,10 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
     assert [line.partition(" (")[0] for line in said] == ["scale: scale_kernel.cu"]
 
 
-def test_a_project_with_its_own_architectures_is_refused_and_its_switch_named(shapes: tuple[Path, Made]):
+def test_a_project_with_its_own_architectures_is_compiled_for_the_recipes(shapes: tuple[Path, Made]):
     folder, _ = shapes
     recipe = write_recipe(folder, "a100", "{name: owned, path: own_arch_list}")
-    error = failed(recipe)
-    assert error.findings[0].code == "EB630"
-    assert 'CUDA_ARCHITECTURES: "80"' in error.hint
-    switched = write_recipe(
-        folder, "a100", '{name: owned, path: own_arch_list, env: {CUDA_ARCHITECTURES: "80"}}'
-    )
-    assert make(switched).kept["owned"].compiled.targets == ("sm_80",)
+    assert make(recipe).kept["owned"].compiled.targets == ("sm_80",)
 
 
 def test_a_flag_for_a_gpu_that_nvcc_has_forgotten_is_told_in_words(shapes: tuple[Path, Made]):

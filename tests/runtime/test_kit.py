@@ -21,7 +21,7 @@ class Container:
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
         argv = [
             "bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib",
-            "--symlink", "usr/lib64", "/lib64", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/usr/local", "--bind", str(self.folder / "out"), "/out",
+            "--symlink", "usr/lib64", "/lib64", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/usr/local", "--bind", str(self.folder / "out"), "/out",
         ]  # fmt: skip
         binds = {
             "kit": "/kit",
@@ -148,6 +148,11 @@ def test_what_projects_installed_is_placed_and_listed_in_their_order(container: 
         ("", [], "holds code for no GPU; the recipe's GPUs need sm_80"),
         ("ELF file    1: core.so.1.sm_70.cubin", [], "holds code for sm_70; the recipe's GPUs need sm_80"),
         ("PTX file    1: core.so.1.sm_80.ptx", [], "holds code for compute_80; the recipe's GPUs need sm_80"),
+        (
+            "ELF file    1: core.so.1.sm_75.cubin\nELF file    2: core.so.2.sm_80.cubin",
+            ["sm_75", "sm_80"],
+            "",
+        ),
     ],
 )
 def test_a_project_holds_code_for_the_recipes_gpus_or_is_refused(
@@ -165,6 +170,44 @@ def test_a_project_holds_code_for_the_recipes_gpus_or_is_refused(
     if not told:
         index = json.loads((container.folder / "out/opt/envbuilder/extensions/index.json").read_text())
         assert index["extensions"][0]["targets"] == targets
+
+
+NVCC = """
+#include <stdio.h>
+int main(int count, char **words) { for (int at = 1; at < count; at++) printf("%s%c", words[at], at + 1 < count ? ' ' : '\\n'); }
+"""
+FOR_80, FOR_90 = (f"-gencode=arch=compute_{gpu},code=sm_{gpu}" for gpu in (80, 90))
+
+
+@pytest.mark.programs
+def test_nvcc_gets_the_recipes_gpus_whichever_a_project_names(container: Container):
+    """A program in place of nvcc prints its arguments; `steady.sh` compiles its library with the machine's gcc."""
+    tools = container.folder / "cuda/bin"
+    tools.mkdir(parents=True)
+    (tools / "cudafe++").touch()
+    subprocess.run(["gcc", "-x", "c", "-o", tools / "nvcc", "-"], input=NVCC, text=True, check=True)
+    script = (container.folder / "kit/steady.sh").read_text().replace("/space/", "/tmp/")
+    (container.folder / "kit/steady.sh").write_text(script)
+    asked = {
+        f"-c a.cu {FOR_80}": f"-c a.cu {FOR_80}",
+        "-c a.cu": f"-c a.cu {FOR_80}",
+        "-gencode arch=compute_37,code=sm_37 -gencode=arch=compute_75,code=compute_75 -c a.cu": f"-c a.cu {FOR_80}",
+        "-arch=sm_70 -rdc=true -c a.cpp": f"-rdc=true -c a.cpp {FOR_80}",
+        "--gpu-architecture native -dlink a.o": f"-dlink a.o {FOR_80}",
+        "-arch=sm_75 -ptx a.cu": "-arch=sm_75 -ptx a.cu",
+        "--version": "--version",
+    }
+    call = "for words in {}; do /usr/local/cuda/bin/nvcc $words; done".format(
+        " ".join(f"'{one}'" for one in asked)
+    )
+    run = ("env", "_ENVBUILDER_GPUS=8.0", "sh", "/kit/steady.sh", "sh", "-c", call)
+    assert container.run(*run).stdout.splitlines() == list(asked.values())
+    run = ("env", "_ENVBUILDER_GPUS=8.0;9.0", "sh", "/kit/steady.sh", "/usr/local/cuda/bin/nvcc")
+    assert (
+        container.run(*run, "-arch=sm_90a", "a.cu").stdout == f"a.cu {FOR_80} {FOR_90.replace('90', '90a')}\n"
+    )
+    own = container.run("sh", "/kit/steady.sh", "/usr/local/cuda/bin/nvcc", "-arch=sm_75", "a.cu")
+    assert own.stdout == "-arch=sm_75 a.cu\n", "the sources of a recipe keep their flags"
 
 
 @pytest.mark.programs

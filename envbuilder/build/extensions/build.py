@@ -24,6 +24,7 @@ from envbuilder.build.extensions.check_targets import (
     check_call,
     check_project,
     extension_error,
+    extra_targets,
     libraries_of,
     targets_of,
 )
@@ -233,17 +234,21 @@ class ExtensionBuilder:
             compiled = cache.load_compiled(folder)
             if compiled is not None:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
-                return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
-            root = self._root()
-            with (
-                self._slots.take(wanted) as jobs,
-                store.lock(f"space-{build_key}"),
-                console.step(f"compile `{name}`"),
-                store.renewed(folder) as out,
-            ):
-                build_dir = store.build_directory(build_key)
-                compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
-                compiled.save(out)
+            else:
+                root = self._root()
+                with (
+                    self._slots.take(wanted) as jobs,
+                    store.lock(f"space-{build_key}"),
+                    console.step(f"compile `{name}`"),
+                    store.renewed(folder) as out,
+                ):
+                    build_dir = store.build_directory(build_key)
+                    compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                    compiled.save(out)
+        if extra := extra_targets(compiled.targets, self._gpus):
+            console.say(
+                f"  {name}: warning: it also holds code for {', '.join(extra)}, which is for no GPU of the recipe"
+            )
         return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
 
     def _run(

@@ -1,4 +1,4 @@
-"""Check that compiled libraries have code for exactly the recipe's GPUs."""
+"""Check that compiled libraries have code for every GPU of the recipe."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,9 +41,14 @@ def libraries_of(folder: Path) -> tuple[Path, ...]:
     return tuple(path for path in files if path.suffix == ".so" or ".so." in path.name)
 
 
+def extra_targets(found: Iterable[str], architectures: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets that no GPU of the recipe needs."""
+    return tuple(target for target in sorted(found) if not _bare([target]) <= _wanted(architectures))
+
+
 def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
-    """Raise BuildError unless the library of a call has code for exactly these GPUs."""
-    if _bare(found) != _wanted(architectures):
+    """Raise BuildError unless the library of a call has code for these GPUs."""
+    if not _wanted(architectures) <= _bare(found):
         raise extension_error(
             ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
@@ -54,7 +59,7 @@ def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) ->
 def check_project(
     name: str, found: Mapping[str, Sequence[str]], architectures: tuple[str, ...], project: Path
 ) -> None:
-    """Raise BuildError unless the libraries of a project with CUDA sources have code for exactly these GPUs."""
+    """Raise BuildError unless the libraries of a project with CUDA sources have code for these GPUs."""
     sources = sorted(path.relative_to(project).as_posix() for path in project.rglob("*.cu"))
     paths = [project / name for name in _SCRIPTS if (project / name).is_file()]
     scripts = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in paths}
@@ -68,7 +73,7 @@ def check_project(
             or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
         )
     for library, targets in found.items():
-        if not targets or _bare(targets) == _wanted(architectures):
+        if not targets or _wanted(architectures) <= _bare(targets):
             continue
         own = _places(scripts, _OWN_LIST)
         because = f": {own[0]} names its own" if own else ""
@@ -77,7 +82,7 @@ def check_project(
             f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "
             f"the recipe's GPUs need {_names(_wanted(architectures))}{because}",
             _switch_hint(scripts, "architectures", architectures)
-            or "take the list of architectures out of the project: envbuilder sets TORCH_CUDA_ARCH_LIST",
+            or "look in its setup.py for what leaves nvcc or sets TORCH_CUDA_ARCH_LIST, and remove that with `patch` of the extension",
         )
 
 

@@ -75,7 +75,11 @@ def compile_program(plan: Plan, extension: LockedExtension, call: cache.Call, *,
         file="compile_extension.py",
         why=f"compile the extension `{call.name}`",
         specification=_json(function=function, arguments=arguments, facts=f"{cache.BUILD_DIRECTORY}/{FACTS}"),
-        env=(*_environment(plan, jobs), *extension.env),
+        env=(
+            *_environment(plan, jobs),
+            *(_chosen_gpus(plan, extension) if extension.form is Form.CAPTURE else ()),
+            *extension.env,
+        ),
         folder=cache.SOURCE,
     )
 
@@ -114,7 +118,13 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
             prefix=ENV_PREFIX,
             facts=f"{cache.BUILD_DIRECTORY}/{FACTS}",
         ),
-        env=(*_environment(plan, jobs), *_simulated_gpu(plan), *own, *extension.env),
+        env=(
+            *_environment(plan, jobs),
+            *_simulated_gpu(plan),
+            *_chosen_gpus(plan, extension),
+            *own,
+            *extension.env,
+        ),
         folder=folder,
         files=(
             (f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),
@@ -146,6 +156,13 @@ def _simulated_gpu(plan: Plan) -> tuple[tuple[str, str], ...]:
     gpus = cache.gpus_of(plan)
     capability = (("_ENVBUILDER_CAPABILITY", gpus[0]),) if gpus else ()
     return (("PYTHONPATH", _CUSTOM), *capability)
+
+
+def _chosen_gpus(plan: Plan, extension: LockedExtension) -> tuple[tuple[str, str], ...]:
+    """Return the variable that replaces a project's own architectures, unless the recipe names some in `env`."""
+    gpus = cache.gpus_of(plan)
+    is_own = any(name == "TORCH_CUDA_ARCH_LIST" for name, _ in extension.env)
+    return (("_ENVBUILDER_GPUS", ";".join(gpus)),) if gpus and not is_own else ()
 
 
 # ---- the same in a container, as JSON files

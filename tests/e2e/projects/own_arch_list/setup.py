@@ -3,7 +3,7 @@ import os
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 
-archs = os.environ.get("CUDA_ARCHITECTURES", "75").split(";")
+archs = os.environ.get("CUDA_ARCHITECTURES", "37;75").split(";")
 flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
 setup(
     name="owned",
