@@ -194,3 +194,50 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
         assert [message for message in left if words in message], left
     assert len(case.left) == len(left), left
     assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("lines", "extensions", "packages", "left"),
+    [
+        (["COPY ops /tmp/ops", "RUN TORCH_CUDA_ARCH_LIST='8.0 8.6' pip install --no-build-isolation /tmp/ops"], ["ops_cuda ops"], [], []),
+        (["WORKDIR /w", "COPY . .", "RUN pip install ./ops && pip install 'tqdm>4'"], ["ops_cuda ops"], ["tqdm>4"], []),
+        (["WORKDIR /w", "COPY . .", "RUN cd ops && python setup.py install", "RUN python ops/setup.py develop"], ["ops_cuda ops"], [], []),
+        (["COPY . /w", 'RUN cd /w && python3 -c "import torch; from net.backend import get; get()" > /dev/null 2>&1'],
+         ["net . import torch; from net.backend import get; get()"], [], []),
+        (["COPY . /w", 'RUN python -c "import torch; print(torch.__version__)"'], [], [], ["RUN python -c"]),
+        (["RUN pip install einops>=0.6 tqdm 2>/dev/null || true; echo 'a; b && c'"], [], ["einops>=0.6", "tqdm"], ["echo 'a; b && c'"]),
+        (["ENV PYTORCH_VERSION=1.13.1", "RUN pip install torchmetrics==0.11 >> log.txt"], [], ["torchmetrics==0.11"], ["ENV PYTORCH_VERSION"]),
+        (["ENV V=0.11", "RUN pip install torchmetrics==$V"], [], ["torchmetrics==0.11"], []),
+        ([f"RUN git clone --depth 1 https://h/a/knn.git && cd knn && git checkout {COMMIT} && pip install ."], [f"knn https://h/a/knn.git {COMMIT}"], [], []),
+        ([f"RUN git clone https://h/a/b /opt/b && git -C /opt/b checkout {COMMIT}", "RUN pip install /opt/b/ops"], [f"b https://h/a/b {COMMIT}"], [], []),
+        (["RUN git clone https://h/a/b"], [], [], ["git clone https://h/a/b"]),
+        (["RUN bash make.sh | tee log"], [], [], ["bash make.sh | tee log"]),
+        (["RUN apt-get update && apt-get install -y python3 gcc-9"], [], [], []),
+    ],
+)  # fmt: skip
+def test_commands_of_an_image_in_real_shapes(
+    lines: list[str], extensions: list[str], packages: list[str], left: list[str], tmp_path: Path
+) -> None:
+    for path, text in (*setup("ops_cuda", "ops/"), ("net/backend.py", LAZY)):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    file = tmp_path / "Dockerfile"
+    file.write_text("\n".join(("FROM nvidia/cuda:11.8.0-devel-ubuntu20.04", *lines)) + "\n")
+    requests = Requests()
+    read_source(file, requests)
+    found = requests.extensions.values()
+    where = [one.git or str(Path(one.path).relative_to(tmp_path)) for one in found]
+    assert [
+        " ".join(filter(None, (one.name, at, one.commit, *one.capture)))
+        for one, at in zip(found, where, strict=True)
+    ] == extensions
+    assert [one.text for one in requests.packages.values()] == packages
+    told = [
+        one.message for one in requests.left if "COPY" not in one.message and "WORKDIR" not in one.message
+    ]
+    assert all(words in message for words, message in zip(left, told, strict=True)), told
+    if "python3 gcc-9" in lines[0]:
+        assert requests.pins["python"].text == "==3.8.*"

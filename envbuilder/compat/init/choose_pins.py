@@ -135,6 +135,13 @@ def _down(version: str) -> tuple[int, ...]:
 
 def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Report each requested version that the pins do not meet."""
+    image, where = requests.image
+    if image and "python" not in requests.pins:
+        requests.note(
+            where,
+            f"Python {recipe.python} is chosen: the name `{image}` does not say its own",
+            hint="`--python` names another one",
+        )
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
     for key, value in chosen.items():
         asked = requests.pins.get(key)

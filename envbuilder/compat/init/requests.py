@@ -8,6 +8,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
@@ -69,6 +70,8 @@ class Requests:
     extensions: dict[str, Extension] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None  # None: not requested; (): no GPU
     driver: str = ""
+    suite: Distribution | None = None  # of the image that is read
+    image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
 

@@ -70,6 +70,7 @@ def read_definition(path: Path, requests: Requests) -> None:
             commands.read_variables(value, where, requests, word="")
         for where, value in _joined(_placed(stage.install, "post", lines, path)):
             commands.read_run(value, where, requests, copied, word="")
+    copied.report(requests)
 
 
 def _lines(text: str) -> Iterator[_Line]:

@@ -47,9 +47,11 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                 key, _, default = value.partition("=")
                 arguments[key.strip()] = default.strip().strip("\"'")
             case "ENV":
-                commands.read_variables(value, where, requests)
+                arguments |= commands.read_variables(value, where, requests)
             case "RUN":
+                folder = copied.folder
                 commands.read_run(value, where, requests, copied)
+                copied.folder = folder  # each RUN is a shell of its own
             case _:
                 if name == "WORKDIR":
                     copied.enter(value)
@@ -57,10 +59,11 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                     copied.copy(value)
                 why = _WHY.get(name, "not an instruction that is read; here-documents are not")
                 requests.leave(where, f"{name} {value}".strip(), why)
+    copied.report(requests)
 
 
 def _filled(text: str, arguments: dict[str, str]) -> str:
-    """Replace the ARGs that have a default."""
+    """Replace the variables of ENV, and the ARGs that have a default."""
 
     def fill(found: re.Match[str]) -> str:
         return arguments.get(found[1] or found[2]) or found[0]

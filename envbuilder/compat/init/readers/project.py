@@ -76,6 +76,12 @@ def read_extensions(top: Path, requests: Requests) -> None:
     )
 
 
+def has_loads(path: Path) -> bool:
+    """Return whether a Python file, or one below a folder, calls torch's `load()`."""
+    files = _files(path) if path.is_dir() else iter((path,))
+    return any((code := read_code(one)) and code.loads for one in files if one.suffix == ".py")
+
+
 def _files(top: Path) -> Iterator[Path]:
     """Yield the visible files of a project, those of its top first."""
     folders, count = [top], 0

@@ -103,6 +103,11 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((one.asname or one.name, f"{above}{one.name}") for one in node.names)
 
 
+def imported_modules(text: str) -> list[str]:
+    """Return the modules that lines of Python import; raises SyntaxError for other text."""
+    return list(_modules(ast.parse(text)))
+
+
 def _modules(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
