@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import runtime as image
-from envbuilder.build.extensions.programs import container_compiles, need_sources
+from envbuilder.build.extensions.programs import container_compiles, need_sources, wheel_env
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import PYTORCH_INDEX
@@ -24,7 +24,7 @@ RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "apptainer": render_definition,
 }
 JOBS: Final = 4  # compilers at once, on an unknown machine
-_COMPILE: Final = "compile_extension.py"
+_PROGRAMS: Final = ("compile_extension.py", "sitecustomize.py")  # beside those of the kit
 
 
 def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
@@ -44,10 +44,12 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
     return Kit(
         plan=plan,
         summary=recipe.summary,
-        programs=dict(image.files("kit")) | {_COMPILE: image.path(_COMPILE).read_text(encoding="utf-8")},
+        programs=dict(image.files("kit"))
+        | {name: image.path(name).read_text(encoding="utf-8") for name in _PROGRAMS},
         uv=metadata.version("uv"),
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
         compiles=container_compiles(plan, jobs=JOBS),
+        wheel_env=wheel_env("/kit/customize") if plan.has_sdists else (),
         repositories=addresses(recipe, None),
     )

@@ -56,7 +56,7 @@ class Artifact:
     `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
     """
 
-    kind: Line  # deb | wheel | archive | blob; an extension's archive: git | sdist
+    kind: Line  # deb | wheel | sdist | archive | blob; an extension's archive: git | sdist
     name: Annotated[str, _NAME]
     version: Version
     sha256: Digest
@@ -78,8 +78,8 @@ class SourceFile:
     size: Whole
 
 
-def _check_order(key: str) -> Callable[[tuple[Artifact | SourceFile, ...]], Iterator[Mistake]]:
-    def check(entries: tuple[Artifact | SourceFile, ...]) -> Iterator[Mistake]:
+def _check_order(key: str) -> Callable[[tuple[object, ...]], Iterator[Mistake]]:
+    def check(entries: tuple[object, ...]) -> Iterator[Mistake]:
         names = [getattr(one, key) for one in entries]
         for at, (before, name) in enumerate(itertools.pairwise(names), start=1):
             if not before < name:
@@ -109,6 +109,9 @@ Parts = Annotated[
     tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], Rule(_check_order("name"))
 ]
 Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_order("name"))]
+Packages = Annotated[
+    tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], Rule(_check_order("name"))
+]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -141,6 +144,14 @@ def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
     if missing := sorted(set(extension.sources) - {file.path for file in extension.files}):
         message = f"no digest of {', '.join(missing)} among the files"
         yield Mistake(message=message, code=LockCode.SOURCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedBuild:
+    """The packages with which the wheel of a source distribution is built."""
+
+    name: Annotated[str, _NAME]  # of the source distribution among the Python packages
+    wheels: Wheels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +204,17 @@ class Lock:
     inputs: Inputs
     debs: Debs  # the os layer, sorted by name
     toolkit: Parts  # the cuda layer: .debs, wheels or archives, sorted by name
-    wheels: Wheels  # the python layer, sorted by name
+    wheels: (
+        Packages  # the python layer, sorted by name; an sdist is a package without a wheel for this Python
+    )
     extensions: tuple[Annotated[LockedExtension, Rule(_check_digests)], ...]
     # None if the recipe's base is a suite; otherwise `debs` are installed on top of the image.
     base: LockedBase | None = None
     # The standalone Python; None if the suite or the image has the recipe's.
     interpreter: Annotated[Artifact, Rule(_check_kind("archive"))] | None = None
-    added: Wheels = ()  # of a recipe with `add`: its own layer; all else is its parent's
+    added: Packages = ()  # of a recipe with `add`: its own layer; all else is its parent's
+    # Of the sdists in `wheels` and `added` whose build needs packages.
+    builds: Annotated[tuple[LockedBuild, ...], Rule(_check_order("name"))] = ()
 
     @property
     def interpreters(self) -> tuple[Artifact, ...]:
@@ -221,6 +236,7 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
         *lock.toolkit,
         *lock.wheels,
         *lock.added,
+        *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels),
         *archives,
         *(blobs(lock.base) if lock.base else ()),
     )

@@ -4,7 +4,7 @@ They describe the installed packages, read from the layers. A package that diffe
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import SBOM, every_artifact, image_purl, make_sbom, purl
@@ -61,7 +62,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
     """
     dependencies = [
         {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}}
-        for one in every_artifact(plan)
+        for one in dict.fromkeys((*every_artifact(plan), *_tools(plan)))
     ]
     if base := plan.os.base:
         digest = {"sha256": base.manifest.digest}
@@ -83,6 +84,13 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         "runDetails": {"builder": {"id": BUILDER, "version": versions}},
     }
     return make_statement(subjects, predicate_type=PREDICATE_TYPE, predicate=predicate)
+
+
+def _tools(plan: Plan) -> Iterator[Artifact]:
+    """Yield the packages that are in no layer, because only builds of other packages need them."""
+    for step in plan.steps:
+        if isinstance(step, PythonStep):
+            yield from (wheel for build in step.builds for wheel in build.wheels)
 
 
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:

@@ -8,6 +8,7 @@ lower steps that decide them too (None: all). `shares` are the deepest folders o
 """
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import ClassVar, Final
@@ -15,7 +16,7 @@ from typing import ClassVar, Final
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedExtension, blobs
+from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, blobs
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
@@ -84,13 +85,33 @@ class PythonStep:
     """The Python environment at /opt/env."""
 
     name: ClassVar = "python"
-    # The os layer is not read: byte code and links depend on the minor version alone. So recipes with the same wheels share this layer.
-    reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
-    artifacts: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...]  # what is installed: wheels, and sdists whose wheels are built
     # The path of a standalone or an image's Python; "" for the distribution's usual one.
     interpreter: str = ""
+    builds: tuple[LockedBuild, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """Return the lower steps that decide the layer.
+
+        The os layer is read by builds alone: byte code and links depend on the minor version. So recipes with the same wheels share
+        this layer.
+        """
+        return (OsStep.name, InterpreterStep.name) if self.sdists else ()
+
+    @property
+    def sdists(self) -> tuple[Artifact, ...]:
+        return tuple(one for one in self.artifacts if one.kind == "sdist")
+
+    def tools(self, sdist: Artifact) -> tuple[Artifact, ...]:
+        """Return the wheels that the build of an sdist needs."""
+        return next((one.wheels for one in self.builds if one.name == sdist.name), ())
+
+    @property
+    def inputs(self) -> tuple[Artifact, ...]:
+        return (*self.artifacts, *(one for sdist in self.sdists for one in self.tools(sdist)))
 
     @property
     def site_packages(self) -> str:
@@ -103,7 +124,12 @@ class PythonStep:
 
     def lines(self) -> tuple[str, ...]:
         by = f" by {self.interpreter}" if self.interpreter else ""
-        return (f"step python {self.python}{by} layout 2", *map(_artifact_line, self.artifacts))
+        return (f"step python {self.python}{by} layout 2", *self.package_lines())
+
+    def package_lines(self) -> Iterator[str]:
+        for one in self.artifacts:
+            yield _artifact_line(one)
+            yield from (f"    built with{_artifact_line(tool)[1:]}" for tool in self.tools(one))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,13 +228,21 @@ class AddedStep(PythonStep):
     """The packages of `add`, in the folders of the Python environment."""
 
     name: ClassVar = "added"
-    reads: ClassVar[tuple[str, ...] | None] = None  # its layer leaves out every folder of those below
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        return None  # its layer leaves out every folder of those below
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step added {self.python} layout 1", *map(_artifact_line, self.artifacts))
+        return (f"step added {self.python} layout 1", *self.package_lines())
 
 
 Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
+
+
+def inputs(step: Step) -> tuple[Artifact, ...]:
+    """Return every file that the step's layer is made from."""
+    return step.inputs if isinstance(step, PythonStep) else step.artifacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +261,7 @@ class Plan:
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every file that is fetched, and the blobs of the base image."""
-        own = (one for step in self.steps for one in step.artifacts)
+        own = (one for step in self.steps for one in inputs(step))
         return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
 
     @property
@@ -263,6 +297,10 @@ class Plan:
     @property
     def python(self) -> PythonStep:
         return next(step for step in self.steps if isinstance(step, PythonStep))
+
+    @property
+    def has_sdists(self) -> bool:
+        return any(isinstance(step, PythonStep) and step.sdists for step in self.steps)
 
     @property
     def added(self) -> AddedStep | None:
@@ -302,7 +340,12 @@ def make(
     steps: list[Step] = [
         _os_step(recipe, lock),
         *((own,) if own else ()),
-        PythonStep(python=recipe.python, artifacts=lock.wheels, interpreter=program),
+        PythonStep(
+            python=recipe.python,
+            artifacts=lock.wheels,
+            interpreter=program,
+            builds=_builds(lock, lock.wheels),
+        ),
     ]
     if toolkit is not None:
         steps.append(CudaStep(toolkit=toolkit, artifacts=lock.toolkit))
@@ -310,7 +353,10 @@ def make(
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
     steps.append(StartStep(python=recipe.python, files=tuple(sorted(start))))
     if lock.added:
-        steps.append(AddedStep(python=recipe.python, artifacts=lock.added, interpreter=program))
+        builds = _builds(lock, lock.added)
+        steps.append(
+            AddedStep(python=recipe.python, artifacts=lock.added, interpreter=program, builds=builds)
+        )
     env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
@@ -321,6 +367,11 @@ def make(
         *more,
     )
     return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)))
+
+
+def _builds(lock: Lock, packages: tuple[Artifact, ...]) -> tuple[LockedBuild, ...]:
+    names = {one.name for one in packages}
+    return tuple(one for one in lock.builds if one.name in names)
 
 
 def _os_step(recipe: Recipe, lock: Lock) -> OsStep:

@@ -3,6 +3,8 @@
 Called as `python build_project.py SPEC`. SPEC is a JSON file with `project` (its folder), `work` (a folder that may be written),
 `prefix` (the environment that the files are for) and `facts` (the file to write). The build has no isolation, since torch must be the
 recipe's own, and no network.
+
+With `tools`, a folder of wheels, it builds a source distribution with these alone, and only leaves the wheel in `wheel`.
 """
 
 import json
@@ -10,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 
 with open(sys.argv[1]) as stream:
     spec = json.load(stream)
@@ -25,12 +28,28 @@ def run(*words):
         sys.exit(ended.returncode)
 
 
+def tidy(path):
+    """Write the wheel anew: its files in order, without their times and without the order of its list."""
+    with zipfile.ZipFile(path) as old:
+        content = {entry.filename: (entry, old.read(entry)) for entry in old.infolist() if not entry.is_dir()}
+    with zipfile.ZipFile(path, "w") as new:  # not compressed, because zlib's versions differ
+        for name, (entry, data) in sorted(content.items()):
+            fresh = zipfile.ZipInfo(name)
+            fresh.external_attr = (0o100755 if entry.external_attr >> 16 & 0o100 else 0o100644) << 16
+            is_list = name.endswith(".dist-info/RECORD")
+            new.writestr(fresh, b"".join(sorted(data.splitlines(True))) if is_list else data)
+
+
 for folder in (wheels, tree, cache):
     shutil.rmtree(folder, ignore_errors=True)
-run(
-    *UV, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", wheels, spec["project"],
-)  # fmt: skip
+tools = spec.get("tools")
+own = ("--no-index", "--find-links", tools) if tools else ("--no-build-isolation",)
+run(*UV, "build", "--wheel", *own, "--python", sys.executable, "--out-dir", wheels, spec["project"])
 (wheel,) = [name for name in os.listdir(wheels) if name.endswith(".whl")]
+if tools:
+    tidy(os.path.join(wheels, wheel))
+    shutil.rmtree(cache, ignore_errors=True)
+    sys.exit()
 name, version = wheel.split("-")[:2]
 run(
     *UV, "pip", "install", "--no-index", "--find-links", wheels, "--no-deps", "--link-mode", "copy",

@@ -369,7 +369,7 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     store.add_artifact(wheel.sha256, tmp_path / "wheel")
     work = tmp_path / "work"
     (work / "cache").mkdir(parents=True)  # uv would make it
-    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work, None)
+    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work, None, ())
     assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
 

@@ -34,7 +34,7 @@ from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
 from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import EXPORTED, arguments
 from tests.support.locked_base import BASE
-from tests.support.plans import INTERPRETER_ARCHIVE, make_small_kit, wheel
+from tests.support.plans import INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
 from tests.support.runner import FakeRunner
 
 EPOCH = 1_700_000_000
@@ -67,7 +67,12 @@ def test_the_dockerfile_is_told_of_what_a_plan_has():
 def test_dockerfile_base_has_every_argument_and_the_kit_every_program():
     text = render_base()
     names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
-    whole = make_small_kit("a100", interpreter=INTERPRETER_ARCHIVE, added=(wheel("einops", "0.8.1"),)).plan
+    whole = make_small_kit(
+        "a100",
+        interpreter=INTERPRETER_ARCHIVE,
+        added=(wheel("einops", "0.8.1"),),
+        more=(sdist("zlang", "1.0"),),
+    ).plan
     assert set(arguments(whole)) == names
     assert arguments(whole)["INTERPRETER"] == "standalone"
     programs = {name for name, _ in image.files("kit")}

@@ -39,6 +39,7 @@ from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, Python
 from tests.support.elves import elf
 from tests.support.locks import make_parts
 from tests.support.runner import FakeRunner
+from tests.support.sdists import write_sdist
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
 SOURCES = {
@@ -295,6 +296,15 @@ def test_an_sdist_is_unpacked_without_its_first_folder(store, tmp_path):
     extension = archive(store, tmp_path, {"dw-1/setup.py": "s", "dw-1/csrc/a.cu": "a"}, "sdist")
     stage_sources(extension, store=store, folder=tmp_path / "src")
     assert contents(tmp_path / "src") == {"setup.py": "s", "csrc/a.cu": "a"}
+
+
+def test_an_sdist_in_a_zip_file_is_unpacked_as_well(store, tmp_path):
+    path = write_sdist(tmp_path, "dw", "1", {"setup.py": "s", "csrc/a.cu": "a"}, ".zip")
+    digest = sha256_file(path)
+    store.add_artifact(digest, path)
+    one = dataclasses.replace(artifact("dw", kind="sdist"), sha256=digest)
+    stage_sources(make_extension({}, sources=(), archive=one), store=store, folder=tmp_path / "src")
+    assert contents(tmp_path / "src").keys() == {"setup.py", "csrc/a.cu", "PKG-INFO"}
 
 
 def test_a_link_in_a_repository_stands_for_its_file_and_a_dangling_one_for_nothing(store, tmp_path):

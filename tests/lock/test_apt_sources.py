@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.cache import Sha256, Store
-from envbuilder.core.console import Console
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources, probe_sources
 from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.model import Artifact
@@ -25,7 +22,7 @@ from envbuilder.recipe import repository
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support import package_sources
-from tests.support.locks import make_lock, make_parts, make_recipe, no_client
+from tests.support.locks import make_lock, make_means, make_parts, make_recipe
 from tests.support.package_sources import (
     DAY,
     LATER,
@@ -79,15 +76,6 @@ def write(
     path = tmp_path / "mine.yaml"
     path.write_text(RECIPE % (apt, url or site[0], suite, "main"))
     return load(path)
-
-
-def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
-    store = Store(tmp_path / "cache")
-    runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-    return ResolveContext(
-        store=store, runner=runner, sources=lambda: sources, client=no_client,
-        fetcher=Fetcher(store, lambda: sources), transfer=Console(quiet=True).step,
-    )  # fmt: skip
 
 
 def lock_debs(

@@ -12,7 +12,15 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock, lock_text, parse_lock
-from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, recipe_inputs
+from envbuilder.lock.model import (
+    Artifact,
+    Lock,
+    LockedBuild,
+    LockedExtension,
+    SourceFile,
+    lock_artifacts,
+    recipe_inputs,
+)
 from envbuilder.recipe.model import Extension, Recipe
 
 A, B, C = (Sha256(letter * 64) for letter in "abc")
@@ -117,6 +125,17 @@ def test_each_form_of_an_extension_is_read_back(extension):
     assert parse_lock(lock_text(lock), "x.lock") == lock
 
 
+def test_a_source_distribution_is_read_back_with_what_it_is_built_with():
+    (one, *others) = LOCK.wheels
+    build = LockedBuild(name=one.name, wheels=(dataclasses.replace(one, name="setuptools"),))
+    lock = dataclasses.replace(
+        LOCK, wheels=(dataclasses.replace(one, kind="sdist"), *others), builds=(build,)
+    )
+    assert parse_lock(lock_text(lock), "x.lock") == lock
+    assert build.wheels[0] in lock_artifacts(lock)
+    assert "builds" not in json.loads(lock_text(LOCK))
+
+
 def test_an_extension_of_sources_has_no_keys_that_came_later():
     (extension,) = json.loads(lock_text(LOCK))["extensions"]
     assert sorted(extension) == ["cflags", "cuda_cflags", "files", "include", "name", "sources"]
@@ -207,7 +226,7 @@ def test_every_mistake_is_reported_at_once():
         ("inputs", []),
         ("debs", {}),
         ("debs.0.kind", "wheel"),
-        ("wheels.0.kind", "sdist"),
+        ("wheels.0.kind", "archive"),
         ("wheels.0.sha256", A[:-1]),
         ("wheels.0.size", None),
         ("wheels.0.size", True),

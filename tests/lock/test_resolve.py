@@ -22,7 +22,6 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import reachable
-from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
@@ -39,7 +38,7 @@ from envbuilder.lock.security import CONFIGURATION
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
 from tests.support import package_sources
-from tests.support.locks import EPOCH, make_lock, make_recipe, no_client
+from tests.support.locks import EPOCH, make_lock, make_means, make_recipe, no_client
 from tests.support.package_sources import DAY, LATER, PACKAGES, SECURITY, UPDATES, write_index, write_wheel
 from tests.support.runner import FakeRunner
 from tests.support.silent import silent_server
@@ -322,19 +321,6 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
 
 
 # A whole run: apt and uv on a mirror and an index that are folders
-
-
-def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
-    store = Store(tmp_path / "cache")
-    runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-    return ResolveContext(
-        store=store,
-        runner=runner,
-        sources=lambda: sources,
-        client=no_client,
-        fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).step,
-    )
 
 
 @pytest.mark.programs
@@ -672,7 +658,7 @@ def test_wheels_are_those_of_the_day_that_is_asked_for(
     with dated_index(wheels) as index:
         means = make_means(tmp_path, replace(world, indexes=(index,)))
         found = resolve_wheels(recipe, make_target(recipe), means, toolkit=None, prefer=(), before=before)
-    assert {one.name: one.version for one in found if one.name in ("numpy", "torch")} == {
+    assert {one.name: one.version for one in found.artifacts if one.name in ("numpy", "torch")} == {
         "numpy": numpy,
         "torch": "2.13.0+cpu",  # of a folder, whose files have no day
     }

@@ -9,11 +9,13 @@ import pytest
 
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Lock, LockedBuild
+from envbuilder.plan.documents import make_provenance
 from envbuilder.plan.model import (
     Plan,
     PythonStep,
 )
+from envbuilder.plan.sbom import make_sbom
 from tests.support.plans import (
     ADDED,
     CUDA,
@@ -33,6 +35,7 @@ from tests.support.plans import (
     digest,
     keys,
     make_plan,
+    sdist,
     wheel,
 )
 
@@ -138,6 +141,28 @@ def test_what_is_added_is_one_more_layer_and_leaves_all_below_as_they_are():
     plan = make_plan(lock=dataclasses.replace(LOCK, added=(wheel("einops", "0.8.1"),)))
     assert [KINDS[type(step)] for step in plan.steps][-3:] == [START, ADDED, RUNTIME]
     assert changed(make_plan(), plan) == {ADDED, RUNTIME}
+
+
+def with_sdist(tool: str) -> Lock:
+    build = LockedBuild(name="zlang", wheels=(wheel("setuptools", tool),))
+    return dataclasses.replace(LOCK, wheels=(*LOCK.wheels, sdist("zlang", "1.0")), builds=(build,))
+
+
+def test_a_source_distribution_makes_the_environment_stand_on_the_compiler():
+    plan = make_plan(lock=with_sdist("80.0.0"))
+    assert plan.python.inputs == (*plan.python.artifacts, wheel("setuptools", "80.0.0"))
+    assert wheel("setuptools", "80.0.0") in plan.artifacts
+    tool = changed(plan, make_plan(lock=with_sdist("81.0.0")))
+    assert tool == ALL - {OS, START}
+    compiler = dataclasses.replace(with_sdist("80.0.0"), debs=with_deb(version="1").debs)
+    assert PYTHON in changed(plan, make_plan(lock=compiler))
+    assert PYTHON not in changed(make_plan(), make_plan(lock=with_deb(version="1")))
+
+
+def test_what_builds_a_source_distribution_is_in_no_layer():
+    plan = make_plan(lock=with_sdist("80.0.0"))
+    assert "setuptools" not in make_sbom(plan, {})
+    assert "setuptools-80.0.0" in make_provenance(plan, (), (), "assemble")
 
 
 def test_another_build_of_the_same_python_keeps_the_environment():

@@ -17,7 +17,7 @@ from envbuilder import runtime as image
 from envbuilder.build.render import RENDERERS, make_kit
 from envbuilder.commands.render import Form
 from envbuilder.core.errors import UsageError
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.plan.model import OsStep
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.definition import render_definition
@@ -37,7 +37,7 @@ from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
 from tests.support.locks import make_artifact, make_parts
-from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit
+from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -77,6 +77,16 @@ def test_what_a_standalone_python_changes_in_a_text(form: str, golden: Callable[
     golden(
         f"render-standalone.{form}", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n"
     )
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_what_a_source_distribution_changes_in_a_text(form: str, golden: Callable[[str, str], None]):
+    build = LockedBuild(name="zlang", wheels=(wheel("setuptools", "80.0.0"), wheel("wheel", "0.45.0")))
+    before, after = (
+        RENDERERS[form](make_small_kit("cpu", more=more, builds=builds)).splitlines()
+        for more, builds in (((), ()), ((sdist("zlang", "1.0"),), (build,)))
+    )
+    golden(f"render-sdist.{form}", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n")
 
 
 @pytest.mark.parametrize("render", RENDERERS.values())

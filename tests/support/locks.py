@@ -4,8 +4,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from envbuilder.compat.tables.toolkit import AptPart, ArchivePart, DebPart, WheelPart, load_toolkits
-from envbuilder.core.cache import sha256_text
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 
@@ -88,3 +93,17 @@ def make_lock(recipe: Recipe) -> Lock:
 
 def no_client() -> NoReturn:
     raise AssertionError("no registry is asked for a suite")
+
+
+def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
+    """Make the context of resolving from these sources, with programs that run."""
+    store = Store(tmp_path / "cache")
+    runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    return ResolveContext(
+        store=store,
+        runner=runner,
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+        transfer=Console(quiet=True).step,
+    )

@@ -164,20 +164,27 @@ def debian(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def write_wheel(
-    folder: Path, name: str, version: str, *, tag: str = "py3-none-any", requires: tuple[str, ...] = ()
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    tag: str = "py3-none-any",
+    requires: tuple[str, ...] = (),
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
+    """Write a wheel with these files, or with an empty module."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": "",
+    every = {
+        **(files or {f"{name}.py": ""}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         + "".join(f"Requires-Dist: {one}\n" for one in requires),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     record = ""
     with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
+        for file, text in every.items():
             archive.writestr(file, text)
             digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
             record += f"{file},sha256={digest},{len(text)}\n"

@@ -8,7 +8,7 @@ from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artifact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import (
     AddedStep,
@@ -66,6 +66,11 @@ def wheel(name: str, version: str) -> Artifact:
     return Artifact(
         kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
     )
+
+
+def sdist(name: str, version: str) -> Artifact:
+    path = f"{name}/{name}-{version}.tar.gz"
+    return replace(wheel(name, version), kind="sdist", sha256=digest(path), path=path)
 
 
 INTERPRETER_ARCHIVE = Artifact(
@@ -153,18 +158,23 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
 
 
 def make_small_kit(
-    name: str, *, interpreter: Artifact | None = None, added: tuple[Artifact, ...] = ()
+    name: str,
+    *,
+    interpreter: Artifact | None = None,
+    added: tuple[Artifact, ...] = (),
+    more: tuple[Artifact, ...] = (),
+    builds: tuple[LockedBuild, ...] = (),
 ) -> Kit:
     """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions.
 
-    `interpreter` is a standalone Python, which its lock does not have, and `added` are wheels on top.
+    `interpreter` is a standalone Python, which its lock does not have, `added` are wheels on top, and `more` are more packages.
     """
     recipe = load(RECIPES / f"{name}.yaml")
     site = f"opt/env/lib/python{recipe.python}/site-packages"
     lock = load_lock(RECIPES / f"{name}.lock")
     plan = make(
         recipe,
-        replace(lock, interpreter=interpreter, added=added),
+        replace(lock, interpreter=interpreter, added=added, wheels=(*lock.wheels, *more), builds=builds),
         toolkit=toolkit_for(recipe, lock),
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",

@@ -38,7 +38,7 @@ RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run sha
 # `docker`, `cpu` and `images`, which take the most after it, no three run at once.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth", "toolkits"),
-    "tiny": ("kernel", "trouble", "podman"),
+    "tiny": ("kernel", "trouble", "podman", "sdists"),
     "secrets": ("secrets", "several", "vendor"),
     "registry": ("transfers", "bases"),
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them

@@ -18,6 +18,7 @@ from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job, KeptStep
 from envbuilder.build.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.build.extensions.install import install_extensions
+from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.core.cache import commit_path
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
@@ -35,6 +36,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     StartStep,
     Step,
+    inputs,
 )
 
 WORK = Path("WORK")  # stands for the temporary folder of a run
@@ -62,7 +64,7 @@ class AssembleEngine:
     def artifacts(self) -> tuple[Artifact, ...]:
         found: list[Artifact] = []
         for step in self.missing():
-            found += step.artifacts
+            found += inputs(step)
             if isinstance(step, PythonStep | InterpreterStep):
                 found += python.interpreter(step.python, self.job.plan.os.artifacts)
         return tuple(dict.fromkeys(found))
@@ -79,7 +81,11 @@ class AssembleEngine:
             case InterpreterStep():
                 return interpreter.commands(step, self.job, WORK)
             case PythonStep():
-                return python.commands(step, self.job, WORK, root.interpreter)
+                own = Root(os=root.os, interpreter=root.interpreter)
+                return (
+                    *wheel_commands(step, self.job, root=own, work=WORK),
+                    *python.commands(step, self.job, WORK, root.interpreter),
+                )
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
             case StartStep():
@@ -181,7 +187,11 @@ class Run:
         if layer is None and isinstance(step, InterpreterStep):
             interpreter.write_tree(step, job, work)
         elif layer is None and isinstance(step, PythonStep):
-            python.write_tree(step, job, work, self._own_python())
+            own = self._own_python()
+            built = built_wheels(
+                step, job, lambda: Root(os=self._start_tree(job.plan.os).result(), interpreter=own)
+            )
+            python.write_tree(step, job, work, own, built)
         elif layer is None and isinstance(step, CudaStep):
             cuda.write_tree(step, job, self._start_tree(job.plan.python).result(), work)
         else:

@@ -11,7 +11,7 @@ import uv
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import Job
-from envbuilder.core.cache import Store, remove_tree
+from envbuilder.core.cache import Store, remove_tree, sha256_file
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import OF_PYTHON_LAYER, is_repeatable
@@ -45,16 +45,22 @@ def commands(step: PythonStep, job: Job, work: Path, own: Path | None) -> tuple[
     )
 
 
-def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None) -> None:
-    """Install the wheels into `work/tree`. `own` is the tree of the standalone Python if there is one."""
+def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: Sequence[Path]) -> None:
+    """Install the wheels into `work/tree`. `own` is the tree of the standalone Python if there is one.
+
+    `built` are the wheels of the step's sdists.
+    """
     with job.console.step(f"install {len(step.artifacts)} Python packages"):
         unpack_root(step.python, job, work)
         make_environment(work / "tree", step)
         wheels = work / "wheels"
         wheels.mkdir()
-        for wheel in step.artifacts:
-            (wheels / wheel.filename).hardlink_to(job.store.artifact(wheel.sha256))
-        (work / "requirements.txt").write_text(requirements(step), encoding="utf-8")
+        files = {
+            one.filename: job.store.artifact(one.sha256) for one in step.artifacts if one.kind == "wheel"
+        }
+        for name, file in (files | {one.name: one for one in built}).items():
+            (wheels / name).hardlink_to(file)
+        (work / "requirements.txt").write_text(requirements(step, built), encoding="utf-8")
         root = Root(os=work / "interpreter", interpreter=own)
         for command in install_commands(step, root, work=work, epoch=job.plan.epoch):
             job.runner.run(command)
@@ -64,11 +70,13 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None) -> None
                 (work / "tree" / ENV_PREFIX[1:] / name.format(step.python)).unlink(missing_ok=True)
 
 
-def requirements(step: PythonStep) -> str:
+def requirements(step: PythonStep, built: Sequence[Path] = ()) -> str:
     """Return the wheels as requirements with hashes."""
-    return "".join(
-        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artifacts
-    )
+    pins = [(one.name, one.version, one.sha256) for one in step.artifacts if one.kind == "wheel"]
+    for wheel in built:
+        name, version, *_ = wheel.name.split("-")
+        pins.append((name, version, sha256_file(wheel)))
+    return "".join(f"{name}=={version} --hash=sha256:{digest}\n" for name, version, digest in pins)
 
 
 def interpreter(python: str, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:

@@ -17,9 +17,10 @@ from envbuilder.build.assemble.runtime import write_runtime_files, write_start_f
 from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import container_compiles
 from envbuilder.build.extensions.stage_sources import stage_sources
+from envbuilder.build.extensions.wheels import stage_sdist
 from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
-from envbuilder.lock.model import LockedBase, blobs
+from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
 from envbuilder.plan import contents, model
 from envbuilder.plan.render.dockerfile import render_base
@@ -42,6 +43,7 @@ def write_folder(job: Job, folder: Path) -> None:
         write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
     for step in job.plan.steps:
         _write_inputs(step, job, folder / step.name)
+    write_sdists(job, folder / "sdists")
     if job.plan.os.base:
         write_base(job.plan.os.base, folder / BASE, job.store)
 
@@ -67,9 +69,11 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
                 "VERSION": step.python,
                 "REPEAT": contents.seeded_python(step.python),
             }
+            if step.sdists:
+                settings["SDISTS"] = " ".join(_sdist_folders(step))
             _write_settings(folder / "settings", settings)
             write_text(folder / "requirements.txt", requirements(step))
-            wheels = ((wheel.filename, wheel.sha256) for wheel in step.artifacts)
+            wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
             _link_files(folder / "wheels", wheels, job.store)
             link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
             (folder / "uv").chmod(0o755)
@@ -92,6 +96,19 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             write_runtime_files(step, folder)
         case _:
             assert_never(step)
+
+
+def _sdist_folders(step: model.PythonStep) -> dict[str, Artifact]:
+    """Return the folder of each sdist below `sdists`, and below what the stage of builds writes."""
+    return {one.sha256[:16]: one for one in step.sdists}
+
+
+def write_sdists(job: Job, folder: Path) -> None:
+    """Write a folder for the build of each source distribution of the plan."""
+    for step in filter(None, (job.plan.python, job.plan.added)):
+        for name, sdist in _sdist_folders(step).items():
+            program = stage_sdist(step, sdist, folder / name, job.store)
+            _write_settings(folder / name / "environment", dict(program.env), export=True)
 
 
 def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:

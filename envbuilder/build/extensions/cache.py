@@ -15,7 +15,7 @@ from typing import Final
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
 from envbuilder.core.models import adapter
 from envbuilder.lock.model import Artifact, LockedExtension
-from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
+from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, PythonStep, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
 BUILD_DIRECTORY: Final = "/space"  # in the sandbox
@@ -147,29 +147,50 @@ def surroundings(
 
     With `reads_all`, all packages are in it, because a project's own programs may read any of them.
     """
-    os_step, python, cuda = plan.os, plan.python, plan.cuda
+    python, cuda = plan.python, plan.cuda
     torch = next((wheel for wheel in python.artifacts if wheel.name == "torch"), None)
     reads_all = reads_all or ENV_PREFIX in "\n".join(extension_lines(extension))
-    wheels = [one for one in python.artifacts if reads_all or _WHEELS.fullmatch(one.name)]
-    debs = [one for one in os_step.artifacts if reads_all or _COMPILER.fullmatch(one.name)]
+    # With the packages that its sdists are built with.
+    wheels = python.inputs if reads_all else [one for one in python.artifacts if _WHEELS.fullmatch(one.name)]
+    debs = [one for one in plan.os.artifacts if reads_all or _COMPILER.fullmatch(one.name)]
     toolkit = "none"
     if cuda:
         toolkit = f"{cuda.toolkit.cuda} {_digest(cuda.artifacts)} {sha256_text(repr(cuda.toolkit))}"
-    image = f" on {os_step.image}" if os_step.image else ""
     return (
         ("format", str(KEY_FORMAT)),
         ("platform", plan.platform),
-        (
-            "python",
-            f"{python.python} {_digest(plan.interpreter.artifacts)}" if plan.interpreter else python.python,
-        ),
+        ("python", _python(plan)),
         ("torch", f"{torch.version} {torch.sha256}" if torch else "none"),
         ("wheels", _digest(wheels)),
         ("cuda", toolkit),
-        ("compiler", f"gcc {os_step.gcc} {_digest(debs)}{image}"),
+        ("compiler", _compiler(plan, debs)),
         ("architectures", " ".join(gpus_of(plan)) or "cpu"),
         ("variables", json.dumps(extension.env)),
         ("epoch", str(plan.epoch) if reads_all else "none"),  # a project may write it into its files
+    )
+
+
+def _python(plan: Plan) -> str:
+    version = plan.python.python
+    return f"{version} {_digest(plan.interpreter.artifacts)}" if plan.interpreter else version
+
+
+def _compiler(plan: Plan, debs: Iterable[Artifact]) -> str:
+    image = f" on {plan.os.image}" if plan.os.image else ""
+    return f"gcc {plan.os.gcc} {_digest(debs)}{image}"
+
+
+def wheel_key(plan: Plan, step: PythonStep, sdist: Artifact) -> Key:
+    """Return the key of the wheel of a source distribution, whose build may read every package of the distribution."""
+    return Key(
+        fields=(
+            ("wheel format", str(KEY_FORMAT)),
+            ("platform", plan.platform),
+            ("python", f"{_python(plan)} {step.program}"),
+            ("compiler", _compiler(plan, plan.os.artifacts)),
+            ("sdist", f"{sdist.filename} {sdist.sha256}"),
+            ("tools", _digest(step.tools(sdist))),
+        )
     )
 
 

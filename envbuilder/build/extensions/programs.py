@@ -17,8 +17,8 @@ from envbuilder.build.extensions import cache
 from envbuilder.build.extensions.install import VERSION, index_entry
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
-from envbuilder.lock.model import LockedExtension
-from envbuilder.plan.model import ENV_PREFIX, Plan
+from envbuilder.lock.model import Artifact, LockedExtension
+from envbuilder.plan.model import ENV_PREFIX, Plan, PythonStep
 from envbuilder.plan.render.kit import Compile
 from envbuilder.recipe.extension import Form
 
@@ -28,7 +28,19 @@ SPEC: Final = "spec.json"
 FACTS: Final = "facts.json"
 CALLS: Final = "calls.json"
 STEADY: Final = "/steady.sh"  # in the sandbox: the program that runs compilers
+TOOLS: Final = "tools"  # in the build directory: what the build of a source distribution needs
+WHEEL_EPOCH: Final = (
+    "315619200"  # 1980-01-02, which every zip file can hold; the same for all, so that recipes share wheels
+)
+WHEEL_JOBS: Final = (
+    4  # compilers that such a build may start; the same everywhere, because it may write the number down
+)
+STEADY_PYTHON: Final = (("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONHASHSEED", "0"))
 _CUSTOM: Final = "/customize"  # in the sandbox: the simulated GPU
+_PROJECT_FILES: Final = (
+    (f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),
+    ("/uv", Path(uv.find_uv_bin())),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +53,14 @@ class Program:
     env: tuple[tuple[str, str], ...]
     folder: str  # where it runs
     files: tuple[tuple[str, Path], ...] = ()
+    python: str = PYTHON
 
     def command(self, *, root: Root, build_dir: Path) -> Command:
         """Return the command that runs it in the sandbox. The caller writes the argument to `SPEC` in the build directory."""
         own = ((f"/{self.file}", image.path(self.file)), (STEADY, image.path("kit/steady.sh")))
         return sandboxed(
             root,
-            ("/bin/sh", STEADY, PYTHON, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
+            ("/bin/sh", STEADY, self.python, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
             why=self.why,
             mounts=(
                 Mount(source=build_dir, target=cache.BUILD_DIRECTORY, writable=True),
@@ -126,10 +139,37 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
             *extension.env,
         ),
         folder=folder,
-        files=(
-            (f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),
-            ("/uv", Path(uv.find_uv_bin())),
+        files=_PROJECT_FILES,
+    )
+
+
+def wheel_env(folder: str = _CUSTOM) -> tuple[tuple[str, str], ...]:
+    """Return the variables of a source distribution's build. `folder` has the program that sorts listings."""
+    return (
+        ("CC", "gcc"),
+        ("CXX", "g++"),
+        ("MAX_JOBS", str(WHEEL_JOBS)),
+        ("SOURCE_DATE_EPOCH", WHEEL_EPOCH),
+        ("LDFLAGS", STRIP),
+        ("PYTHONPATH", folder),
+        *STEADY_PYTHON,
+    )
+
+
+def wheel_program(step: PythonStep, sdist: Artifact) -> Program:
+    """Build the wheel of a source distribution in the build directory, with the packages in its folder `TOOLS` alone."""
+    return Program(
+        file="build_project.py",
+        why=f"build `{sdist.name} {sdist.version}` from its source distribution",
+        specification=_json(
+            project=f"{cache.BUILD_DIRECTORY}/{sdist.filename}",
+            work=cache.BUILD_DIRECTORY,
+            tools=f"{cache.BUILD_DIRECTORY}/{TOOLS}",
         ),
+        env=wheel_env(),
+        folder=cache.BUILD_DIRECTORY,
+        files=_PROJECT_FILES,
+        python=step.program,
     )
 
 
@@ -147,8 +187,7 @@ def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
         ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),
         ("TORCH_CUDA_ARCH_LIST", ";".join(cache.gpus_of(plan))),
         ("TORCH_EXTENSIONS_DIR", "/tmp/extensions"),  # noqa: S108 - the sandbox's own
-        ("PYTHONDONTWRITEBYTECODE", "1"),
-        ("PYTHONHASHSEED", "0"),
+        *STEADY_PYTHON,
     )
 
 

@@ -118,10 +118,10 @@ def resolve(
         parts = find_toolkit() if needs_toolkit(recipe, target.base) else ()
     toolkit = locked_toolkit(recipe, parts)
     implied = implied_wheels(recipe, toolkit)
+    builds = old.builds if old else ()
     if wheels is None or not all(_is_met(requirement, wheels) for requirement in implied):
-        wheels = resolve_wheels(
-            recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before
-        )
+        found = resolve_wheels(recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before)
+        wheels, builds = found.artifacts, found.builds
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()
@@ -138,6 +138,7 @@ def resolve(
         extensions=extensions,
         base=target.base,
         interpreter=next(iter(interpreter), None),
+        builds=builds,
     )
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch)
@@ -150,6 +151,8 @@ def add_to_parent(
     """Make the lock of a recipe with `add`: its parent's, and the wheels that it adds. Raises what `resolve` raises."""
     assert recipe.parent, "only a recipe with `add` has one"
     below, known = load_parent(recipe), old.added if old else ()
+    own = {one.name for one in known}
+    builds = tuple(one for one in old.builds if one.name in own) if old else ()
     moving = {str(canonicalize_name(name)) for name in options.upgrade_only}
     if options.security_only or not moving <= {one.name for one in known}:
         raise UsageError(
@@ -159,11 +162,13 @@ def add_to_parent(
     anew = options.upgrade or (options.before is not None and not moving)
     if anew or moving or old is None or old.recipe != recipe.digest or old.wheels != below.wheels:
         prefer = () if anew else tuple(one for one in known if one.name not in moving)
-        known = resolve_added(
+        found = resolve_added(
             recipe, target, context, below=below.wheels, prefer=prefer, before=options.before
         )
+        known, builds = found.artifacts, found.builds
     extensions = lock_extensions(recipe, context, old=old or below)
-    return replace(below, recipe=recipe.digest, extensions=extensions, added=known)
+    every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
+    return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
 
 
 def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:

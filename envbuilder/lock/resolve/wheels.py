@@ -1,13 +1,13 @@
-"""Resolve the wheels of the python layer. uv resolves for the target, and one file per package is chosen."""
+"""Resolve the packages of the python layer. uv resolves for the target, and one file per package is chosen."""
 
 import contextlib
 import functools
 import json
 import re
-import sys
 import tomllib
+import venv
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -30,8 +30,9 @@ from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.http.reachable import reach
 from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.context import ResolveContext, Target
+from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts, find_sdist, read_sdist
 from envbuilder.recipe.model import Recipe
 
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
@@ -41,12 +42,15 @@ _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a w
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
 NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
+_UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
+# In the Python that uv asks for its version: it answers, and ends for a program of a project.
+_NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
 _LEGACY: Final = {5: ("manylinux1_x86_64",), 12: ("manylinux2010_x86_64",), 17: ("manylinux2014_x86_64",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A query to uv: the wheels that meet these requirements on the target."""
+    """A query to uv: the packages that meet these requirements on the target."""
 
     python: str
     glibc: str
@@ -57,13 +61,25 @@ class Question:
     prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
     before: date | None = None
     parent: str = ""  # the recipe whose versions are the constraints
+    wheels_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packages:
+    """The Python packages of a layer, and what the sdists among them are built with."""
+
+    artifacts: tuple[Artifact, ...]
+    builds: tuple[LockedBuild, ...] = ()
+
+
+Facts = MutableMapping[tuple[str, str], SdistFacts]  # by name and version
 
 
 def resolve_wheels(
     recipe: Recipe, target: Target, context: ResolveContext, *,
     toolkit: Toolkit | None, prefer: tuple[Artifact, ...], before: date | None,
-) -> tuple[Artifact, ...]:  # fmt: skip
-    """Return the wheels of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
+) -> Packages:  # fmt: skip
+    """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     sources = context.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
     question = Question(
@@ -75,22 +91,24 @@ def resolve_wheels(
         prefer=prefer,
         before=before,
     )
+    facts: Facts = {}
     try:
-        return ask_uv(question, context)
+        found = ask_uv(question, context, facts)
     except (FetchError, IncompatibleError) as error:
         if build:
             _need_own_index(recipe, target, sources, build, error)
         raise
+    return _with_builds(found, question, context, facts)
 
 
 def resolve_added(
     recipe: Recipe, target: Target, context: ResolveContext, *,
     below: tuple[Artifact, ...], prefer: tuple[Artifact, ...], before: date | None,
-) -> tuple[Artifact, ...]:  # fmt: skip
-    """Return the wheels of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
+) -> Packages:  # fmt: skip
+    """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
     assert recipe.parent, "only a recipe with `add` has one"
     if not recipe.add:
-        return ()
+        return Packages(artifacts=())
     pins = {one.name: f"{one.name}=={one.version}" for one in below}
     question = Question(
         python=recipe.python,
@@ -102,12 +120,32 @@ def resolve_added(
         before=before,
         parent=recipe.parent.stem,
     )
-    found = ask_uv(question, context)
+    facts: Facts = {}
+    found = ask_uv(question, context, facts)
     added = tuple(one for one in found if one.name not in pins)
     if not added:
         has = ", ".join(pins[one.name] for one in found)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
-    return added
+    return _with_builds(added, question, context, facts)
+
+
+def _with_builds(
+    found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+) -> Packages:
+    """Lock what the sdists are built with: wheels for the same target, whatever the environment has."""
+    builds = []
+    for sdist in (one for one in found if one.kind == "sdist"):
+        key = sdist.name, sdist.version
+        if key not in facts:  # its requirements are static
+            context.fetcher.fetch((sdist,))
+            facts[key] = read_sdist(sdist, context, _settings(question, context.sources()))
+        if requirements := facts[key].builds_with:
+            needs = Question(
+                python=question.python, glibc=question.glibc, requirements=requirements, before=question.before,
+                wheels_only=True,
+            )  # fmt: skip
+            builds.append(LockedBuild(name=sdist.name, wheels=ask_uv(needs, context)))
+    return Packages(artifacts=found, builds=tuple(builds))
 
 
 def _need_own_index(
@@ -154,6 +192,7 @@ def resolve_toolkit_wheels(
         requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",),
         dependencies=not pins,
         before=before,
+        wheels_only=True,
     )
     return tuple(wheel for wheel in ask_uv(question, context) if wheel.name in names)
 
@@ -167,25 +206,37 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
 
 
-def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
-    """Return the wheels of uv's answer, with every preferred version if one exists.
+def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = None) -> tuple[Artifact, ...]:
+    """Return the packages of uv's answer, with every preferred version if one exists.
 
     The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
     index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
+    uv never runs a project's own code. What only that knows is read in a sandbox and goes into `facts`; then uv is asked again.
     """
+    facts = {} if facts is None else facts
     sources = context.sources()
     pins = tuple(f"{one.name}=={one.version}" for one in question.prefer)
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with context.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
+        _write_python(work / "python")
         command = _command(question, sources, work=work, cache=context.store.resolver("uv"))
-        for attempt in (pinned, question) if pins else (question,):
-            _write_question(attempt, sources, work)
+        attempts = [pinned, question] if pins else [question]
+        while attempts:
+            _write_question(attempts[0], sources, work, facts)
             try:
                 with context.waiting(functools.partial(_silent, question, sources)):
                     context.runner.run(command)
                 break
             except CommandError as error:
+                if unbuilt := _UNBUILT.search(error.message):
+                    name, version = str(canonicalize_name(unbuilt[1])), unbuilt[2]
+                    if (name, version) in facts:
+                        raise
+                    sdist = find_sdist(name, version, context)
+                    facts[name, version] = read_sdist(sdist, context, _settings(question, sources))
+                    continue
+                attempt = attempts.pop(0)
                 if attempt is question or not _is_unsolvable(error):
                     _need_access(question, sources, error, context)
                     raise _refused(question, error) from error
@@ -194,21 +245,29 @@ def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
-    """Make a folder that shows uv every local wheel, large ones by metadata alone. Returns shown → real path.
+    """Make a folder that shows uv every local package, large wheels by metadata alone. Returns shown → real path.
 
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
     links.mkdir()
     local: dict[Path, Path] = {}
-    for wheel in sorted(wheel for folder in reversed(folders) for wheel in folder.glob("*.whl")):
-        shown = links / wheel.name
+    files = (path for folder in reversed(folders) for path in folder.iterdir() if folder.is_dir())
+    for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
+        shown = links / file.name
         shown.unlink(missing_ok=True)
-        if wheel.stat().st_size < LARGE:
-            shown.symlink_to(wheel.absolute())
+        if file.suffix != ".whl" or file.stat().st_size < LARGE:
+            shown.symlink_to(file.absolute())
         else:
-            _write_metadata_only(wheel, shown)
-        local[shown] = wheel
+            _write_metadata_only(file, shown)
+        local[shown] = file
     return local
+
+
+def _write_python(folder: Path) -> None:
+    """Make an environment whose Python tells uv what it is, and ends when uv would run a project's code with it."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
 
 
 def _write_metadata_only(wheel: Path, shown: Path) -> None:
@@ -223,20 +282,27 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
                 part.writestr(entry, whole.read(entry))
 
 
-def _write_question(question: Question, sources: Sources, work: Path) -> None:
-    """Write uv's input files. As arguments, the indexes' URLs could reveal passwords."""
+def _settings(question: Question, sources: Sources) -> list[str]:
+    """Return uv's configuration. As arguments, the indexes' URLs could reveal passwords."""
     main, *extra = map(_quoted, sources.indexes)
     more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
-    settings = [
-        'find-links = ["links"]',
+    return [
         'index-strategy = "unsafe-best-match"',  # as pip: all configured indexes count equally
         *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
         f"[[index]]\nurl = {main}\ndefault = true",
     ]
-    files = {
+
+
+def _write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
+    """Write uv's input files."""
+    files: dict[str, Sequence[str]] = {
         "requirements.in": question.requirements,
         "constraints.in": question.constraints,
-        "uv.toml": settings,
+        "uv.toml": [
+            'find-links = ["links"]',
+            *_settings(question, sources),
+            *(line for key, found in facts.items() for line in _metadata(*key, found)),
+        ],
     }
     if question.prefer:  # uv prefers the versions in its output file
         kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
@@ -244,6 +310,15 @@ def _write_question(question: Question, sources: Sources, work: Path) -> None:
         files["pylock.toml"] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
+    """Yield the lines that tell uv what a source distribution requires."""
+    yield f"[[dependency-metadata]]\nname = {_quoted(name)}\nversion = {_quoted(version)}"
+    yield f"requires-dist = [{', '.join(map(_quoted, facts.requires))}]"
+    yield f"provides-extra = [{', '.join(map(_quoted, facts.extras))}]"
+    if facts.python:
+        yield f"requires-python = {_quoted(facts.python)}"
 
 
 def _quoted(text: str) -> str:
@@ -257,14 +332,16 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
         "--constraints", "constraints.in",
         "--config-file", "uv.toml",
         "--cache-dir", str(cache),
-        "--python", sys.executable,
+        "--python", "python/bin/python",
         "--python-version", question.python,
         "--python-platform", uv_platform(question.glibc),
-        "--only-binary", ":all:",
+        "--no-build-isolation",
         "--format", "pylock.toml",
         "--output-file", "pylock.toml",
         "--no-python-downloads", "--no-header", "--quiet",
     ]  # fmt: skip
+    if question.wheels_only:
+        argv += ["--only-binary", ":all:"]
     if not question.dependencies:
         argv.append("--no-deps")
     if question.before is not None:
@@ -359,17 +436,21 @@ def uv_platform(glibc: str) -> str:
 def _read_answer(
     text: str, question: Question, sources: Sources, local: Mapping[Path, Path]
 ) -> dict[str, Artifact]:
-    """Return URL → wheel of uv's answer. The size is 0 if the index does not state it."""
+    """Return URL → file of uv's answer: a wheel, or the sdist. The size is 0 if the index does not state it."""
     found = {}
     for package in tomllib.loads(text).get("packages", []):
         name = package["name"]
-        if not package.get("wheels"):
+        if not package.get("wheels") and not package.get("sdist"):
             raise IncompatibleError(
-                f"`{name}` would not come as a wheel from an index or a folder",
-                hint="name a version that has a wheel; a direct reference (`name @ URL`) cannot be locked",
+                f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
+                hint="name a version; a direct reference (`name @ URL`) cannot be locked",
             )
-        wheels = {_filename(wheel): wheel for wheel in package["wheels"]}
+        wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
         filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
+        kind = "wheel"
+        if filename is None and package.get("sdist") and not question.wheels_only:
+            kind, filename = "sdist", _filename(package["sdist"])
+            wheels[filename] = package["sdist"]
         if filename is None:
             raise IncompatibleError(
                 f"`{name} {package['version']}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
@@ -383,7 +464,7 @@ def _read_answer(
             raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
         size = real.stat().st_size if real else wheel.get("size", 0)
         found[url] = Artifact(
-            kind="wheel", name=name, version=package["version"], sha256=Sha256(digest), size=size,
+            kind=kind, name=name, version=package["version"], sha256=Sha256(digest), size=size,
             **_place(url, name, package["version"], question, sources),
         )  # fmt: skip
     return found

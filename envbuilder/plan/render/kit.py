@@ -36,6 +36,7 @@ class Kit:
     pytorch_index: str
     labels: tuple[tuple[str, str], ...]  # of the image
     compiles: tuple[Compile, ...]
+    wheel_env: tuple[tuple[str, str], ...]  # of the builds of source distributions; empty without one
     repositories: Mapping[str, str]  # source of packages → address of the apt repository
 
     @property

@@ -81,6 +81,8 @@ def _input(source: str, target: str = "") -> str:
     return f"--mount=type=bind,source={source},target=/{target or source}"
 
 
+_BUILT: Final = f"--mount=type=bind,from=wheels,source={LAYER},target=/wheels"
+
 OS: Final = Stage(
     name="os",
     comment="The distribution: a root of exactly those packages, installed by their own dpkg.",
@@ -159,12 +161,21 @@ PYTHON: Final = Stage(
     name="python",
     comment="The Python environment.",
     base=f"""\
+# The wheels of packages that have none for this Python, built from their source distributions.
+FROM os AS built
+COPY --link --from=interpreter {LAYER} /
+RUN {OFF} {_input("sdists")} {_input("kit")} {_input("python/settings", "settings")} \\
+    {_input("python/uv", "uv")} {_input("kit/customize", "customize")} \\
+    . /settings && for one in /sdists/*; do sh /kit/build_wheel.sh "$one" "$INTERPRETER" "{LAYER}/${{one##*/}}" || exit 1; done
+
+FROM ${{WHEELS}} AS wheels
+
 # The Python environment.
 FROM os AS python
 COPY --link --from=interpreter {LAYER} /
 {EPOCH}
-RUN {OFF} {_input("python")} {_input("kit")} \\
-    ["/bin/sh", "/kit/install_wheels.sh", "/python"]
+RUN {OFF} {_input("python")} {_input("kit")} {_BUILT} \\
+    ["/bin/sh", "/kit/install_wheels.sh", "/python", "/wheels"]
 """,
     layer=(ENV_PREFIX, ENV_PREFIX),
     parents=("interpreter", "os"),
@@ -256,8 +267,8 @@ ADDED: Final = Stage(
 FROM os AS additions
 COPY --link --from=interpreter {LAYER} /
 {EPOCH}
-RUN {OFF} {_input("added")} {_input("kit")} \\
-    sh /kit/install_wheels.sh /added && . /added/settings && mkdir -p {LAYER}/opt && mv {ENV_PREFIX} {LAYER}/opt \\
+RUN {OFF} {_input("added")} {_input("kit")} {_BUILT} \\
+    sh /kit/install_wheels.sh /added /wheels && . /added/settings && mkdir -p {LAYER}/opt && mv {ENV_PREFIX} {LAYER}/opt \\
     && for name in {" ".join(OF_PYTHON_LAYER).format("$VERSION")}; do rm "{LAYER}{ENV_PREFIX}/$name" || exit 1; done
 
 FROM ${{ADDED}} AS added
@@ -281,6 +292,8 @@ ARGUMENTS: Final = """\
 ARG BASE=suite
 # The standalone Python: `standalone`, or `nothing`.
 ARG INTERPRETER=nothing
+# The wheels that are built: `built`, or `nothing`.
+ARG WHEELS=nothing
 # The CUDA toolkit: `toolkit`, or `nothing`.
 ARG CUDA=nothing
 # The recipe's extensions: `compiled`, or `nothing`.
@@ -295,6 +308,8 @@ def arguments(plan: Plan) -> dict[str, str]:
     given = {"BASE": "image" if plan.os.base else "suite"}
     if plan.interpreter:
         given["INTERPRETER"] = "standalone"
+    if plan.has_sdists:
+        given["WHEELS"] = "built"
     if plan.cuda:
         given["CUDA"] = "toolkit"
     if plan.extensions:

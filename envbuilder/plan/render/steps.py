@@ -69,6 +69,8 @@ def programs(kit: Kit) -> list[str]:
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.programs[name])]
+    if kit.wheel_env:
+        lines += ["", *file_lines("/kit/customize/sitecustomize.py", kit.programs["sitecustomize.py"])]
     for number, one in enumerate(kit.compiles):
         lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
         lines += file_lines(f"/kit/{number}/entry.json", one.entry)
@@ -155,17 +157,23 @@ def python(kit: Kit) -> list[str]:
         'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
     ]
     compiled = " --compile-bytecode" if is_repeatable(version) else ""
-    added = kit.plan.added.artifacts if kit.plan.added else ()
-    for place, wheels in _by_index((*step.artifacts, *added)):
+    install = f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
+    install += f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artifacts $offline"
+    every = [one for one in (step, kit.plan.added) if one]
+    for place, wheels in _by_index(
+        [wheel for one in every for wheel in one.artifacts if wheel.kind == "wheel"]
+    ):
         index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
-        lines += _wanted(wheels, requirements)
-        lines.append(
-            f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
-            f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artifacts $offline{index}{compiled}"
-        )
+        lines += [*_wanted(wheels, requirements), f"{install}{index}{compiled}"]
+    tools = "/tmp/tools.txt"  # noqa: S108 - the same
+    env = " ".join(f"{name}={in_shell(value)}" for name, value in kit.wheel_env)
+    for sdist, needs in [(sdist, one.tools(sdist)) for one in every for sdist in one.sdists]:
+        lines += [*_wanted((sdist,), requirements), *_pins(needs, tools), _look_for_files(tools)]
+        lines.append(f"{env} {install} --build-constraints {tools}{compiled}")
     for program in _byte_code(kit):
         lines.append(f"{step.program} /kit/{program} {step.site_packages}")
-    return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
+    written = " ".join([requirements, tools] if kit.wheel_env else [requirements])
+    return [*lines, f"rm -rf /tmp/uv {written} && chmod 644 {ENV_PREFIX}/.lock"]
 
 
 def _byte_code(kit: Kit) -> tuple[str, ...]:
@@ -174,16 +182,19 @@ def _byte_code(kit: Kit) -> tuple[str, ...]:
     return checking if is_repeatable(kit.plan.python.python) else ("compile_all.py", *checking)
 
 
+def _pins(files: Sequence[Artifact], path: str) -> list[str]:
+    """Write the files as requirements, each below its name."""
+    pins = (f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in files)
+    return file_lines(path, "".join(pins))
+
+
 def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
     """Write the requirements. If /artifacts has all of their files, no index is asked."""
-    requirements = [
-        f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
-    ]
-    return [
-        *file_lines(path, "".join(requirements)),
-        "offline=--no-index",
-        f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artifacts/$name" ] || offline=; done <{path}',
-    ]
+    return [*_pins(wheels, path), "offline=--no-index", _look_for_files(path)]
+
+
+def _look_for_files(path: str) -> str:
+    return f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artifacts/$name" ] || offline=; done <{path}'
 
 
 def fetch_parts(kit: Kit) -> list[str]:

@@ -1,0 +1,188 @@
+"""Ask source distributions what they require: to be installed, and to be built.
+
+Only a project's own code knows it, so it runs as in a build: in a sandbox without network, with the packages that its pyproject.toml
+names. uv is never let near it, because it would run the code on this machine.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uv
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
+from envbuilder import runtime
+from envbuilder.core.cache import sha256_bytes
+from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
+from envbuilder.core.process import Command
+from envbuilder.core.required_tools import BWRAP, need_tools
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext
+
+SUFFIXES: Final = (".tar.gz", ".zip")
+_PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
+_ROUNDS: Final = 3  # the packages that pyproject.toml names, those that the backend adds, the answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdistFacts:
+    """What a source distribution says of itself. The texts are requirements."""
+
+    builds_with: tuple[str, ...]
+    requires: tuple[str, ...]
+    extras: tuple[str, ...]
+    python: str  # "" for any
+
+
+def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
+    """Fetch a source distribution from a folder or an index. Raises FetchError with the known versions."""
+    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, for sdists alone
+
+    project, wanted = canonicalize_name(name), Version(version)
+    sources = context.sources()
+    for folder in sources.folders:
+        for path in sorted(one for suffix in SUFFIXES for one in folder.glob(f"*{suffix}")):
+            if _version_of(path.name, project) == wanted:
+                return _add_sdist(project, version, path.name, path.read_bytes(), context)
+    index = Index(sources)
+    files = {one: _version_of(one.filename, project) for one in index.files(project)}
+    for listed, found in files.items():
+        if found == wanted:
+            return _add_sdist(project, version, listed.filename, index.read(listed), context)
+    there = [str(one) for one in sorted(filter(None, set(files.values())), reverse=True)]
+    raise FetchError(
+        f"no package index here has a source distribution of {name} {version}",
+        hint=f"it has those of {', '.join(there[:8])}"
+        if there
+        else "it has none of this project; name `git` and `commit`",
+    )
+
+
+def _version_of(filename: str, project: str) -> Version | None:
+    """Return the version of a source distribution of the project, None for another file."""
+    try:
+        name, version = parse_sdist_filename(filename)
+    except InvalidSdistFilename:
+        return None
+    return version if name == project else None
+
+
+def _add_sdist(
+    project: str, version: str, filename: str, content: bytes, context: ResolveContext
+) -> Artifact:
+    digest = sha256_bytes(content)
+    with context.store.workspace() as work:
+        file = work / "sdist"
+        file.write_bytes(content)
+        context.store.add_artifact(digest, file)
+    return Artifact(
+        kind="sdist", name=project, version=version, sha256=digest, size=len(content), source="pypi", path=f"{project}/{filename}"
+    )  # fmt: skip
+
+
+def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]) -> SdistFacts:
+    """Return what a source distribution in the store requires. `settings` are the lines of uv's configuration.
+
+    Raises IncompatibleError if its own code fails or needs torch, ToolError without bubblewrap.
+    """
+    need_tools((BWRAP,), context.runner)
+    with context.store.workspace() as work:
+        box = work / "box"  # what the sandbox sees; the settings may hold passwords
+        box.mkdir()
+        (work / "uv.toml").write_text("".join(f"{line}\n" for line in settings), encoding="utf-8")
+        _run_uv(("venv", "--python", sys.executable, str(box / "venv")), work, context)
+        installed: tuple[str, ...] = ()
+        for _ in range(_ROUNDS):
+            answer = _ask(sdist, installed, box, context)
+            wanted = tuple(answer["builds_with"])
+            if "requires" in answer:
+                return SdistFacts(
+                    builds_with=wanted,
+                    requires=tuple(answer["requires"]),
+                    extras=tuple(answer["extras"]),
+                    python="".join(answer["python"]),
+                )
+            _need_no_torch(sdist, wanted)
+            added = [one for one in wanted if one not in installed]
+            place = ("--python", str(box / "venv/bin/python"), "--only-binary", ":all:")
+            _run_uv(("pip", "install", *place, "--", *added), work, context)
+            installed = wanted
+    raise _unreadable(sdist, "it asks for other packages each time")
+
+
+def _ask(
+    sdist: Artifact, installed: Sequence[str], box: Path, context: ResolveContext
+) -> dict[str, list[str]]:
+    """Run the program in the sandbox, with the packages that are installed so far."""
+    file = context.store.artifact(sdist.sha256)
+    specification = {"sdist": f"/{sdist.filename}", "work": str(box), "installed": list(installed)}
+    (box / "spec.json").write_text(json.dumps(specification), encoding="utf-8")
+    options = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    options += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        place = Path("/", name)
+        if place.is_symlink():
+            options += ["--symlink", str(place.readlink()), str(place)]
+        elif place.exists():
+            options += ["--ro-bind", str(place), str(place)]
+    if not Path(sys.base_prefix).is_relative_to("/usr"):
+        options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+    options += [
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
+        "--bind", str(box), str(box),
+        "--ro-bind", str(box / "venv"), str(box / "venv"),  # uv runs its Python outside
+        "--ro-bind", str(file), f"/{sdist.filename}",
+        "--ro-bind", str(runtime.path(_PROGRAM)), f"/{_PROGRAM}",
+    ]  # fmt: skip
+    variables = {"PATH": f"{box}/venv/bin:/usr/bin:/bin", "HOME": str(box), "LC_ALL": "C.UTF-8"}
+    for name, value in variables.items():
+        options += ["--setenv", name, value]
+    python = (str(box / "venv/bin/python"), f"/{_PROGRAM}", str(box / "spec.json"))
+    why = f"ask the source distribution of `{sdist.name}` what it requires"
+    try:
+        context.runner.run(Command(argv=("bwrap", *options, "--chdir", str(box), "--", *python), why=why))
+    except CommandError as error:
+        raise _unreadable(sdist, error.message.partition("\n")[2]) from error
+    answer: dict[str, list[str]] = json.loads((box / "answer.json").read_text(encoding="utf-8"))
+    return answer
+
+
+def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
+    certificates = context.sources().certificates
+    options = (
+        "--config-file", "uv.toml", "--cache-dir", str(context.store.resolver("uv")), "--no-python-downloads", "--quiet",
+    )  # fmt: skip
+    context.runner.run(
+        Command(
+            argv=(uv.find_uv_bin(), *options, *words),
+            cwd=work,
+            env=(("SSL_CERT_FILE", str(certificates)),) if certificates else (),
+            why="install the packages that a source distribution is built with",
+        )
+    )
+
+
+def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:
+    """Raise IncompatibleError for a project that compiles against torch: the environment's own must be there then."""
+    for one in requirements:
+        try:
+            name = Requirement(one).name
+        except InvalidRequirement:
+            continue
+        if canonicalize_name(name) == "torch":
+            raise _unreadable(sdist, "it is built against torch")
+
+
+def _unreadable(sdist: Artifact, reason: str) -> IncompatibleError:
+    name = re.sub(r"[^A-Za-z0-9_]", "_", sdist.name)
+    return IncompatibleError(
+        f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution is no package: {reason}",
+        hint="name a version that has a wheel, or build it as an extension: "
+        f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`",
+    )

@@ -1,0 +1,136 @@
+"""Wheels of source distributions: built in the sandbox by content, with the same bytes each time and by both engines."""
+
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+
+from envbuilder import runtime
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.buildkit.folder import write_sdists
+from envbuilder.build.engine import EngineName, Job
+from envbuilder.build.extensions.cache import wheel_key
+from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import CommandError
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import ProcessRunner, Runner
+from envbuilder.lock.model import Artifact, Lock, LockedBuild
+from tests.support.plans import LOCK, RECIPE, deb, make_plan, sdist, wheel
+from tests.support.runner import FakeRunner
+from tests.support.sdists import locked, with_source, write_sdist
+
+HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
+
+
+def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
+    (folder / "cache").mkdir(parents=True)
+    return Job(
+        plan=make_plan(replace(RECIPE, python=python), lock),
+        engine=EngineName.ASSEMBLE,
+        store=Store(folder / "cache"),
+        runner=runner,
+        console=Console(quiet=True),
+        limits=Limits(threads=2, memory=64 << 30, root=True),
+    )
+
+
+def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
+    builds = (LockedBuild(name=one.name, wheels=tools),) if tools else ()
+    return replace(LOCK, wheels=(*LOCK.wheels, one), builds=builds)
+
+
+def sdist_job(folder: Path, files: dict[str, str]) -> Job:
+    """A job whose only source distribution is in its store."""
+    system = Path("/usr/bin/python3")
+    if not system.exists() or not shutil.which("gcc", path="/usr/bin"):
+        pytest.skip("the distribution has no Python or no gcc")
+    python = system.resolve().name.removeprefix("python")
+    path = write_sdist(folder / "files", "zlang", "1.0", files)
+    one = locked(path, "zlang", "1.0")
+    runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+    job = make_job(folder, with_sdist(one), runner, python=python)
+    job.store.add_artifact(one.sha256, path)
+    return job
+
+
+@pytest.mark.programs
+def test_a_c_source_gives_the_same_wheel_each_time_and_by_both_engines(tmp_path: Path) -> None:
+    content = set()
+    for name in ("first", "second"):
+        job = sdist_job(tmp_path / name, with_source("zlang", "1.0"))
+        (built,) = built_wheels(job.plan.python, job, lambda: HOST)
+        content.add(built.read_bytes())
+    write_sdists(job, tmp_path / "sdists")
+    (folder,) = (tmp_path / "sdists").iterdir()
+    for made in ("kit", "out"):
+        (tmp_path / made).mkdir()
+    for program in (*runtime.path("kit").glob("*.sh"), runtime.path("build_project.py")):
+        shutil.copy(program, tmp_path / "kit")
+    mounts = {
+        "/in": folder,
+        "/kit": tmp_path / "kit",
+        "/customize": runtime.path(""),
+        "/uv": Path(uv.find_uv_bin()),
+    }
+    command = sandboxed(
+        HOST,
+        ("/bin/sh", "/kit/build_wheel.sh", "/in", job.plan.python.program, "/out"),
+        why="build a wheel as BuildKit does",
+        mounts=(
+            Mount(source=tmp_path / "out", target="/out", writable=True),
+            *(Mount(source=source, target=target) for target, source in mounts.items()),
+        ),
+    )
+    job.runner.run(command)
+    (other,) = (tmp_path / "out").iterdir()
+    assert content == {other.read_bytes()}
+    with zipfile.ZipFile(other) as archive:
+        assert archive.namelist() == sorted(archive.namelist())
+        assert "fast.so" in archive.namelist()
+        assert b"/space" not in archive.read("fast.so"), "without debug information, which names folders"
+
+
+@pytest.mark.programs
+def test_a_wheel_is_built_once(tmp_path: Path) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0"))
+    step = job.plan.python
+    assert len(tuple(wheel_commands(step, job, root=HOST, work=tmp_path))) == 1
+    first = built_wheels(step, job, lambda: HOST)
+    idle = replace(job, runner=FakeRunner())
+    assert built_wheels(step, idle, lambda: HOST) == first
+    assert tuple(wheel_commands(step, job, root=HOST, work=tmp_path)) == ()
+
+
+@pytest.mark.programs
+def test_a_build_that_fails_says_where_missing_packages_belong(tmp_path: Path) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0") | {"fast.c": "#include <nowhere.h>"})
+    with pytest.raises(CommandError, match=r"could not build `zlang 1\.0`(.|\n)*nowhere\.h") as caught:
+        built_wheels(job.plan.python, job, lambda: HOST)
+    assert "`apt`" in caught.value.hint
+
+
+ONE, TOOL = sdist("zlang", "1.0"), wheel("setuptools", "80.0.0")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        (with_sdist(replace(ONE, sha256=TOOL.sha256), TOOL), True),
+        (with_sdist(ONE, wheel("setuptools", "81.0.0")), True),
+        (replace(with_sdist(ONE, TOOL), debs=(deb("gcc-12", "12.2.0-15"), deb("libc6", "2.36-9"))), True),
+        (replace(with_sdist(ONE, TOOL), wheels=(wheel("einops", "1.0"), ONE)), False),
+        (replace(with_sdist(ONE, TOOL), epoch=1), False),
+    ],
+    ids=["source", "tool", "compiler", "other-package", "epoch"],
+)
+def test_the_key_of_a_wheel_holds_what_decides_its_bytes(change: Lock, is_other: bool) -> None:
+    before, after = (
+        wheel_key(plan, plan.python, plan.python.sdists[0]).digest
+        for plan in (make_plan(RECIPE, with_sdist(ONE, TOOL)), make_plan(RECIPE, change))
+    )
+    assert (before != after) == is_other

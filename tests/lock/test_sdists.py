@@ -1,0 +1,158 @@
+"""Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.sources import Sources
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.wheels import Packages, resolve_wheels
+from tests.support.locks import make_means, make_recipe
+from tests.support.package_sources import write_index, write_wheel
+from tests.support.sdists import own_backend, setup_only, write_sdist
+
+pytestmark = pytest.mark.programs
+
+# In the place of setuptools: it runs a setup.py, and asks for `wheel` as its releases before 70.1 do.
+SETUPTOOLS = {
+    "setuptools/__init__.py": "given = {}\nsetup = given.update\nfind_packages = list\n",
+    "setuptools/build_meta.py": """
+import os, runpy, setuptools
+
+class Legacy:
+    def get_requires_for_build_wheel(self, settings=None):
+        return ["wheel"]
+
+    def prepare_metadata_for_build_wheel(self, folder, settings=None):
+        import wheel
+        runpy.run_path("setup.py")
+        os.mkdir(folder + "/it.dist-info")
+        with open(folder + "/it.dist-info/METADATA", "w") as out:
+            out.write("Metadata-Version: 2.1\\n" + "".join("Requires-Dist: %s\\n" % one for one in setuptools.given["install_requires"]))
+        return "it.dist-info"
+
+__legacy__ = Legacy()
+""",
+}
+Lock = Callable[..., Packages]
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Lock:
+    """Lock these packages, with torch and the given files in an index in a folder."""
+
+    def lock_packages(packages: tuple[str, ...], *files: Path, folders: tuple[Path, ...] = ()) -> Packages:
+        base = tmp_path / "base"
+        own = (
+            write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64"),
+            write_wheel(base, "setuptools", "80.0.0", files=SETUPTOOLS),
+            write_wheel(base, "wheel", "0.45.0"),
+            write_wheel(base, "numpy", "2.4.0"),
+            write_wheel(base, "filelock", "3.0.0"),
+        )
+        write_index(tmp_path / "simple", *own[1:], *files)
+        sources = Sources(
+            debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",), folders=(base, *folders)
+        )
+        recipe = make_recipe(tmp_path, packages=packages)
+        means = make_means(tmp_path, sources)
+        return resolve_wheels(recipe, make_target(recipe), means, toolkit=None, prefer=(), before=None)
+
+    return lock_packages
+
+
+def named(found: Packages, name: str) -> Artifact:
+    return next(one for one in found.artifacts if one.name == name)
+
+
+def tools(found: Packages) -> dict[str, list[str]]:
+    return {build.name: [one.name for one in build.wheels] for build in found.builds}
+
+
+@pytest.mark.parametrize(
+    ("files", "suffix", "built_with"),
+    [
+        (own_backend("plain", "1.0", requires=("filelock",)), ".tar.gz", {}),
+        (own_backend("plain", "1.0", requires=("filelock",), needs='"wheel>=0.4"'), ".zip", {"plain": ["wheel"]}),
+        (setup_only("plain", "1.0", requires=("filelock",)), ".tar.gz", {"plain": ["setuptools", "wheel"]}),
+    ],
+    ids=["own-backend", "zip", "setup-py"],
+)  # fmt: skip
+def test_a_package_is_locked_with_what_it_requires_and_is_built_with(
+    tmp_path: Path, lock: Lock, files: dict[str, str], suffix: str, built_with: dict[str, list[str]]
+) -> None:
+    sdist = write_sdist(tmp_path / "files", "plain", "1.0", files, suffix)
+    found = lock(("plain",), sdist)
+    assert (named(found, "plain").kind, named(found, "plain").path) == ("sdist", f"plain/{sdist.name}")
+    assert named(found, "filelock").kind == "wheel"
+    assert tools(found) == built_with
+
+
+def test_a_source_distribution_in_a_folder_serves_as_well(tmp_path: Path, lock: Lock) -> None:
+    write_sdist(tmp_path / "mine", "plain", "1.0", own_backend("plain", "1.0"))
+    assert named(lock(("plain",), folders=(tmp_path / "mine",)), "plain").kind == "sdist"
+
+
+def test_a_wheel_is_taken_where_the_version_has_one(tmp_path: Path, lock: Lock) -> None:
+    files = tmp_path / "files"
+    sdist = write_sdist(files, "plain", "1.0", own_backend("plain", "1.0"))
+    assert named(lock(("plain",), sdist, write_wheel(files, "plain", "1.0")), "plain").kind == "wheel"
+
+
+def test_a_dependency_without_a_wheel_holds_no_package_back(tmp_path: Path, lock: Lock) -> None:
+    """Of wheels alone, the old release and the candidate could be installed."""
+    files = tmp_path / "files"
+    grammar = write_sdist(files, "grammar", "4.9", setup_only("grammar", "4.9"))
+    releases = (
+        write_wheel(files, "app", "0.11"),
+        write_wheel(files, "app", "1.3", requires=("grammar==4.9",)),
+        write_wheel(files, "app", "1.4.0rc1"),
+    )
+    found = lock(("app>=0.1",), grammar, *releases)
+    assert (named(found, "app").version, named(found, "grammar").kind) == ("1.3", "sdist")
+
+
+def test_the_code_of_a_project_reaches_nothing_of_this_machine(tmp_path: Path, lock: Lock) -> None:
+    reach = f"""
+import pathlib, socket, sys
+here = pathlib.Path({str(tmp_path)!r})
+(here / "touched").write_text("x")
+try:
+    pathlib.Path(sys.executable).unlink()
+except OSError:
+    pass
+else:
+    raise AssertionError("uv runs this Python outside the sandbox")
+found = [one for one in here.rglob("*") if one.name in ("secret", "uv.toml")]
+assert not found, found
+try:
+    socket.create_connection(("192.0.2.1", 9), 1)
+except OSError as error:
+    assert error.errno == 101, error  # not refused, but not reached
+"""
+    (tmp_path / "secret").write_text("x")
+    files = setup_only("plain", "1.0")
+    files["setup.py"] = reach + files["setup.py"]
+    lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (own_backend("plain", "1.0", needs='"torch"'), "it is built against torch"),
+        ({"setup.py": "import torch\n"}, "No module named 'torch'"),
+        ({"setup.py": "raise SystemExit('no compiler')\n"}, "no compiler"),
+    ],
+    ids=["declared", "undeclared", "broken"],
+)
+def test_a_project_that_cannot_be_asked_is_named_with_its_form_as_an_extension(
+    tmp_path: Path, lock: Lock, files: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(IncompatibleError, match=r"`plain 1\.0` has no wheel") as caught:
+        lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))
+    assert reason in caught.value.message
+    assert "`extensions: [{name: plain, sdist: plain==1.0}]`" in caught.value.hint

@@ -1,0 +1,111 @@
+"""Write source distributions: pure ones and one with a C source, in each form that projects have."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.lock.model import Artifact
+
+# A backend in the project's own tree, which needs nothing.
+BACKEND = """
+import base64, hashlib, zipfile
+
+INFO = "{name}-{version}.dist-info/"
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    files = {{
+        "{module}.py": "ANSWER = 42\\n",
+        INFO + "METADATA": "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n{requires}",
+        INFO + "WHEEL": "Wheel-Version: 1.0\\nGenerator: own\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }}
+    lines = []
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        lines.append("%s,sha256=%s,%d" % (path, digest, len(text)))
+    files[INFO + "RECORD"] = "\\n".join([*lines, INFO + "RECORD,,"]) + "\\n"
+    wheel = "{module}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(folder + "/" + wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return wheel
+"""
+OWN_BACKEND = '[build-system]\nrequires = [{requires}]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+SETUP = "from setuptools import {uses}, setup\nsetup(name='{name}', version='{version}', {more})\n"
+COMPILING = """
+
+pure = build_wheel
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    import os, subprocess, sysconfig
+
+    wheel = pure(folder)
+    include = "-I" + sysconfig.get_path("include")
+    command = [os.environ["CC"], "-g", "-shared", "-fPIC", include, os.path.abspath("fast.c"), "-o", "fast.so"]
+    subprocess.run(command + os.environ["LDFLAGS"].split(), check=True)
+    with zipfile.ZipFile(folder + "/" + wheel, "a") as archive:
+        archive.write("fast.so", "fast.so")  # with its time
+    return wheel
+"""
+SOURCE = """
+#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fast", "a test", -1, NULL};
+PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
+"""
+
+
+def own_backend(
+    name: str, version: str, *, requires: tuple[str, ...] = (), needs: str = ""
+) -> dict[str, str]:
+    """The files of a project with a backend of its own. `needs` is what its pyproject.toml requires, quoted."""
+    lines = "".join(f"Requires-Dist: {one}\\n" for one in requires)
+    module = name.replace("-", "_")
+    backend = BACKEND.format(name=name, version=version, module=module, requires=lines)
+    return {"pyproject.toml": OWN_BACKEND.format(requires=needs), "backend.py": backend}
+
+
+def setup_only(name: str, version: str, *, requires: tuple[str, ...] = ()) -> dict[str, str]:
+    """The files of a project with a setup.py alone, which computes what it requires."""
+    module = name.replace("-", "_")
+    more = f"py_modules=['{module}'], install_requires=list({requires})"
+    return {
+        "setup.py": SETUP.format(uses="find_packages", name=name, version=version, more=more),
+        f"{module}.py": "ANSWER = 42\n",
+    }
+
+
+def with_source(name: str, version: str) -> dict[str, str]:
+    """The files of a project that compiles a C source, with debug information that names its folder."""
+    files = own_backend(name, version)
+    compiling = COMPILING.format(module=name.replace("-", "_"))
+    return files | {"backend.py": files["backend.py"] + compiling, "fast.c": SOURCE}
+
+
+def write_sdist(
+    folder: Path, name: str, version: str, files: Mapping[str, str], suffix: str = ".tar.gz"
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path, top = folder / f"{name}-{version}{suffix}", f"{name}-{version}"
+    every = dict(files) | {"PKG-INFO": f"Metadata-Version: 1.0\nName: {name}\nVersion: {version}\n"}
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file, text in every.items():
+                archive.writestr(f"{top}/{file}", text)
+        return path
+    with tarfile.open(path, "w:gz") as tar:
+        for file, text in every.items():
+            member = tarfile.TarInfo(f"{top}/{file}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def locked(path: Path, name: str, version: str) -> Artifact:
+    return Artifact(
+        kind="sdist", name=name, version=version, sha256=Sha256(sha256_file(path)), size=path.stat().st_size,
+        source="pypi", path=f"{name}/{path.name}",
+    )  # fmt: skip
