@@ -24,6 +24,7 @@ from rich.text import Text
 from envbuilder.core.log import owned
 
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
+POLL: Final = 0.5  # seconds between two counts of what a program has done
 SILENCE: Final = 5.0  # seconds without an answer, after which the user is told who is asked
 _ENDED: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re.MULTILINE)
 
@@ -149,7 +150,7 @@ class _Screen:
             if self.live is None:
                 self.live = _make_view(self._out)
                 self.live.start()
-            return self.live, self.live.add_task(title, total=total, note="")
+            return self.live, self.live.add_task(title, total=total, note="", items=False)
 
     def leave(self, progress: Progress, task: TaskID, last: Text) -> None:
         """Remove a step and print its last line. The last step closes the view."""
@@ -167,7 +168,7 @@ class _Screen:
 
 
 def _make_view(out: RichConsole) -> Progress:
-    """Make the live view. Its tasks have a field `note`."""
+    """Make the live view. Its tasks have the fields `note` and `items`."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -181,12 +182,14 @@ def _make_view(out: RichConsole) -> Progress:
 
 
 class _Amount(ProgressColumn):
-    """The bytes of a step: done, expected and per second, and the seconds that are left at this speed."""
+    """The bytes or items of a step: done, expected, bytes per second, and the seconds that are left at this speed."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
-        left = "" if task.time_remaining is None else f" {task.time_remaining:.0f} s left"
+        left = f" {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        if task.fields["items"]:
+            return Text(f"{task.completed:.0f}/{task.total:.0f}{left}")
         return Text(
             f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s{left}"
         )
@@ -217,7 +220,7 @@ def _fold(system: str, title: str) -> tuple[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """The progress of a running step: its bytes or its note."""
+    """The progress of a running step: its bytes, its items or its note."""
 
     title: str
     total: int | None
@@ -225,19 +228,21 @@ class Step:
     progress: Progress
     task: TaskID
     note: str = ""
+    has_items: bool = False  # `total` is a number of items and not of bytes
     is_skipped: bool = False
     _done: int = 0
     _began: float = field(default_factory=time.monotonic)
     _last_line: float = field(default_factory=time.monotonic)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, total: int) -> None:
-        """Set the number of bytes, where it is known only after the step began."""
-        self.total, self._began = total, time.monotonic()
-        self.progress.update(self.task, total=total)
+    def expect(self, total: int, *, items: bool = False) -> None:
+        """Set the number of bytes, where it is known only after the step began, or the number of items."""
+        self.total, self.has_items = total, items
+        self._began = self._last_line = time.monotonic()
+        self.progress.update(self.task, total=total, items=items)
 
     def advance(self, count: int) -> None:
-        """Count `count` more bytes."""
+        """Count `count` more bytes or items."""
         with self._guard:
             self._done += count
             self.progress.update(self.task, completed=self._done)
@@ -245,9 +250,27 @@ class Step:
             if self.progress.disable and self.total and self._done and now - self._last_line > LINE_EVERY:
                 self._last_line = now
                 left = (now - self._began) * (self.total - self._done) / self._done
+                unit, name = (1, "") if self.has_items else (1e6, " MB")
                 self.say(
-                    f"  {self.title}: {self._done / 1e6:.0f} of {self.total / 1e6:.0f} MB, {left:.0f} s left"
+                    f"  {self.title}: {self._done / unit:.0f} of {self.total / unit:.0f}{name}, {left:.0f} s left"
                 )
+
+    @contextlib.contextmanager
+    def following(self, count: Callable[[], int]) -> Iterator[None]:
+        """Ask twice a second, while the block runs, how many items are done."""
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.wait(POLL):
+                self.advance(count() - self._done)
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def skip(self, reason: str) -> None:
         """Say at the end that the step was not done, and why."""

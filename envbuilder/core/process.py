@@ -191,7 +191,8 @@ class ProcessRunner:
             self._log.debug("%s", line)
         if process.returncode in command.accept:
             return
-        tail = "\n".join((output.splitlines() or redacted("".join(stdout)).splitlines())[-TAIL:])
+        output = output or redacted("".join(stdout))
+        tail = "\n".join(output.splitlines()[-TAIL:])
         message = (
             f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
         )

@@ -3,6 +3,7 @@
 import ast
 import compileall
 import dataclasses
+import logging
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import pytest
 import uv
@@ -23,6 +25,7 @@ from envbuilder.build.assemble.engine import AssembleEngine, make_root
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import EngineName, Job, tools
 from envbuilder.build.extensions.build import compilers
+from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
@@ -214,6 +217,52 @@ def test_a_folder_with_blanks_in_its_name_is_one_word_for_mmdebstrap():
 
 def test_a_folder_with_blanks_in_its_name_is_one_word_for_apt():
     assert bootstrap(repository=Path("/my work/r")).argv[-1] == "deb [trusted=yes] copy:///my%20work/r ./"
+
+
+# What mmdebstrap and dpkg print: first essential packages, then the others, which may name one again.
+DPKG: Final = """\
+I: extracting archives...
+I: installing essential packages...
+Selecting previously unselected package libc6:amd64.
+Preparing to unpack .../libc6_2.36-9_amd64.deb ...
+Unpacking libc6:amd64 (2.36-9) ...
+Setting up libc6:amd64 (2.36-9) ...
+I: installing remaining packages inside the chroot...
+Preparing to unpack .../libc6_2.36-9_amd64.deb ...
+Unpacking libc6:amd64 (2.36-9) over (2.36-9) ...
+Unpacking gcc-12 (12.2.0-14) ...
+Setting up libc6:amd64 (2.36-9) ...
+Setting up gcc-12 (12.2.0-14) ...
+Processing triggers for libc-bin (2.36-9) ...
+I: creating tarball...
+"""
+
+
+def test_packages_are_counted_when_they_are_unpacked_and_set_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    log = logging.getLogger("envbuilder.test")
+    with Console().step("install") as step:
+        read = debian.reader(step, 2, logging.LoggerAdapter(log))
+        for line in DPKG.splitlines():
+            read(line)
+    first, *counted, last = capsys.readouterr().err.splitlines()
+    assert first == "… install"
+    assert [line.partition(",")[0] for line in counted] == [
+        f"  install: {number} of 4" for number in (1, 2, 3, 4)
+    ]
+    assert last.startswith("✓ install creating tarball (")
+
+
+def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
+    with Console(quiet=True).step("install") as step:
+        step.expect(2, items=True)
+        seen = []
+        for name in ("CACHEDIR.TAG", "archive-v0/one", "archive-v0/two"):
+            (tmp_path / name).mkdir(parents=True)
+            seen.append((python.count_unpacked(tmp_path, step), step.note))
+    assert seen == [(0, ""), (1, ""), (2, "compiling byte code")]
 
 
 def test_the_index_is_of_the_folder_it_is_written_in():

@@ -140,6 +140,43 @@ def test_the_estimate_is_that_of_the_speed_so_far(capsys, monkeypatch):
     assert lines(capsys)[1] == "  write: 1 of 5 MB, 40 s left"
 
 
+def test_a_step_of_items_says_how_many_are_done(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    with Console().step("install") as step:
+        step.expect(300, items=True)
+        step._began -= 10
+        step.advance(100)
+    assert lines(capsys)[1] == "  install: 100 of 300, 20 s left"
+
+
+def test_at_a_terminal_items_are_shown_as_numbers(monkeypatch):
+    screen = open_screen(monkeypatch)
+    with Console(color=False).step("install") as step:
+        step.expect(300, items=True)
+        step.advance(100)
+        step.progress.refresh()
+    assert "install 100/300" in ESCAPE.sub("", screen.getvalue())
+
+
+def test_a_step_follows_what_is_counted(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "POLL", 0.0)
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    counts, counted = iter([0, 2, 2, 3]), threading.Event()
+
+    def count() -> int:
+        found = next(counts, None)
+        if found is None:
+            counted.set()
+        return 3 if found is None else found
+
+    with Console().step("install") as step:
+        step.expect(3, items=True)
+        with step.following(count):
+            assert counted.wait(60)
+    said = [line.partition(",")[0] for line in lines(capsys)[1:-1]]
+    assert list(dict.fromkeys(said)) == ["  install: 2 of 3", "  install: 3 of 3"]
+
+
 @pytest.mark.parametrize(
     "text", ["a [red]word[/red]", "/tmp/[x]", "test: d = {1:fire:2}", "[/]", "back\\slash\\", "{task.id}"]
 )

@@ -152,9 +152,10 @@ def test_a_signal_is_named_in_words(number, words):
 
 
 @runs_programs
-def test_a_full_disk_is_an_error_of_its_own():
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_full_disk_is_an_error_of_its_own(merged: bool):
     with pytest.raises(SpaceError) as caught:
-        runner().run(sh("cat /dev/zero > /dev/full"))
+        runner().run(sh("cat /dev/zero > /dev/full", merged=merged))
     assert "ENVBUILDER_CACHE" in caught.value.hint
 
 

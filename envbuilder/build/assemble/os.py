@@ -1,22 +1,28 @@
 """The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
 
 import contextlib
+import logging
+import re
 import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
 
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
+from envbuilder.core.console import Step
+from envbuilder.core.log import owned
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, seeded_package
 from envbuilder.plan.model import OsStep
+
+log = logging.getLogger(__name__)
 
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
 # The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
@@ -24,6 +30,8 @@ MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists. EXCLUDE leaves it out everywhere.
 MANUALS: Final = "usr/share/man/man1"
 
+_NOW: Final = "I: "  # begins mmdebstrap's own lines
+_DONE: Final = re.compile(r"(?:Unpacking|Setting up) \S+")
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
 
 
@@ -42,7 +50,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
     root, epoch = job.limits.root, job.plan.epoch
     out = work / "os.tar"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(job.console.step(f"install {step.suite}: {len(step.artifacts)} packages"))
+        shown = stack.enter_context(job.console.step(f"install {step.suite}: {len(step.artifacts)} packages"))
         # Without root, mmdebstrap runs as other users of a user namespace, which cannot enter the store.
         place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
         repository, skeleton = place / "repository", place / "skeleton.tar"
@@ -59,12 +67,39 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             for path in (place, *place.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
         job.runner.run(
-            bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
+            bootstrap_command(
+                step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch
+            ),
+            on_line=reader(shown, len(step.artifacts), owned(log, job.console.owner)),
         )
+        shown.show_note("")
         write_layer_from_tar(
             name=step.name, tar=out, folder=folder, epoch=epoch, drop=DROP, threads=job.limits.threads
         )
         out.unlink()
+
+
+def reader(
+    step: Step, packages: int, lines: "logging.LoggerAdapter[logging.Logger]"
+) -> Callable[[str], None]:
+    """Return a reader of mmdebstrap's lines, which shows what it does and counts its packages.
+
+    A package counts when it is unpacked and when it is set up, once each.
+    """
+    seen: set[str] = set()
+
+    def read(line: str) -> None:
+        lines.debug("%s", line)
+        if line.startswith(_NOW):
+            step.show_note(line.removeprefix(_NOW).rstrip("."))
+        found = _DONE.match(line)
+        if found and found[0] not in seen:
+            if not seen:  # what comes before it says nothing about the time of a package
+                step.expect(2 * packages, items=True)
+            seen.add(found[0])
+            step.advance(1)
+
+    return read
 
 
 def bootstrap_command(
@@ -76,6 +111,7 @@ def bootstrap_command(
         f"--mode={'root' if root else 'unshare'}",
         # This variant first installs the packages that dpkg needs, then all. `custom` would unpack every package twice.
         "--variant=essential",
+        "--verbose",  # prints dpkg's lines, which are counted
         "--format=tar",
         "--architectures=amd64",
         f"--include={names}",
@@ -100,6 +136,7 @@ def bootstrap_command(
             ("TMPDIR", str(out.parent if root else skeleton.parent)),
         ),
         why="install the distribution's packages",
+        merged=True,
     )
 
 

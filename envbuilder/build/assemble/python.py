@@ -12,6 +12,7 @@ from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store, remove_tree, sha256_file
+from envbuilder.core.console import Step
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import OF_PYTHON_LAYER, is_repeatable
@@ -50,7 +51,7 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
 
     `built` are the wheels of the step's sdists.
     """
-    with job.console.step(f"install {len(step.artifacts)} Python packages"):
+    with job.console.step(f"install {len(step.artifacts)} Python packages") as shown:
         unpack_root(step.python, job, work)
         make_environment(work / "tree", step)
         wheels = work / "wheels"
@@ -62,12 +63,23 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
             (wheels / name).hardlink_to(file)
         (work / "requirements.txt").write_text(requirements(step, built), encoding="utf-8")
         root = Root(os=work / "interpreter", interpreter=own)
-        for command in install_commands(step, root, work=work, epoch=job.plan.epoch):
-            job.runner.run(command)
+        shown.expect(len(files) + len(built), items=True)
+        with shown.following(lambda: count_unpacked(work / "cache", shown)):
+            for command in install_commands(step, root, work=work, epoch=job.plan.epoch):
+                job.runner.run(command)
+        shown.show_note("")
         remove_tree(work / "cache")
         if isinstance(step, AddedStep):
             for name in OF_PYTHON_LAYER:
                 (work / "tree" / ENV_PREFIX[1:] / name.format(step.python)).unlink(missing_ok=True)
+
+
+def count_unpacked(cache: Path, step: Step) -> int:
+    """Return how many wheels uv has unpacked, which it says only at its end. What it does after them is shown."""
+    count = sum(1 for _ in cache.glob("archive-v*/*"))
+    if count == step.total:
+        step.show_note("compiling byte code")
+    return count
 
 
 def requirements(step: PythonStep, built: Sequence[Path] = ()) -> str:
