@@ -231,6 +231,48 @@ def test_a_failure_that_the_program_got_over_is_not_reported():
     ]
 
 
+def raised(error: str, label: str = "") -> str:
+    head = f"{label}Traceback (most recent call last):\n"
+    return f'{head}{label}  File "/w/t.py", line 3, in f\n{label}    g()\n{label}{error}\n'
+
+
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSING = "\nThe above exception was the direct cause of the following exception:\n\n"
+NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+FIRST, SECOND = "KeyError: 'a'", "OSError: no b"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "others"),
+    [
+        (raised(FIRST) + HANDLING + raised(SECOND), SECOND, []),
+        (raised(FIRST) + CAUSING + raised(SECOND), FIRST, []),
+        (raised(FIRST) + CAUSING + raised(SECOND) + HANDLING + raised("ValueError: c"), "ValueError: c", []),
+        (raised(FIRST) + "step 1\n" + raised(SECOND), SECOND, []),
+        (raised(FIRST) + "step 1\n" + raised("ConnectionResetError: [Errno 104]"), FIRST, []),
+        (raised(FIRST) + HANDLING + raised(NO_MEMORY), "EB900", []),
+        (raised(NO_MEMORY) + HANDLING + raised(SECOND), "EB900", []),
+        (raised(NO_MEMORY) + CAUSING + raised(SECOND), "EB900", []),
+        (raised(FIRST) + "step 1\n" + raised(NO_MEMORY), "EB900", []),
+        (raised(NO_MEMORY) + "step 1\n" + raised(SECOND), SECOND, ["EB900"]),
+        (raised(FIRST) + "Exception ignored in: <function A.__del__ at 0x1>\n" + raised(SECOND), FIRST, []),
+        (raised(FIRST) + "Error in atexit._run_exitfuncs:\n" + raised(SECOND), FIRST, []),
+        (raised(FIRST) + "--- Logging error ---\n" + raised(SECOND), FIRST, []),
+        ("Exception in thread Thread-1 (f):\n" + raised(FIRST) + "step 1\n" + raised(SECOND), SECOND, []),
+        ("Exception ignored in: <f>\n" + "step\n" * 50 + raised(FIRST) + "step 1\n" + raised(SECOND), SECOND, []),
+        (raised(FIRST, "[rank1]: ") + "[rank1]: step 1\n" + raised(SECOND, "[rank1]: "), SECOND, []),
+        (raised(FIRST, "[rank0]: ") + raised(SECOND, "[rank1]: "), FIRST, []),
+        (raised(FIRST) + raised(SECOND) + "srun: error: n1: task 3: Exited with exit code 1\n", FIRST, ["EB998"]),
+    ],
+)  # fmt: skip
+def test_of_several_exceptions_in_a_process_the_one_that_ended_it_decides(
+    text: str, first: str, others: list[str]
+):
+    found = read(text).found
+    assert first in (found[0].failure.code, *found[0].details[:1])
+    assert [one.failure.code for one in found[1:]] == others
+
+
 def test_what_only_echoes_another_end_is_not_the_first_exception():
     head = "[rank{}]: Traceback (most recent call last):\n[rank{}]:   File x\n"
     diagnosis = read(

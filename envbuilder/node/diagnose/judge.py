@@ -9,7 +9,7 @@ from typing import Final
 from envbuilder.node.diagnose.catalogue import Certainty, Failure, Stage, load_xids
 from envbuilder.node.diagnose.collectives import Ranks, Stall, Verdict
 from envbuilder.node.diagnose.line import uptime_of
-from envbuilder.node.diagnose.scan import Place, Seen
+from envbuilder.node.diagnose.scan import Link, Place, Raised, Seen
 
 EXCEPTION: Final = "uncaught-exception"
 _KEPT: Final = 5  # places of one failure that a report shows
@@ -49,6 +49,7 @@ class Found:
     count: int = 0
     is_verdict: bool = False  # on the lines of other failures
     follows: "Found | None" = None  # an earlier failure of the same device
+    is_survived: bool = False  # by its process, which another exception ended
 
     @property
     def certainty(self) -> Certainty:
@@ -92,6 +93,8 @@ class Found:
             return self.follows.depth(()) + 0.1
         if self.failure.is_end:
             return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
+        if self.is_survived:
+            return Stage.PROGRAM.depth + 0.1
         # A hint is always further from the root than a failure of a program.
         return max(self.failure.stage.depth, Stage.PROGRAM.depth + 0.5 if self.is_hint else 0)
 
@@ -116,17 +119,17 @@ class Judge:
         self.ranks = Ranks()
         self._by_name = {failure.name: failure for failure in catalogue}
         self._found: dict[str, Found] = {}
-        self._raised: list[Place] = []
+        self._raised: list[Raised] = []
         self._lengths: dict[int, int] = {}
         self._events: dict[str, list[tuple[float, Failure]]] = {}  # by GPU, in the order of the log
         self._failed: int | None = None  # the rank that the launcher saw fail first
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: Seen | Raised) -> None:
         """Count one line of a log."""
-        place, failure = seen.place, seen.failure
-        if failure is None:
-            self._raised = [*self._raised[-200:], place]
+        if isinstance(seen, Raised):
+            self._raised = [*self._raised[-200:], seen]
             return
+        place, failure = seen.place, seen.failure
         if failed := seen.groups.get("failed"):
             self._failed = int(failed)
         if failure.name == Verdict.TIMEOUT.value:
@@ -173,10 +176,42 @@ class Judge:
     def _add_raised(self) -> None:
         """Count an exception where its log ends with it, or where other processes noticed a failure."""
         is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._found.values())
-        for place in sorted(self._raised, key=self._suspicion):
+        ends = [raised.place for raised in self._last_raised() if not raised.is_known]
+        for place in sorted(ends, key=self._suspicion):
             log, line = place.order
             if is_over or line >= self._lengths.get(log, 0) - _LAST:
                 self._count(self._by_name[EXCEPTION], place, place.text)
+
+    def _last_raised(self) -> list[Raised]:
+        """Return the exception of each process that ended it, and mark the failures that a process survived.
+
+        In a log without ranks the lines of several processes cannot be told apart: each exception counts as a process
+        of its own, except where Python says what it is to the one before it.
+        """
+        several = (
+            self.ranks.world > 1
+            or len(self.ranks.here) > 1
+            or any(one.failure.name in _BEFORE_CANCEL for one in self._found.values())
+        )
+        processes: dict[tuple[int, int | None], tuple[int, int | None]] = {}
+        last: dict[tuple[int, int | None], Raised] = {}
+        for raised in self._raised:
+            writer = (raised.place.order[0], raised.place.rank)
+            if raised.link is Link.NONE or writer not in processes:
+                is_one = raised.place.rank is not None or not several
+                processes[writer] = writer if is_one else raised.place.order
+            process = processes[writer]
+            before = last.get(process)
+            last[process] = _later(before, raised) if before else raised
+            if before and before.is_known and last[process] is raised and raised.link is Link.NONE:
+                self._mark_survived(before.place)
+        return list(last.values())
+
+    def _mark_survived(self, place: Place) -> None:
+        log, line = place.order
+        for one in self._found.values():
+            if one.failure.stage is Stage.PROGRAM and one.last == {log: line} and one.ranks <= {place.rank}:
+                one.is_survived = True
 
     def _suspicion(self, raised: Place) -> tuple[bool, bool]:
         """Put the rank that the launcher blames first, and exceptions that only echo another rank's end last."""
@@ -238,6 +273,17 @@ class Judge:
         found.ranks.update(stall.ranks)
         found.count = max(found.count, timeouts.count if timeouts else 0)
         found.places += [one for one in places if one not in found.places]
+
+
+def _later(before: Raised, raised: Raised) -> Raised:
+    """Return the one of two exceptions in a process that ended it, the second one unless something speaks against that."""
+    is_echo = bool(_ECHO.match(raised.place.text)) and not _ECHO.match(before.place.text)
+    first = (
+        raised.link in (Link.CAUSED, Link.ASIDE)
+        or is_echo
+        or (raised.link is Link.HANDLED and before.is_known and not raised.is_known)
+    )
+    return before if first and before.link is not Link.ASIDE else raised
 
 
 def _explains(hint: Stage, cause: Stage) -> bool:

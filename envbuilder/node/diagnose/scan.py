@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 import re2
@@ -30,8 +31,18 @@ _EXCEPTION: Final = re.compile(
     rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?:: (?P<message>.*))?$"
 )
 _ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
+# Lines above a traceback that say what it is to the one before it.
+_ABOVE: Final = {
+    b"During handling of the above exception": "handled",
+    b"direct cause of the following exception": "caused",
+    b"Exception ignored in": "aside",
+    b"Exception in thread": "aside",
+    b"Error in atexit": "aside",
+    b"--- Logging error ---": "aside",
+}
 _WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
+_NEAR: Final = 20  # lines from what stands above a traceback to its head, in a log of several processes
 _PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
 _BROKEN: Final = 10  # letters of a literal that is found over the end of a line
 _WIDE: Final = 60  # letters of a line that a terminal or a web page may have broken
@@ -50,12 +61,30 @@ class Place:
     order: tuple[int, int] = (0, 0)  # number of the log, line
 
 
+class Link(StrEnum):
+    """What an exception is to the one before it in the same process."""
+
+    NONE = ""
+    HANDLED = "handled"  # the one before was being handled
+    CAUSED = "caused"  # the one before is its cause
+    ASIDE = "aside"  # it does not end the process
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A line that shows a failure; without `failure`, an unknown exception that ended a traceback."""
+class Raised:
+    """An exception that ended a traceback."""
 
     place: Place
-    failure: Failure | None = None
+    link: Link
+    is_known: bool  # its line shows a failure of the catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A line that shows a failure."""
+
+    place: Place
+    failure: Failure
     groups: dict[str, str] = field(default_factory=dict)
     is_hint: bool = False
 
@@ -75,7 +104,7 @@ class Search:
         options.case_sensitive = False
         options.max_mem = 64 << 20
         quoted = [re.escape(literal) for literal in literals]
-        known = [*quoted, re.escape(_TRACEBACK), b"nranks ", b"world_size"]
+        known = [*quoted, *map(re.escape, (_TRACEBACK, *_ABOVE)), b"nranks ", b"world_size"]
         self._known = re2.compile(b"|".join(known), options)
         self._known_or_ending = re2.compile(b"|".join([*known, _ENDINGS]), options)
         self._which = re2.Set.SearchSet(options)
@@ -146,12 +175,13 @@ class Scanner:
         self._ranks = ranks
         self._rank = rank_of_file(log.name)  # of the writer of the whole file
         self._tracebacks: dict[int | None, int] = {}
+        self._links: dict[int | None, tuple[int, Link]] = {}  # of the traceback below a line
         self._pasted: bytes | None = b""  # all of a short log
         self._known: set[tuple[int, str]] = set()  # line and failure, of a short log
         self.lines = 0
         self.tail = b""
 
-    def scan(self) -> Iterator[Seen]:
+    def scan(self) -> Iterator[Seen | Raised]:
         """Return what the log shows, and tell `ranks` how many ranks there are."""
         if self._rank is not None:
             self._ranks.add_world(self._rank + 1)
@@ -179,9 +209,11 @@ class Scanner:
         number = self.lines - (len(lines) - 1 - last) + (not lines[-1])
         return self._place(number, lines[last], rank_of(lines[last]))
 
-    def _line(self, number: int, line: bytes) -> Iterator[Seen]:
+    def _line(self, number: int, line: bytes) -> Iterator[Seen | Raised]:
         rank = rank_of(line)
         self._tracebacks = {one: begun for one, begun in self._tracebacks.items() if number - begun <= _REACH}
+        if above := next((link for words, link in _ABOVE.items() if words in line), ""):
+            self._links[rank] = number, Link(above)
         if _TRACEBACK in line:
             self._tracebacks[rank] = number
         if world := _WORLD.search(line):
@@ -196,9 +228,10 @@ class Scanner:
                 self._known.add((number, failure.code))
             yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint)
         if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
-            del self._tracebacks[rank]
-            if not known:
-                yield Seen(place=replace(place, text=_text(words)))
+            begun = self._tracebacks.pop(rank)
+            above_at, link = self._links.pop(rank, (begun, Link.NONE))
+            link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
+            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=known)
 
     def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
         for failure, mark, groups in self._search.failures(line):
