@@ -14,6 +14,7 @@ from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
 from envbuilder.compat.init.readers.machine import read_machine
+from envbuilder.compat.init.readers.project import read_age
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
@@ -72,10 +73,12 @@ def init(
     """Write a first recipe: from three questions, or from what a project or this machine has."""
     new_path(new, recipes)
     gathered, tables = Requests(), load_tables()
+    runner = ProcessRunner(session.environment)
     if from_machine:
-        read_machine(session.environment, ProcessRunner(session.environment), gathered)
+        read_machine(session.environment, runner, gathered)
     for file in files or ():
         read_source(file, gathered)
+        read_age(file, runner, gathered)
     if gpus:
         take_gpus(gpus, tables, gathered)
     for key, given in (("pytorch", pytorch), ("python", python)):

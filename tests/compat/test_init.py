@@ -1,9 +1,11 @@
 """`init`: files of research projects, a machine or three answers become a sound recipe, and each line that does not is told."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ from envbuilder.compat.init.prompt import ask_missing
 from envbuilder.compat.init.readers.conda import read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
+from envbuilder.compat.init.readers.project import read_age
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.node.nccl.facts import Facts, Gpu
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -186,7 +190,7 @@ def test_one_spec_of_conda(spec: str, kept: str | None):
     requests = Requests()
     read_spec(spec, "x:1", requests)
     assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
-    assert bool(requests.left) == (kept is None)
+    assert bool(requests.left or requests.system) == (kept is None)
 
 
 def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
@@ -207,6 +211,50 @@ def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
     assert requests.left == []
 
 
+@pytest.mark.parametrize(
+    ("line", "day", "torch", "said"),
+    [
+        ("tqdm", date(2023, 3, 20), "2.0.0", "torch 2.0.0 is the newest that fits the other pins and the project, which last changed on"),
+        ("torch>=1.8", date(2022, 12, 31), "1.13.1", "torch 1.13.1 is the newest"),
+        ("torch==2.6.0", date(2022, 12, 31), "2.6.0", ""),
+        ("torchvision==0.15.2", date(2026, 1, 1), "2.0.1", "torch 2.0.1 is the one that `torchvision==0.15.2` belongs to"),
+    ],
+)  # fmt: skip
+def test_a_torch_without_a_version_is_as_old_as_the_project(
+    line: str, day: date, torch: str, said: str, tmp_path: Path
+):
+    requests = wishes()
+    requests.day = day
+    read_requirement(line, "x:1", requests)
+    assert made(tmp_path, requests).pytorch == torch
+    messages = [finding.message for finding in requests.left if finding.message.startswith("torch ")]
+    assert len(messages) == bool(said)
+    assert "".join(messages).startswith(said)
+
+
+@pytest.mark.programs
+def test_git_knows_when_a_project_last_changed(tmp_path: Path):
+    runner = ProcessRunner(os.environ)
+    env = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_COMMITTER_DATE": "2021-06-07T12:00:00Z"}
+    for words in (
+        ("init", "--quiet"),
+        ("-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"),
+    ):
+        runner.run(
+            Command(
+                argv=("git", "-C", str(tmp_path), *words), why="make a repository", env=tuple(env.items())
+            )
+        )
+    requests = Requests()
+    read_age(tmp_path, runner, requests)
+    assert requests.day is None  # nothing changed in the folder itself
+    (tmp_path / "a.py").touch()
+    for words in (("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "-m", "x")):
+        runner.run(Command(argv=("git", "-C", str(tmp_path), *words), why="fill it", env=tuple(env.items())))
+    read_age(tmp_path, runner, requests)
+    assert requests.day == date(2021, 6, 7)
+
+
 def test_a_python_that_no_suite_has_is_taken_as_a_standalone_build(tmp_path: Path):
     requests = wishes(pytorch="==2.6.0", python="==3.10.*", cuda="==12.4")
     recipe = made(tmp_path, requests)
@@ -217,7 +265,9 @@ def test_a_python_that_no_suite_has_is_taken_as_a_standalone_build(tmp_path: Pat
 def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
     requests = wishes(pytorch=">=1.9,<2.6", cuda="==12.4")
     assert made(tmp_path, requests).pytorch == "2.5.1"
-    assert requests.left == []
+    assert [finding.message for finding in requests.left] == [
+        "torch 2.5.1 is the newest that fits the other pins: no file names its version"
+    ]
 
 
 def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):

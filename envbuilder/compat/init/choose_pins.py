@@ -38,6 +38,7 @@ _FOLLOW: Final = (
 
 def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
     """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
+    _follow_companions(requests, tables)
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
     tries = [
         Try((rank, 0, taste), number, make_context(recipe, tables, host))
@@ -57,11 +58,25 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
     return _with_packages(requests, recipe, tables, host)
 
 
+def _follow_companions(requests: Requests, tables: Tables) -> None:
+    """Request the torch that a pinned torchvision or torchaudio belongs to, if no torch is requested."""
+    if (asked := requests.pins.get("pytorch")) and asked.text:
+        return
+    for row in tables.torches.rows:
+        for name, version in row.companions:
+            wanted = requests.packages.get(name)
+            if wanted and wanted.text == f"{name}=={version}":
+                requests.pin("pytorch", f"=={row.version}", wanted.where)
+                requests.note(wanted.where, f"torch {row.version} is the one that `{wanted.text}` belongs to")
+                return
+
+
 def _candidates(
     requests: Requests, tables: Tables, *, name: str, path: Path
 ) -> Iterator[tuple[Rank, Rank, Recipe]]:
     """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
     asked = requests.pins
+    day = requests.day.isoformat() if requests.day else ""
     pairs = [
         (base, gcc, python)
         for base in tables.distributions.rows
@@ -81,6 +96,7 @@ def _candidates(
             _far(asked.get("python"), python),
             _far(asked.get("cuda"), cuda) if cuda else (),
             _far(asked.get("gcc"), gcc),
+            (1,) if day and torch.released > day else (),  # the project never knew it
         )
         taste = (
             _down(torch.version),
@@ -141,6 +157,14 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
             where,
             f"Python {recipe.python} is chosen: the name `{image}` does not say its own",
             hint="`--python` names another one",
+        )
+    named = requests.pins.get("pytorch")
+    if (requests.packages or requests.extensions or named) and not (named and named.is_exact):
+        until = f" and the project, which last changed on {requests.day}" if requests.day else ""
+        requests.note(
+            named.where if named else "",
+            f"torch {recipe.pytorch} is the newest that fits the other pins{until}: no file names its version",
+            hint="`--pytorch` names another one",
         )
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
     for key, value in chosen.items():

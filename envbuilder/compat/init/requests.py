@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +71,8 @@ class Requests:
     extensions: dict[str, Extension] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None  # None: not requested; (): no GPU
     driver: str = ""
+    system: list[tuple[str, str]] = field(default_factory=list)  # packages of conda that are not Python's
+    day: date | None = None  # when the project last changed
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
@@ -78,6 +81,10 @@ class Requests:
     def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
         """Report a line that the recipe leaves out."""
         self._say(InitCode.LEFT, where, f"left out {shown(text)}: {why}", hint)
+
+    def leave_all(self, where: str, texts: str, why: str) -> None:
+        """Report texts that the recipe leaves out for one reason, however many."""
+        self._say(InitCode.LEFT, where, f"left out {texts}: {why}", "")
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
         """Report a line that the recipe takes in another form."""
@@ -90,6 +97,8 @@ class Requests:
         except InvalidSpecifier:
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
+        if key == "python":  # 3.9.18 is some 3.9
+            specifier = re.sub(r"^==(\d+\.\d+)\.\d+$", r"==\1.*", specifier)
         old, new = self.pins.get(key), Request(text=specifier, where=where)
         if old is None or not old.text or (new.is_exact and old.allows(new)):
             self.pins[key] = new

@@ -18,7 +18,7 @@ _ALIASES: Final = {
     "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
     "py-opencv": "opencv-python-headless", "pytables": "tables", "msgpack-python": "msgpack", "ruamel_yaml": "ruamel.yaml",
     "python-lmdb": "lmdb", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost", "jupyter_client": "jupyter-client",
-    "torchtriton": "triton",
+    "torchtriton": "triton", "brotli-python": "brotli", "python-xxhash": "xxhash", "python-tzdata": "tzdata",
 }  # fmt: skip
 _PINS: Final = {
     "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
@@ -32,7 +32,11 @@ _SYSTEM: Final = re.compile(
     r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
     r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
     r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|cudnn|nccl|"
-    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|cuda-.*|nvidia-.*"
+    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|cuda-.*|nvidia-.*|"
+    # of conda alone, mostly in the export of a whole environment
+    r"aws-.*|m2w64-.*|msys2-.*|vc|vc14_runtime|vs2015_runtime|ucrt|pthreads-win32|pthread-stubs|win_inet_pton|krb5|freeglut|jasper|"
+    r"brotli-bin|c-ares|xorg-.*|zeromq|yaml|orc|re2|snappy|tbb|gettext|glib-tools|blas-devel|xxhash|tzdata|alsa-lib|attr|dav1d|"
+    r"font-ttf-.*|fonts-.*|graphite2|harfbuzz|keyutils|mpg123|mysql-.*|nspr|nss|pixman|cairo|pulseaudio.*|svt-av1|x264|x265|aom"
 )
 _SPEC: Final = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
@@ -66,6 +70,16 @@ def read_environment(path: Path, requests: Requests) -> None:
                 requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
                 requests.leave(node.key_where, str(key), "a key that recipes do not have")
+    _report_system(requests)
+
+
+def _report_system(requests: Requests) -> None:
+    """Leave out what conda brings from the system, in one line."""
+    if requests.system:
+        where, _ = requests.system[0]
+        names = ", ".join(text for _, text in requests.system)
+        requests.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
+        requests.system.clear()
 
 
 def _read_item(item: Node, path: Path, requests: Requests) -> None:
@@ -90,6 +104,7 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
             rest = rest[1:]
         elif not word.startswith("-"):
             read_spec(word, where, requests)
+    _report_system(requests)
 
 
 def read_spec(text: str, where: str, requests: Requests) -> None:
@@ -122,7 +137,7 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
             hint="packages go into the recipe's `packages`",
         )
     elif _SYSTEM.fullmatch(name):
-        requests.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
+        requests.system.append((where, text))
     else:
         if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
             requests.pin("cuda", f"=={build[1]}", where)

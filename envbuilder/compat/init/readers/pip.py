@@ -173,7 +173,7 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
 
 def _has_extensions(folder: Path) -> bool:
     code = read_code(folder / "setup.py")
-    return bool(code and code.extensions)
+    return bool(code and code.builds)
 
 
 def request_project(folder: Path, requests: Requests) -> None:

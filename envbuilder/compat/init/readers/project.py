@@ -9,6 +9,7 @@ import configparser
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,8 @@ from envbuilder.compat.init.readers.pip import (
 )
 from envbuilder.compat.init.readers.python_code import Call, Code, read_code
 from envbuilder.compat.init.requests import Requests, read_text
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import CommandError, ToolError, UsageError
+from envbuilder.core.process import Command, Runner
 from envbuilder.recipe.extension import Extension
 
 _SKIPPED: Final = re.compile(
@@ -99,7 +101,7 @@ def _files(top: Path) -> Iterator[Path]:
 
 def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
     """Yield the setup.py and pyproject.toml that build an extension of torch."""
-    yield from (code.path for code in codes if code.path.name == "setup.py" and code.extensions)
+    yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
     for path in _files(top):
         if path.name == "pyproject.toml":
             needed = {
@@ -203,7 +205,7 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
         one = Extension(
             name=module_name(given),
             sources=tuple(path.as_posix() for path in sources),
-            include=(folder.as_posix(),),
+            include=(folder.as_posix(),) if folder != top else (),
         )
         requests.extension(one, str(folder))
         requests.note(
@@ -245,6 +247,17 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
             hint=f"`--from {path}` reads it too",
         )
     read_extensions(top, requests)
+
+
+def read_age(path: Path, runner: Runner, requests: Requests) -> None:
+    """Ask git when a project last changed, unless it is no repository."""
+    folder = (path if path.is_dir() else path.parent).resolve()
+    if not any((one / ".git").exists() for one in (folder, *folder.parents)):
+        return
+    argv = ("git", "-C", str(folder), "log", "-1", "--format=%cs", "--", ".")
+    with contextlib.suppress(CommandError, ToolError, ValueError):
+        found = runner.run(Command(argv=argv, why="ask when the project last changed"))
+        requests.day = max(filter(None, (requests.day, date.fromisoformat(found.strip()))))
 
 
 def read_pyproject(path: Path, requests: Requests) -> None:
@@ -314,7 +327,7 @@ def read_setup(path: Path, requests: Requests) -> None:
         )
     for text in code.texts(needed):
         read_requirement(text, where, requests)
-    if code.extensions:
+    if code.builds:
         request_project(path.parent, requests)
 
 

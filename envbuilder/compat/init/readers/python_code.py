@@ -13,6 +13,7 @@ _LOADS: Final = ("load", "load_inline")
 _MODULE: Final = "torch.utils.cpp_extension"
 _DEEPEST: Final = 3  # names that stand for names
 _MAIN: Final = "__main__"
+_BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -38,11 +39,12 @@ class Code:
     tree: ast.Module
     imported: frozenset[str]  # modules, and modules with a name of theirs: a.b, a.b.c
     calls: tuple[Call, ...]
+    builds: bool  # whether it uses a class of torch that describes an extension
 
     @property
     def extensions(self) -> tuple[Call, ...]:
         """Return the calls that describe an extension of torch for a build."""
-        return tuple(one for one in self.calls if one.full in {f"{_MODULE}.{name}" for name in _CLASSES})
+        return tuple(one for one in self.calls if one.full in _BUILDS)
 
     @property
     def loads(self) -> tuple[Call, ...]:
@@ -84,8 +86,16 @@ def read_code(path: Path) -> Code | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     names = dict(_imports(tree))
-    imported = frozenset(_modules(tree))
-    return Code(path=path, tree=tree, imported=imported, calls=tuple(_calls(tree, names)))
+    calls = _calls(tree, names, is_program=path.name == "setup.py")
+    used = (_full(node, names) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute))
+    builds = any(name in _BUILDS for name in used)
+    return Code(path=path, tree=tree, imported=frozenset(_modules(tree)), calls=tuple(calls), builds=builds)
+
+
+def _full(node: ast.expr, names: dict[str, str]) -> str:
+    """Return what a dotted name stands for by the imports; "" for other expressions."""
+    first, dot, rest = _dotted(node).partition(".")
+    return f"{names.get(first, first)}{dot}{rest}"
 
 
 def _names(node: ast.Assign) -> str:
@@ -117,20 +127,15 @@ def _modules(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{one.name}" for one in node.names)
 
 
-def _calls(tree: ast.Module, names: dict[str, str]) -> Iterator[Call]:
+def _calls(tree: ast.Module, names: dict[str, str], *, is_program: bool) -> Iterator[Call]:
     def walk(
         node: ast.AST, inside: str, owner: str, scope: tuple[ast.ClassDef | Function, ...]
     ) -> Iterator[Call]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and _MAIN in {
-                one.value for one in ast.walk(child.test) if isinstance(one, ast.Constant)
-            }:
+            if isinstance(child, ast.If) and _is_main(child.test) and not is_program:
                 continue  # not when it is imported
-            if isinstance(child, ast.Call) and (dotted := _dotted(child.func)):
-                first, dot, rest = dotted.partition(".")
-                yield Call(
-                    full=f"{names.get(first, first)}{dot}{rest}", node=child, inside=inside, owner=owner
-                )
+            if isinstance(child, ast.Call) and (full := _full(child.func, names)):
+                yield Call(full=full, node=child, inside=inside, owner=owner)
             if isinstance(child, Function | ast.ClassDef):
                 above = (*scope, child)
                 if isinstance(child, ast.ClassDef):
@@ -142,6 +147,10 @@ def _calls(tree: ast.Module, names: dict[str, str]) -> Iterator[Call]:
                 yield from walk(child, inside, owner, scope)
 
     yield from walk(tree, "", "", ())
+
+
+def _is_main(test: ast.expr) -> bool:
+    return any(isinstance(one, ast.Constant) and one.value == _MAIN for one in ast.walk(test))
 
 
 def _way(scope: Sequence[ast.ClassDef | Function]) -> str:
