@@ -20,7 +20,7 @@ from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
 from envbuilder.build.inputs import fetch_inputs, need_space
-from envbuilder.build.recipe_tests import run_recipe_tests
+from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
 from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
@@ -203,11 +203,16 @@ class _Build:
         return built, loading.finish()
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
-        """Run the recipe's own tests. Returns a warning if they could not run."""
+        """Import the extensions and run the recipe's own tests. Returns a warning if they could not run."""
+        context = self.context
         with self._keep_rejected(staged):
-            return run_recipe_tests(
+            imports = list_imports(self.recipe, self.engine.job.plan, context.store)
+            skipped = import_in_sif(
+                imports, staged.sif, environment=context.environment, console=context.console
+            )
+            return skipped + run_recipe_tests(
                 self.recipe, staged.sif, docker=self.docker, image=image,
-                environment=self.context.environment, console=self.context.console,
+                environment=context.environment, console=context.console,
             )  # fmt: skip
 
     @contextlib.contextmanager

@@ -1,16 +1,25 @@
-"""Run a recipe's own tests in the image and in the SIF, before either gets its final name."""
+"""Run a recipe's own tests in the image and in the SIF, before either gets its final name. Import its extensions in the SIF."""
 
+import json
 import os
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from envbuilder import runtime
+from envbuilder.build.extensions.cache import TREE
+from envbuilder.build.extensions.install import install_path
+from envbuilder.build.extensions.list import find_extensions
+from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
+from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.container import probe_surroundings, run_in_image, run_in_sif
 
@@ -20,6 +29,133 @@ if TYPE_CHECKING:
 
 class BuildCode(CodeEnum):
     UNTESTED = "EB650", "the tests of the recipe were not run in the SIF"
+    NOT_IMPORTED = "EB651", "an extension was compiled, and cannot be imported in the SIF"
+
+
+PROGRAM: Final = "import_extensions.py"
+# What an import lacks, and how to bring it. The rest of an error is told as it is.
+_LACKS: Final = (
+    (r"No module named '(?P<it>[\w.]+)'", "the package `{it}` is not there", "add `{top}` to `packages` in the recipe"),
+    (r"(?P<it>\S+\.so[\d.]*): cannot open shared object", "the library `{it}` is not there", "add the package that contains `{it}` to `apt`"),
+    (r"undefined symbol: (?P<it>\S+)", "no library that it loads defines `{it}`", "add the missing source to the extension, or the library to its flags"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One import of a compiled extension. `of` is the recipe's name of the extension."""
+
+    of: str
+    place: str
+    name: str
+    module: str = ""  # of a project
+    file: str = ""
+    is_python_module: bool = True
+
+
+def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]:
+    """Return the imports of the recipe's extensions, without those that it switches off."""
+    places = {
+        one.name: recipe.place(f"$.extensions[{at}]")
+        for at, one in enumerate(recipe.extensions)
+        if one.is_imported
+    }
+    found: list[Import] = []
+    for status in find_extensions(plan, store):
+        of, compiled = status.extension.name, status.compiled
+        if of not in places or compiled is None:
+            continue
+        if compiled.call is None:
+            tree = store.extension(status.key.digest) / TREE / plan.python.site_packages[1:]
+            found += [Import(of=of, place=places[of], name=name, module=name) for name in _modules(tree)]
+        elif not compiled.call.is_standalone:
+            file = f"{install_path(compiled.name, compiled.key)}/{compiled.call.library}"
+            found.append(
+                Import(of=of, place=places[of], name=compiled.name, file=file, is_python_module=compiled.call.is_python_module)
+            )  # fmt: skip
+    return tuple(dict.fromkeys(found))
+
+
+def _modules(tree: Path) -> list[str]:
+    """Return the compiled modules that a project installed, its packages if it has none."""
+    names = {
+        path: path.relative_to(tree).with_name(path.name.partition(".")[0])
+        for path in sorted(tree.rglob("*.so"))
+    }
+    compiled = [
+        ".".join(name.parts)
+        for path, name in names.items()
+        if f"PyInit_{name.name}".encode() in path.read_bytes()
+    ]
+    packages = [path.parent.name for path in sorted(tree.glob("*/__init__.py"))]
+    return compiled or packages or [path.stem for path in sorted(tree.glob("*.py"))]
+
+
+def import_in_sif(
+    imports: Sequence[Import], sif: Path, *, environment: Mapping[str, str], console: Console
+) -> tuple[Finding, ...]:
+    """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
+
+    Returns a warning if Apptainer is not installed.
+    """
+    if not imports:
+        return ()
+    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))
+    argv = (
+        "python",
+        "-c",
+        runtime.path(PROGRAM).read_text(encoding="utf-8"),
+        json.dumps([_item(one) for one in imports]),
+    )
+    with console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
+        try:
+            ran = run_in_sif(sif, argv, surroundings, environment)
+        except ToolError as error:
+            step.skip("Apptainer is not installed")
+            return (
+                Finding(
+                    code=BuildCode.UNTESTED, severity=Severity.WARNING, where=imports[0].place, hint=error.hint,
+                    message="the recipe's extensions were not imported in the SIF: Apptainer is not installed",
+                ),
+            )  # fmt: skip
+        _need_success(ran, "import of the extensions", "the SIF")
+        failed = {
+            (one["name"], one.get("file", "")): one["error"]
+            for one in json.loads(ran.output.splitlines()[-1])
+        }
+        findings = [
+            explain_import(one, failed[one.name, one.file])
+            for one in imports
+            if (one.name, one.file) in failed
+        ]
+        if findings:
+            raise BuildError(
+                f"{len(findings)} of {len(imports)} imports of extensions failed in the SIF",
+                findings=tuple(findings),
+            )
+    return ()
+
+
+def _item(one: Import) -> dict[str, object]:
+    if one.module:
+        return {"name": one.name, "module": one.module}
+    return {"name": one.name, "file": one.file, "is_python_module": one.is_python_module}
+
+
+def explain_import(one: Import, error: str) -> Finding:
+    lacks = ((re.search(pattern, error), meaning, repair) for pattern, meaning, repair in _LACKS)
+    found = next(((match["it"], meaning, repair) for match, meaning, repair in lacks if match), None)
+    meaning, repair = (
+        (text.format(it=found[0], top=found[0].partition(".")[0]) for text in found[1:])
+        if found
+        else (error, "run the same import in the SIF that is kept")
+    )
+    return Finding(
+        code=BuildCode.NOT_IMPORTED,
+        where=one.place,
+        message=f"`import {one.name}` of the extension `{one.of}` fails in the SIF: {meaning}",
+        hint=f"{repair}; `import: false` of the extension leaves this test out",
+    )
 
 
 def run_recipe_tests(

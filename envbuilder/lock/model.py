@@ -124,12 +124,13 @@ class LockedExtension:
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
     files: Annotated[tuple[SourceFile, ...], Rule(_check_order("path"))]
-    path: RelativePath | Literal[".", ""] = ""  # this and the next five as in the recipe, see `Extension`
+    path: RelativePath | Literal[".", ""] = ""  # this and the next six as in the recipe, see `Extension`
     git: Line = ""
     commit: Line = ""
     sdist: Line = ""
     capture: tuple[Line, ...] = ()
     env: tuple[Variable, ...] = ()
+    patch: RelativePath = ""  # one of `files`
     # The content of `git` or `sdist` as one file.
     archive: Annotated[Artifact, Rule(_check_kind("git", "sdist"))] | None = None
 

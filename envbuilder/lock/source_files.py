@@ -58,6 +58,8 @@ def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
         paths = set(_project(folder / extension.path, folder, code_only=extension.form is Form.CAPTURE))
         if extension.path == HERE and extension.form is Form.PROJECT:
             paths = {path for path in paths if Path(path).suffix.lower() in CODE | _BESIDE_CODE}
+    if extension.patch:
+        paths.add(extension.patch)
     for path in sorted(paths):
         file = folder / path
         yield SourceFile(path=path, sha256=sha256_file(file), size=file.stat().st_size)

@@ -178,6 +178,7 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
         "cflags": extension.cflags,
         "cuda_cflags": extension.cuda_cflags,
         "env": tuple(f"{name}={value}" for name, value in extension.env),
+        "patch": (extension.patch,) if extension.patch else (),
     }
     lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
     lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]

@@ -14,9 +14,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
 
-from envbuilder.core.models import LINE, Line, Mistake, Shape
+from envbuilder.core.models import LINE, Flag, Line, Mistake, Shape
 from envbuilder.core.places import shown
-from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
+from envbuilder.recipe.fields import BELOW, OwnFile, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 HERE: Final = "."  # the path of a project whose folder is the recipe's
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
@@ -84,6 +84,10 @@ class Extension:
     """Lines of Python: every load() that they reach is compiled."""
     env: Variables = ()
     """Environment variables of its build alone."""
+    patch: OwnFile = ""
+    """A patch for the project's files, as `git diff` writes it in the project's own folder; a path from the recipe's own folder."""
+    is_imported: Annotated[Flag, Field(alias="import")] = True
+    """Whether the build imports what was compiled, as a test in the SIF (default: true)."""
 
     @property
     def form(self) -> Form:
@@ -93,7 +97,8 @@ class Extension:
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)} | {"env": dict(self.env)}
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "is_imported"}
+        given["env"] = dict(self.env)
         return {key: value for key, value in given.items() if value or key in _FIRST_KEYS}
 
 
@@ -134,6 +139,11 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "`capture` finds the sources itself; name the project's `path`", ""
     if ("commit" in given) != ("git" in given):
         yield "`git` and `commit` belong together", ""
+    if "sources" in given and "patch" in given:
+        yield (
+            "`patch` is for a project; `sources` are the recipe's own files",
+            "edit them, or name the project by `path`",
+        )
     if "sources" not in given:
         for key in (key for key in OPTIONS if key in given):
             yield (

@@ -33,7 +33,7 @@ def make_schema() -> _Schema:
     required = made.pop("required")
     del made["description"]
     made["properties"]["extensions"]["items"]["oneOf"] = [
-        {"required": ["sources"], "not": _any_of("path", "git", "sdist", "capture", "commit")},
+        {"required": ["sources"], "not": _any_of("path", "git", "sdist", "capture", "commit", "patch")},
         {"required": ["path"], "not": _any_of("sources", "git", "sdist", "commit", *OPTIONS)},
         {"required": ["git", "commit"], "not": _any_of("sources", "sdist", *OPTIONS)},
         {"required": ["sdist"], "not": _any_of("sources", "git", "commit", *OPTIONS)},

@@ -25,17 +25,19 @@ from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.extensions.list import cells, find_extensions, origin
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
+from envbuilder.build.recipe_tests import Import, explain_import, list_imports
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.recipe.load import load
 from tests.support.elves import elf
 from tests.support.locks import make_parts
 from tests.support.runner import FakeRunner
@@ -164,8 +166,9 @@ class Sandbox(FakeRunner):
             library.parent.mkdir(parents=True, exist_ok=True)
             library.write_bytes(gpu_library(*self.targets))
         else:
-            name = specification["arguments"]["name"]
-            (space / "build" / f"{name}.so").write_bytes(gpu_library(*self.targets))
+            given = specification["arguments"]
+            name = given["name"] if given.get("is_standalone") else f"{given['name']}.so"
+            (space / "build" / name).write_bytes(gpu_library(*self.targets))
         if "facts" in specification:
             sources = specification.get("arguments", {}).get("sources", [])
             read = {one: sha256_file(space / one.removeprefix("/space/")) for one in sources}
@@ -228,39 +231,39 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_sources_are_placed_as_the_recipe_has_them(stocked, tmp_path):
-    stage_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=tmp_path / "src")
     assert contents(tmp_path / "src") == SOURCES
 
 
 def test_a_source_whose_bytes_are_right_is_left_alone(stocked, tmp_path):
     folder = tmp_path / "src"
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     for path in SOURCES:
         os.utime(folder / path, (1, 1))
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     assert [(folder / path).stat().st_mtime for path in SOURCES] == [1, 1, 1]
 
 
 def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
     folder, edited = tmp_path / "src", make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     for path in SOURCES:
         os.utime(folder / path, (1, 1))
     stock(stocked, tmp_path, edited)
-    stage_sources(edited, store=stocked, folder=folder)
+    stage_sources(edited, store=stocked, runner=FakeRunner(), folder=folder)
     assert [path for path in SOURCES if (folder / path).stat().st_mtime != 1] == ["csrc/fused.cu"]
 
 
 def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
     folder = tmp_path / "src"
     os.utime(stocked.artifact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     assert (folder / "csrc/fused.cu").stat().st_mtime > 1
 
 
 def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptools(stocked, tmp_path):
     folder = tmp_path / "src"
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     (folder / "csrc/include/old.h").write_text("gone from the recipe")
     (folder / "old").mkdir()
     (folder / "old/old.cpp").write_text("gone from the recipe")
@@ -268,7 +271,7 @@ def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptoo
     for place in ("build/lib.linux-x86_64-3.11", "build/temp.linux-x86_64-3.11"):
         (folder / place).mkdir(parents=True)
         (folder / place / "x.o").write_text("object")
-    stage_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, runner=FakeRunner(), folder=folder)
     assert contents(folder) == SOURCES | {"build/temp.linux-x86_64-3.11/x.o": "object"}
 
 
@@ -294,7 +297,7 @@ def archive(store: Store, tmp_path: Path, members: dict[str, str | None], kind: 
 
 def test_an_sdist_is_unpacked_without_its_first_folder(store, tmp_path):
     extension = archive(store, tmp_path, {"dw-1/setup.py": "s", "dw-1/csrc/a.cu": "a"}, "sdist")
-    stage_sources(extension, store=store, folder=tmp_path / "src")
+    stage_sources(extension, store=store, runner=FakeRunner(), folder=tmp_path / "src")
     assert contents(tmp_path / "src") == {"setup.py": "s", "csrc/a.cu": "a"}
 
 
@@ -309,15 +312,63 @@ def test_an_sdist_in_a_zip_file_is_unpacked_as_well(store, tmp_path):
 
 def test_a_link_in_a_repository_stands_for_its_file_and_a_dangling_one_for_nothing(store, tmp_path):
     extension = archive(store, tmp_path, {"real": "r", "link": None, "far/dangling": None}, "git")
-    stage_sources(extension, store=store, folder=tmp_path / "src")
+    stage_sources(extension, store=store, runner=FakeRunner(), folder=tmp_path / "src")
     assert contents(tmp_path / "src") == {"real": "r", "link": "r"}
+
+
+PATCH = """\
+--- a/setup.py
++++ b/setup.py
+@@ -1,2 +1,2 @@
+ # setup
+-ARCH = "sm_37"
++ARCH = "sm_80"
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("place", ["third/dw", ""], ids=["own folder", "archive"])
+def test_a_patch_changes_the_staged_sources_and_no_time_of_an_unchanged_file(store, tmp_path, place):
+    setup = '# setup\nARCH = "sm_37"\n'
+    own = {f"{place}/setup.py": setup, f"{place}/a.cu": "a"} if place else {}
+    for text in (PATCH, *own.values()):
+        (tmp_path / "new").write_text(text)
+        store.add_artifact(sha256_text(text), tmp_path / "new")
+    extension = archive(store, tmp_path, {"dw-1/setup.py": setup, "dw-1/a.cu": "a"}, "sdist")
+    patched = dataclasses.replace(
+        extension, patch="dw.patch", path=place, files=locked_files({**own, "dw.patch": PATCH}),
+        archive=None if place else extension.archive,
+    )  # fmt: skip
+    folder = tmp_path / "src"
+    for _ in range(2):
+        stage_sources(patched, store=store, runner=ProcessRunner(os.environ), folder=folder)
+        staged = contents(folder / place)
+        assert staged["setup.py"] == setup.replace("37", "80")
+        for path in folder.rglob("*"):
+            os.utime(path, (1, 1))
+    assert (folder / place / "a.cu").stat().st_mtime == 1
+    stage_sources(patched, store=store, runner=ProcessRunner(os.environ), folder=folder)
+    assert {path.stat().st_mtime for path in folder.rglob("*") if path.is_file()} == {1}
+
+
+@pytest.mark.programs
+def test_a_patch_that_does_not_fit_is_named_with_the_reason(store, tmp_path):
+    (tmp_path / "new").write_text(PATCH)
+    store.add_artifact(sha256_text(PATCH), tmp_path / "new")
+    extension = archive(store, tmp_path, {"dw-1/setup.py": "other"}, "sdist")
+    extension = dataclasses.replace(extension, patch="dw.patch", files=locked_files({"dw.patch": PATCH}))
+    with pytest.raises(BuildError, match="does not fit its sources") as caught:
+        stage_sources(extension, store=store, runner=ProcessRunner(os.environ), folder=tmp_path / "src")
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.where) == ("EB634", "dw.patch")
+    assert "setup.py" in finding.message
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
 def test_an_archive_that_would_write_elsewhere_is_refused(store, tmp_path, name):
     extension = archive(store, tmp_path, {name: "x"}, "git")
     with pytest.raises(BuildError, match="outside its folder"):
-        stage_sources(extension, store=store, folder=tmp_path / "src")
+        stage_sources(extension, store=store, runner=FakeRunner(), folder=tmp_path / "src")
     assert not (tmp_path / "x").exists()
 
 
@@ -965,6 +1016,65 @@ def test_the_index_of_two_machines_is_the_same(tmp_path):
         tree = layer(store, folder, make_plan(name=name), Sandbox())
         texts.append((tree / "opt/envbuilder/extensions/index.json").read_text())
     assert texts[0] == texts[1]
+
+
+# The imports of a build's test
+
+
+RECIPE = """
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+pytorch: "2.6.0"
+extensions:
+  - {name: fused, sources: [a.cpp]}
+  - {name: dw, sdist: dw==1}
+  - {name: ops, sdist: ops==1, capture: [import ops]%s}
+"""
+
+
+@pytest.mark.parametrize(("key", "captured"), [("", ["scale", "plain"]), (", import: false", [])])
+def test_each_extension_is_imported_unless_the_recipe_says_otherwise(stocked, tmp_path, key, captured):
+    (tmp_path / "a.cpp").touch()
+    (tmp_path / "tried.yaml").write_text(RECIPE % key)
+    runner = Sandbox()
+    runner.calls = [
+        dataclasses.asdict(
+            Call(function="load", name=name, sources=("/space/src/net/ops/scale.cpp",), **change)
+        )
+        for name, change in {
+            "scale": {},
+            "plain": {"is_python_module": False},
+            "program": {"is_standalone": True},
+        }.items()
+    ]
+    plan = make_plan(EXTENSION, PROJECT, CAPTURE)
+    (_, dw, *_) = make_builder(stocked, plan, runner).build()
+    (core,) = dw.folder.rglob("core.so")
+    core.write_bytes(core.read_bytes() + b"PyInit_core")
+    (core.parent / "helper.so").write_bytes(core.read_bytes())  # a library, and no module of that name
+    imports = list_imports(load(tmp_path / "tried.yaml"), plan, stocked)
+    assert [one.name for one in imports] == ["fused", "dw.core", *captured]
+    assert [one.module for one in imports][:2] == ["", "dw.core"]
+    assert re.fullmatch(r"/opt/envbuilder/extensions/fused-\w{16}/fused.so", imports[0].file)
+    assert [one.is_python_module for one in imports] == [True, True, True, False][: len(imports)]
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "repair"),
+    [
+        ("ModuleNotFoundError: No module named 'ocnn.nn'", "the package `ocnn.nn` is not there", "add `ocnn` to `packages`"),
+        ("ImportError: libgl.so.1: cannot open shared object file: No such file", "the library `libgl.so.1` is not there", "to `apt`"),
+        ("ImportError: /x/fused.so: undefined symbol: _Z3foov", "no library that it loads defines `_Z3foov`", "add the missing source"),
+        ("ValueError: x", "ValueError: x", "in the SIF that is kept"),
+    ],
+)  # fmt: skip
+def test_a_failed_import_names_what_is_missing_and_its_repair(error, words, repair):
+    finding = explain_import(Import(of="dw", place="a.yaml:3:5", name="dw.core", module="dw.core"), error)
+    assert (finding.code, finding.where) == ("EB651", "a.yaml:3:5")
+    assert finding.message == f"`import dw.core` of the extension `dw` fails in the SIF: {words}"
+    assert repair in finding.hint
+    assert "`import: false`" in finding.hint
 
 
 # The listing

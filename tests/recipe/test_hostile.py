@@ -19,6 +19,7 @@ from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.model import RuntimeStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
+from tests.support.runner import FakeRunner
 
 RECIPE = """\
 base: debian/bookworm
@@ -156,7 +157,7 @@ def outside(tmp_path):
 def test_an_sdist_that_would_write_elsewhere_is_refused(store, tmp_path, outside, name):
     extension = sdist(store, (member(name), b"evil"), folder=tmp_path)
     with pytest.raises(BuildError, match="outside its folder"):
-        stage_sources(extension, store=store, folder=tmp_path / "src")
+        stage_sources(extension, store=store, runner=FakeRunner(), folder=tmp_path / "src")
 
 
 def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tmp_path, outside):
@@ -170,7 +171,7 @@ def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tm
         folder=tmp_path,
     )
     folder = tmp_path / "src"
-    stage_sources(extension, store=store, folder=folder)
+    stage_sources(extension, store=store, runner=FakeRunner(), folder=folder)
     (only,) = folder.iterdir()
     assert (only.name, only.stat().st_mode & 0o7000, only.is_symlink()) == ("setup.py", 0, False)
 
@@ -184,7 +185,7 @@ def test_what_a_build_left_as_a_link_is_not_followed_by_the_next(store, tmp_path
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).rmdir() if (folder / place).is_dir() else None
     (folder / place).symlink_to(outside)
-    stage_sources(extension, store=store, folder=folder)
+    stage_sources(extension, store=store, runner=FakeRunner(), folder=folder)
     assert not folder.is_symlink()
     assert (folder / place / "precious").read_text() == "evil"
 

@@ -1,6 +1,5 @@
 """The schema of recipes is the types' own, and agrees with the loader on what is valid."""
 
-import dataclasses
 import json
 import re
 import tempfile
@@ -80,7 +79,7 @@ def test_every_key_of_the_loader_is_in_the_schema_with_words():
     made = schema.make_schema()["properties"]
     assert set(made) == set(keys_of(RecipeFile))
     inner = made["extensions"]["items"]["properties"]
-    assert set(inner) == {field.name for field in dataclasses.fields(Extension)}
+    assert set(inner) == set(keys_of(Extension))
     assert all(part["description"] for part in (*made.values(), *inner.values()))
 
 
@@ -148,6 +147,9 @@ WRONG = [
     "extensions: [{name: a, git: 'https://h/a', commit: main}]",
     "extensions: [{name: a, sources: [a.cpp], capture: [import a]}]",
     "extensions: [{name: a, sdist: a}]",
+    "extensions: [{name: a, sdist: a==1, patch: /a.patch}]",
+    "extensions: [{name: a, sources: [a.cpp], patch: a.patch}]",
+    "extensions: [{name: a, sdist: a==1, import: 0}]",
 ]
 
 

@@ -137,7 +137,7 @@ def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> Non
         _write_settings(own / "environment", dict(one.env), export=True)
         if one.project:
             write_text(own / "project", one.project)
-            stage_sources(extension, store=job.store, folder=own / "src")
+            stage_sources(extension, store=job.store, runner=job.runner, folder=own / "src")
         else:
             write_text(own / "sources", one.sums)
             sources = ((file.path, file.sha256) for file in one.files)

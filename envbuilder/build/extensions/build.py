@@ -173,7 +173,9 @@ class ExtensionBuilder:
         key = cache.project_key(plan, extension)
 
         def work(run: _Compile) -> cache.Compiled:
-            stage_sources(extension, store=self._job.store, folder=run.build_dir / "src")
+            stage_sources(
+                extension, store=self._job.store, runner=self._job.runner, folder=run.build_dir / "src"
+            )
             program = programs.build_program(plan, extension, jobs=run.jobs)
             self._run(program, extension.name, run.build_dir, run.root, folder=extension.path)
             shutil.copytree(run.build_dir / cache.TREE, run.out / cache.TREE, symlinks=True)
@@ -210,7 +212,7 @@ class ExtensionBuilder:
                 store.renewed(store.extension(key)) as out,
             ):
                 build_dir = out.parent
-                stage_sources(extension, store=store, folder=build_dir / "src")
+                stage_sources(extension, store=store, runner=self._job.runner, folder=build_dir / "src")
                 program = programs.capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
                 calls = cache.read_calls(build_dir, build_dir / programs.CALLS, store)

@@ -22,6 +22,7 @@ class ExtensionCode(CodeEnum):
     WITHOUT = "EB631", "an extension with CUDA sources was built without code for a GPU"
     NOTHING = "EB632", "a `capture` reached no load()"
     ENDED = "EB633", "a line of a `capture` ended in an error"
+    PATCH = "EB634", "a `patch` does not fit the sources of its extension"
 
 
 def targets_of(library: Path) -> tuple[str, ...]:

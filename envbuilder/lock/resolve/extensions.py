@@ -1,6 +1,6 @@
 """Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
 
-from dataclasses import asdict
+from dataclasses import fields
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, LockError
@@ -24,7 +24,9 @@ def lock_extensions(
     files = own_files(recipe)
     return tuple(
         LockedExtension(
-            **asdict(one), files=files[one.name], archive=_archive(one, known.get(one.name), context)
+            **{key.name: getattr(one, key.name) for key in fields(one) if key.name != "is_imported"},
+            files=files[one.name],
+            archive=_archive(one, known.get(one.name), context),
         )
         for one in recipe.extensions
     )

@@ -1,0 +1,70 @@
+"""Import each extension, in a process of its own. Runs in the SIF under the environment's Python.
+
+Called as `python -c TEXT ITEMS`. ITEMS is a JSON list with `name`, and either `module`, which is imported by its name, or `file`, which
+is loaded as a Python module or, without `is_python_module`, as a library of operators. The last line of stdout is a JSON list of the
+failed items, each with `error`. Without a driver, the toolkit's stub stands for libcuda.so.1.
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import typing
+
+try:
+    import torch
+except ImportError:  # a project may do without it
+    torch = None
+STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
+DRIVER = ("libcuda.so", "libnvidia-ml.so")  # of the host; a toolkit may have a stub of the first
+
+
+def load(item):
+    if "module" in item:
+        importlib.import_module(item["module"])
+    elif item["is_python_module"]:
+        spec: typing.Any = importlib.util.spec_from_file_location(item["name"], item["file"])
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    else:
+        torch.ops.load_library(item["file"])
+
+
+def said(error):
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
+def attempt(item):
+    """Return the error of an import, "" if there is none."""
+    try:
+        load(item)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the extension raises
+        if not any(name in str(error) for name in DRIVER):
+            return said(error)
+    else:
+        return ""
+    try:
+        ctypes.CDLL(STUB)
+        load(item)
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        return "" if any(name in str(error) for name in DRIVER) else said(error)
+    return ""
+
+
+def isolated(item):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(2, 1)
+        os.write(writer, attempt(item).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        error = stream.read().decode()
+    _, status = os.waitpid(child, 0)
+    return error or ("the process was ended by signal %d" % (status & 127) if status else "")
+
+
+failed = [dict(item, error=error) for item in json.loads(sys.argv[1]) for error in [isolated(item)] if error]
+print(json.dumps(failed))
