@@ -306,7 +306,9 @@ def test_an_sdist_in_a_zip_file_is_unpacked_as_well(store, tmp_path):
     digest = sha256_file(path)
     store.add_artifact(digest, path)
     one = dataclasses.replace(artifact("dw", kind="sdist"), sha256=digest)
-    stage_sources(make_extension({}, sources=(), archive=one), store=store, folder=tmp_path / "src")
+    stage_sources(
+        make_extension({}, sources=(), archive=one), store=store, runner=FakeRunner(), folder=tmp_path / "src"
+    )
     assert contents(tmp_path / "src").keys() == {"setup.py", "csrc/a.cu", "PKG-INFO"}
 
 
