@@ -1,15 +1,21 @@
 """`init`: write a first recipe, from questions or from the files of a project."""
 
+import functools
 import shlex
 import shutil
 import sys
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Recipes, Session, command
+from envbuilder.build.batch import Outcome
+from envbuilder.build.engine import EngineChoice
+from envbuilder.build.pipeline import build_recipe, resolve_context
+from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
@@ -17,12 +23,14 @@ from envbuilder.compat.init.readers.machine import read_machine
 from envbuilder.compat.init.readers.project import read_age
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve.context import LockOptions
 
 
 class NewRecipe(Answer):
-    """The recipe that was written, with its pins."""
+    """The recipe that was written, with its pins. `reached` is checked, or with `--try` locked or built."""
 
     name: str
     file: Path
@@ -35,6 +43,7 @@ class NewRecipe(Answer):
     gpus: tuple[str, ...]
     packages: tuple[str, ...]
     apt: tuple[str, ...]
+    reached: str
 
 
 @command(
@@ -42,7 +51,7 @@ class NewRecipe(Answer):
     (
         "envbuilder init mine",
         "envbuilder init mine --gpu A100 --pytorch 2.6.0",
-        "envbuilder init mine --from . --gpu A100",
+        "envbuilder init mine --from . --gpu A100 --try",
         "envbuilder init mine --from environment.yml --gpu A100",
     ),
     NewRecipe,
@@ -68,6 +77,10 @@ def init(
     ] = None,
     pytorch: Annotated[str, typer.Option(metavar="VERSION", help="such as 2.6.0")] = "",
     python: Annotated[str, typer.Option(metavar="VERSION", help="such as 3.11")] = "",
+    goes_on: Annotated[
+        bool, typer.Option("--try", help="go on to `lock` and `build`, and report how far it came")
+    ] = False,
+    output: Output,
     recipes: Recipes,
 ) -> None:
     """Write a first recipe: from three questions, or from what a project or this machine has."""
@@ -93,10 +106,38 @@ def init(
         )
     sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
     written = make(new, recipes, gathered, sources)
-    keys = NewRecipe.model_fields.keys() - {"file"}
+    session.text, session.findings, reached = written.text(), written.findings, "checked"
+    if goes_on:
+        reached = _go_on(written.path, session, recipes, output)
+    keys = NewRecipe.model_fields.keys() - {"file", "reached"}
     values = {key: getattr(written.recipe, key) for key in keys}
-    session.data = NewRecipe.model_validate({"file": written.path, **values})
-    session.text, session.findings = written.text(), written.findings
+    session.data = NewRecipe.model_validate({"file": written.path, "reached": reached, **values})
+
+
+def _go_on(path: Path, session: Session, recipes: Path, output: Path) -> str:
+    """Lock and build the recipe. Returns what was reached last; the session gets the reason of a failure."""
+    context = build_context(session, recipes)
+    session.kept = KEPT
+    options = LockOptions(today=datetime.now(UTC).date())
+    locks = resolve_context(context, offline=False)
+    lock = functools.partial(lock_recipe, context=locks, console=context.console, options=options, save=True)
+    build = functools.partial(
+        build_recipe, context=context, output=output, offline=False, host=None, choice=EngineChoice()
+    )
+    reached, lines = "checked", [f"{path}: checked"]
+    for name, step in (("locked", lambda: lock(str(path), recipes)), ("built", lambda: build(str(path)))):
+        try:
+            step()
+        except EnvbuilderError as error:
+            failed = Outcome(name=str(path), seconds=0, error=error)
+            session.findings = (*session.findings, *failed.findings())
+            session.exit_code = error.exit_code
+            lines.append(f"{path}: not {name}, exit code {error.exit_code}")
+            break
+        reached = name
+        lines.append(f"{path}: {name}")
+    session.text = "\n".join(lines)
+    return reached
 
 
 def _report(words: str) -> None:

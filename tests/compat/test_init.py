@@ -466,6 +466,21 @@ def test_the_json_answer_holds_the_recipe_and_the_findings(project: Path, capsys
     assert {finding["code"] for finding in envelope["findings"]} >= {"EB140", "EB141"}
 
 
+@pytest.mark.programs
+def test_a_try_goes_on_as_far_as_it_can(project: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    gone = (project / "gone").as_uri()
+    for name in ("DEBIAN_MIRROR", "DEBIAN_SECURITY", "UBUNTU_MIRROR", "INDEX"):
+        monkeypatch.setenv(f"ENVBUILDER_{name}", gone)
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(project / "cache"))
+    given = ("init", "mine", "--gpu", "none", "--pytorch", "2.6.0", "--try", "--json")
+    code, out, _ = call(capsys, *given)
+    envelope = json.loads(out)
+    assert code == envelope["exit_code"] != 0
+    assert envelope["data"]["reached"] == "checked"
+    assert envelope["findings"][-1]["where"] == "recipes/mine.yaml"
+    assert (project / "recipes/mine.yaml").exists()  # to be edited and locked
+
+
 def test_three_questions_are_asked_until_each_has_an_answer():
     answers = iter(["A1000", "a100, NVIDIA H100 PCIe", "2.6", "3.7", "3.11"])
     asked: list[str] = []
