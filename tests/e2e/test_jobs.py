@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Machine, logged, machines, start_slurm, start_ssh, wait_until
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, Built, open_folder
+from tests.support.workbench import ENVBUILDER, Built, assert_healthy, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -128,6 +128,7 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     assert "frame #" not in log  # of the launcher of the second node, when the first has ended
     assert "OMP_NUM_THREADS" not in log
     assert re.search(r"n1 +0 .*\n.*n1 +1 .*\n.*n2 +0 .*\n.*n2 +1 ", log)
+    assert_healthy(work / "logs")
     assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
         f"rank-{rank}.log" for rank in range(4)
     }
@@ -272,6 +273,7 @@ def test_recipes_are_built_as_an_array_on_the_nodes(cluster, work, bench):
 def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cpu, way):
     ended = finish(cluster, launch(cluster, work, cpu, "ssh", *way, "--smoke"))
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert_healthy(work / "logs")
     assert "0: smoke: passed, 4 ranks, gloo" in ended.stdout
     assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
         f"rank-{rank}.log" for rank in range(4)

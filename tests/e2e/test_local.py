@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import logged, wait_until
-from tests.support.workbench import ENVBUILDER, Built, open_folder
+from tests.support.workbench import ENVBUILDER, Built, assert_healthy, open_folder
 
 pytestmark = pytest.mark.builds
 
@@ -65,6 +65,7 @@ def left_over(job: str) -> list[str]:
 def test_two_ranks_are_one_job(line, work):
     ended = launch(work, *line, "--smoke")
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert_healthy(work / "logs")
     assert "0: smoke: passed, 2 ranks, gloo" in ended.stdout
 
 

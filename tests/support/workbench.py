@@ -127,8 +127,14 @@ def build(
 ) -> Built:
     answer = json.loads(run(*prefix, *build_command(name, output, *options), env=env, timeout=3000))
     log = Path(answer["data"][0]["sif"]).with_suffix(".log")
-    assert diagnose([str(log)], io.BytesIO()).found == (), f"a good build's log has a failure: {log}"
+    assert_healthy(log)
     return Built(name, output, answer["data"][0])
+
+
+def assert_healthy(logs: Path) -> None:
+    """Check that `diagnose` finds nothing in the log, or the folder of logs, of what went well."""
+    found = diagnose([str(logs)], io.BytesIO()).found
+    assert found == (), f"what went well has a failure in its log: {[one.place for one in found]}"
 
 
 def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
