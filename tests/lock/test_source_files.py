@@ -1,5 +1,6 @@
 """What an extension is built from: a project's own files, a git commit with its submodules, an sdist; and how a lock keeps it."""
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -13,9 +14,11 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, FetchError, LockError, UsageError
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.resolve import git as git_module
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.git import export_commit
@@ -25,6 +28,7 @@ from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from tests.support.locks import no_client
 from tests.support.runner import FakeRunner
+from tests.support.silent import silent_server
 
 runs_programs = pytest.mark.programs
 
@@ -167,6 +171,25 @@ def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repos
 def test_a_commit_that_is_not_there_is_told_with_its_name(repository, tmp_path):
     with pytest.raises(CommandError, match="0" * 40):
         export((repository[0], "0" * 40), tmp_path / "cache")
+
+
+@runs_programs
+def test_a_repository_that_never_answers_is_named_and_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(reachable, "SECONDS", 0.1)
+    limit, seconds = git_module._PATIENCE
+    monkeypatch.setattr(git_module, "_PATIENCE", (limit, (seconds[0], "1")))
+    told = []
+
+    def waiting(pending):
+        told.extend(pending())
+        return contextlib.nullcontext()
+
+    means = dataclasses.replace(make_means(tmp_path, runner=ProcessRunner(os.environ)), waiting=waiting)
+    with silent_server() as (place, _):
+        extension = Extension(name="p", git=f"http://{place}/p", commit="a" * 40)
+        with pytest.raises(CommandError, match=f"(?s)could not fetch `http://{place}/p`.*too slow"):
+            lock_extensions(make_recipe(tmp_path, extension), means, old=None)
+    assert told == [f"http://{place}/p"]
 
 
 @runs_programs

@@ -1,12 +1,13 @@
 """Check in parallel whether sources answer, with a short timeout."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from envbuilder.core.http.failure import reason
 from envbuilder.core.sources import file_path, shown
@@ -29,6 +30,12 @@ def reach(urls: Sequence[str], certificates: Path | None) -> tuple[Reached, ...]
         return ()
     with ThreadPoolExecutor(len(urls)) as pool:
         return tuple(pool.map(lambda url: _reach(url, certificates), urls))
+
+
+def silent(urls: Iterable[str], certificates: Path | None) -> tuple[str, ...]:
+    """Return those of these addresses that HTTP reaches and that do not answer."""
+    asked = [url for url in urls if urlsplit(url).scheme in ("http", "https")]
+    return tuple(one.url for one in reach(asked, certificates) if one.trouble)
 
 
 def _reach(url: str, certificates: Path | None) -> Reached:

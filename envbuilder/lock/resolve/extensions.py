@@ -4,6 +4,7 @@ from dataclasses import fields
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, LockError
+from envbuilder.core.http.reachable import silent
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.git import export_commit
@@ -58,7 +59,7 @@ def _store_commit(
             f"this run is offline, and the commit {extension.commit} of `{extension.git}` is not in the cache",
             hint=f"run it once without `--offline`, or put `{archive.filename}` into a folder that ENVBUILDER_FOLDERS names",
         )
-    found = export_commit(extension.git, extension.commit, store=context.store, runner=context.runner)
+    found = _export(extension.git, extension.commit, context)
     if found.sha256 != archive.sha256:
         raise LockError(
             f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
@@ -75,4 +76,9 @@ def _archive(extension: Extension, old: LockedExtension | None, context: Resolve
     if extension.sdist:
         name, _, version = extension.sdist.partition("==")
         return find_sdist(name, version, context)
-    return export_commit(extension.git, extension.commit, store=context.store, runner=context.runner)
+    return _export(extension.git, extension.commit, context)
+
+
+def _export(url: str, commit: str, context: ResolveContext) -> Artifact:
+    with context.waiting(lambda: silent((url,), context.sources().certificates)):
+        return export_commit(url, commit, store=context.store, runner=context.runner)

@@ -18,6 +18,11 @@ from envbuilder.lock.model import Artifact
 _SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
 _QUIET: Final = (("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"))
+# Without a limit, git waits for ever. Servers send something every few seconds while they pack a commit.
+_PATIENCE: Final = (
+    ("GIT_HTTP_LOW_SPEED_LIMIT", "1"),
+    ("GIT_HTTP_LOW_SPEED_TIME", "30"),
+)  # bytes a second, seconds
 
 
 def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
@@ -27,7 +32,9 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
         tree.mkdir()
 
         def git(*words: str, why: str) -> None:
-            runner.run(Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=_QUIET))
+            runner.run(
+                Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
+            )
 
         git("init", "--quiet", why="make an empty repository")
         why = f"fetch the commit {commit} of `{url}`"
@@ -58,7 +65,7 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         Command(
             argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
             why=f"find the commit of `{revision}` in `{url}`",
-            env=_QUIET,
+            env=(*_QUIET, *_PATIENCE),
         )
     ).split()
     if not listed:

@@ -27,7 +27,7 @@ from envbuilder.compat.tables.torch import Torch, index_build, load_torches
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
-from envbuilder.core.http.reachable import reach
+from envbuilder.core.http.reachable import reach, silent
 from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact, LockedBuild
@@ -225,7 +225,7 @@ def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = No
         while attempts:
             _write_question(attempts[0], sources, work, facts)
             try:
-                with context.waiting(functools.partial(_silent, question, sources)):
+                with context.waiting(lambda: silent(_asked(question, sources), sources.certificates)):
                     context.runner.run(command)
                 break
             except CommandError as error:
@@ -365,11 +365,6 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
     """Return the addresses of the indexes that uv searches."""
     return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
-
-
-def _silent(question: Question, sources: Sources) -> list[str]:
-    """Return the indexes that do not answer."""
-    return [one.url for one in reach(_asked(question, sources), sources.certificates) if one.trouble]
 
 
 def _is_unsolvable(error: CommandError) -> bool:
