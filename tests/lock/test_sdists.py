@@ -1,5 +1,6 @@
 """Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,16 +45,19 @@ Lock = Callable[..., Packages]
 def lock(tmp_path: Path) -> Lock:
     """Lock these packages, with torch and the given files in an index in a folder."""
 
-    def lock_packages(packages: tuple[str, ...], *files: Path, folders: tuple[Path, ...] = ()) -> Packages:
-        base = tmp_path / "base"
-        own = (
-            write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64"),
-            write_wheel(base, "setuptools", "80.0.0", files=SETUPTOOLS),
-            write_wheel(base, "wheel", "0.45.0"),
-            write_wheel(base, "numpy", "2.4.0"),
-            write_wheel(base, "filelock", "3.0.0"),
-        )
-        write_index(tmp_path / "simple", *own[1:], *files)
+    def lock_packages(
+        packages: tuple[str, ...], *files: Path, folders: tuple[Path, ...] = (), torch: tuple[str, ...] = ()
+    ) -> Packages:
+        base, there = tmp_path / "base", tmp_path / "there"
+        write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64", requires=torch)
+        own = [
+            write_wheel(there, "setuptools", "80.0.0", files=SETUPTOOLS),
+            write_wheel(there, "wheel", "0.45.0"),
+            write_wheel(there, "numpy", "2.4"),
+            write_wheel(there, "filelock", "3.0"),
+        ]
+        names = {file.name for file in files}
+        write_index(tmp_path / "simple", *(one for one in own if one.name not in names), *files)
         sources = Sources(
             debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",), folders=(base, *folders)
         )
@@ -113,6 +117,79 @@ def test_a_dependency_without_a_wheel_holds_no_package_back(tmp_path: Path, lock
     )
     found = lock(("app>=0.1",), grammar, *releases)
     assert (named(found, "app").version, named(found, "grammar").kind) == ("1.3", "sdist")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "releases", "version"),
+    [
+        ("early", {"1.0rc1": ()}, "1.0rc1"),
+        ("early>1.0", {"1.0": (), "1.1rc1": ()}, "1.1rc1"),
+        ("early>=1.1rc1", {"1.0": (), "1.1rc1": ()}, "1.1rc1"),
+        ("parent", {"1.0": (), "1.1rc1": ()}, "1.1rc1"),
+        ("early", {"1.0": (), "1.1rc1": ()}, "1.0"),
+        ("early", {"1.0": ("numpy<1",), "1.1rc1": ()}, ""),
+        ("early>=0.5", {"0.1": (), "1.0": ("numpy<1",), "1.1rc1": ()}, ""),
+    ],
+    ids=[
+        "no-release",
+        "none-in-range",
+        "asked-for",
+        "asked-for-by-another",
+        "release",
+        "conflict",
+        "conflict-in-range",
+    ],
+)
+def test_a_pre_release_is_taken_only_where_pip_would(
+    tmp_path: Path, lock: Lock, wanted: str, releases: dict[str, tuple[str, ...]], version: str
+) -> None:
+    files = tmp_path / "files"
+    wheels = [write_wheel(files, "early", one, requires=needs) for one, needs in releases.items()]
+    wheels.append(write_wheel(files, "parent", "1.0", requires=("early>=1.1rc1",)))
+    if version:
+        assert named(lock((wanted, "numpy>=2"), *wheels), "early").version == version
+    else:
+        with pytest.raises(IncompatibleError, match="early"):
+            lock((wanted, "numpy>=2"), *wheels)
+
+
+HELD = {
+    "app": {"1.0": ("numpy<2.1",), "2.0": ("numpy>=2.1",)},
+    "tool": {"1.0": ("base<2",), "1.5": ("base<2",)},
+    "base": {"1.0": (), "2.0": (), "2.1rc1": ()},
+    "numpy": {"2.0": (), "2.4": ()},
+    "filelock": {"2.0": (), "3.0": ()},
+    "sympy": {"1.0": ("mpmath<2",)},
+    "mpmath": {"1.0": (), "2.0": ()},
+    "frame": {"1.0": (), "2.0": ("mpmath>=2",)},
+}
+TORCH = ("filelock<3", "sympy")  # what fits no other torch
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        (("tool",), {"base is 1.0, not 2.0: tool requires `base<2`"}),
+        (("filelock",), set()),
+        (("frame",), set()),
+        (("app", "numpy<2.1"), {"numpy is 2.0, not 2.4: the recipe requires `numpy<2.1`",
+                                "app is 1.0, not 2.0: 2.0 requires `numpy>=2.1`, and numpy is 2.0"}),
+        (("app", "base"), set()),
+    ],
+    ids=["dependency", "torch", "newest-does-not-fit-torch", "recipe", "newest"],
+)  # fmt: skip
+def test_what_holds_a_package_back_is_said(
+    tmp_path: Path, lock: Lock, caplog: pytest.LogCaptureFixture, packages: tuple[str, ...], said: set[str]
+) -> None:
+    files = tmp_path / "files"
+    wheels = [
+        write_wheel(files, name, version, requires=needs)
+        for name, releases in HELD.items()
+        for version, needs in releases.items()
+    ]
+    with caplog.at_level(logging.WARNING):
+        lock(packages, *wheels, torch=TORCH)
+    assert set(caplog.messages) == said
 
 
 def test_the_code_of_a_project_reaches_nothing_of_this_machine(tmp_path: Path, lock: Lock) -> None:

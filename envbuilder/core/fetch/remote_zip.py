@@ -15,7 +15,7 @@ from envbuilder.core.block_reader import BlockReader
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
 from envbuilder.core.http.failure import SourceError
-from envbuilder.core.sources import Sources
+from envbuilder.core.sources import Sources, Wanted
 
 BLOCK: Final = 1 << 20  # bytes of one request
 BUFFER: Final = 1 << 16
@@ -52,6 +52,16 @@ class Index:
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""
         with _errors(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
+            yield wheel
+
+    @contextlib.contextmanager
+    def open_artifact(self, artifact: Wanted) -> Iterator[zipfile.ZipFile]:
+        """Open a locked wheel in the first place that has it."""
+        places = self._client.places(artifact, threading.Event())
+        url = next((place for place in places if isinstance(place, str)), None)
+        if url is None:
+            raise FetchError(f"no source here has `{artifact.path}`")
+        with _errors(f"read `{artifact.path}`"), zipfile.ZipFile(_open(self._client, url)) as wheel:
             yield wheel
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uv
 from packaging.requirements import InvalidRequirement, Requirement
@@ -24,6 +24,9 @@ from envbuilder.core.process import Command
 from envbuilder.core.required_tools import BWRAP, need_tools
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
+
+if TYPE_CHECKING:
+    from envbuilder.core.fetch.remote_zip import Index
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
@@ -40,17 +43,22 @@ class SdistFacts:
     python: str  # "" for any
 
 
+def open_index(context: ResolveContext) -> "Index":
+    """Return the package indexes, for reading."""
+    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
+
+    return Index(context.sources())
+
+
 def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     """Fetch a source distribution from a folder or an index. Raises FetchError with the known versions."""
-    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, for sdists alone
-
     project, wanted = canonicalize_name(name), Version(version)
     sources = context.sources()
     for folder in sources.folders:
         for path in sorted(one for suffix in SUFFIXES for one in folder.glob(f"*{suffix}")):
             if _version_of(path.name, project) == wanted:
                 return _add_sdist(project, version, path.name, path.read_bytes(), context)
-    index = Index(sources)
+    index = open_index(context)
     files = {one: _version_of(one.filename, project) for one in index.files(project)}
     for listed, found in files.items():
         if found == wanted:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import logging
 import re
 import tomllib
 import venv
@@ -17,7 +18,13 @@ from urllib.parse import unquote, urlsplit
 import uv
 from packaging import tags
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables, make_context
@@ -32,9 +39,19 @@ from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.context import ResolveContext, Target
-from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts, find_sdist, read_sdist
+from envbuilder.lock.resolve.held import (
+    TORCH,
+    Choice,
+    held_back,
+    is_fair,
+    parse_all,
+    read_requirements,
+)
+from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts, find_sdist, open_index, read_sdist
 from envbuilder.recipe.model import Recipe
 
+_LOCK, _ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
+log = logging.getLogger(__name__)
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release without one of them leaves it out
@@ -62,6 +79,7 @@ class Question:
     before: date | None = None
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
+    candidates: bool = False  # pre-releases may be chosen where no release fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +116,7 @@ def resolve_wheels(
         if build:
             _need_own_index(recipe, target, sources, build, error)
         raise
+    _say_held_back(recipe.packages, found, question, context, facts)
     return _with_builds(found, question, context, facts)
 
 
@@ -126,7 +145,64 @@ def resolve_added(
     if not added:
         has = ", ".join(pins[one.name] for one in found)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
+    _say_held_back(recipe.add, found, question, context, facts)
     return _with_builds(added, question, context, facts)
+
+
+def _say_held_back(
+    own: Sequence[str], found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+) -> None:
+    """Say what holds back each package whose version is chosen now. `own` are the user's own requirements."""
+    kept = {(one.name, one.version) for one in question.prefer}
+    names = tuple(one.name for one in found if (one.name, one.version) not in kept and one.name != TORCH)
+    if not names:
+        return
+    every = replace(
+        question, requirements=names, constraints=(), prefer=(), dependencies=False, candidates=True
+    )
+    try:
+        newest = {one.name: one for one in ask_uv(every, context)}
+        older = (one for one in found if one.name in newest and newest[one.name].version != one.version)
+        if any(older):
+            for line in held_back(_choice(own, found, question, context, facts), newest):
+                log.warning("%s", line)
+    except (FetchError, IncompatibleError) as error:  # the lock does not depend on it
+        log.info("whether newer releases are held back is not known: %s", error.message)
+
+
+def _choice(
+    own: Sequence[str], found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+) -> Choice:
+    def requires(package: Artifact) -> tuple[Requirement, ...]:
+        known = facts.get((package.name, package.version))
+        if known is None and package.kind == "wheel":
+            return read_requirements(package, context)
+        return tuple(parse_all(known.requires)) if known else ()
+
+    fixed = (*(one for one in question.requirements if one not in own), *question.constraints)
+    return Choice(
+        python=question.python,
+        packages={one.name: one for one in found},
+        parents=_parents(found, question, context, facts),
+        recipe=tuple(parse_all(own)),
+        fixed=tuple(parse_all(fixed)),
+        requires=functools.cache(requires),
+    )
+
+
+def _parents(
+    found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+) -> dict[str, list[str]]:
+    """Ask uv which packages require each package."""
+    pins = tuple(f"{one.name}=={one.version}" for one in found)
+    pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
+    with _answered(pinned, context, facts, _ANNOTATED) as (work, _):
+        lines = (work / _ANNOTATED).read_text(encoding="utf-8").splitlines()
+    known = {one.name for one in found}
+    rows = (line.partition("# via ") for line in lines)
+    return {
+        pin.partition("==")[0]: [name for name in via.split(", ") if name in known] for pin, _, via in rows
+    }
 
 
 def _with_builds(
@@ -211,37 +287,102 @@ def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = No
 
     The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
     index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
-    uv never runs a project's own code. What only that knows is read in a sandbox and goes into `facts`; then uv is asked again.
+    A pre-release is chosen only where pip would choose it. What only a project's own code knows goes into `facts`.
     """
     facts = {} if facts is None else facts
+    try:
+        return _ask_once(question, context, facts)
+    except IncompatibleError:
+        if question.candidates:
+            raise
+        found = _with_candidates(question, context, facts)
+        if not found:
+            raise
+        return found
+
+
+def _with_candidates(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
+    """Return the answer with pre-releases, nothing if there is none, or if pip would not take one of them.
+
+    uv would take one whenever no release can be installed, for whatever reason.
+    """
+    wider = replace(question, candidates=True)
+    try:
+        found = _ask_once(wider, context, facts)
+        choice = _choice(question.requirements, found, wider, context, facts)
+        early = (one.name for one in found if Version(one.version).is_prerelease)
+        is_like_pip = all(is_fair(choice, name, _installable(name, question, context)) for name in early)
+    except (FetchError, IncompatibleError):
+        return ()
+    return found if is_like_pip else ()
+
+
+def _installable(name: str, question: Question, context: ResolveContext) -> set[Version]:
+    """Return the versions of a package in the indexes that have a file for the target."""
+    versions = set()
+    for listed in open_index(context).files(name):
+        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
+            if not listed.filename.endswith(".whl"):
+                versions.add(parse_sdist_filename(listed.filename)[1])
+            elif choose_wheel((listed.filename,), python=question.python, glibc=question.glibc):
+                versions.add(parse_wheel_filename(listed.filename)[1])
+    return versions
+
+
+def _ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
+    with _answered(question, context, facts, _LOCK) as (work, local):
+        text = (work / _LOCK).read_text(encoding="utf-8")
+        return _with_sizes(_read_answer(text, question, context.sources(), local), question, context)
+
+
+@contextlib.contextmanager
+def _answered(
+    question: Question, context: ResolveContext, facts: Facts, output: str
+) -> Iterator[tuple[Path, dict[Path, Path]]]:
+    """Yield the folder with uv's answer in the file `output`, and the local packages as `_show_folders` returns them.
+
+    uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
+    """
     sources = context.sources()
     pins = tuple(f"{one.name}=={one.version}" for one in question.prefer)
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with context.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
         _write_python(work / "python")
-        command = _command(question, sources, work=work, cache=context.store.resolver("uv"))
         attempts = [pinned, question] if pins else [question]
         while attempts:
             _write_question(attempts[0], sources, work, facts)
+            command = _command(
+                question, sources, work=work, cache=context.store.resolver("uv"), output=output
+            )
             try:
                 with context.waiting(lambda: silent(_asked(question, sources), sources.certificates)):
                     context.runner.run(command)
                 break
             except CommandError as error:
-                if unbuilt := _UNBUILT.search(error.message):
-                    name, version = str(canonicalize_name(unbuilt[1])), unbuilt[2]
-                    if (name, version) in facts:
-                        raise
-                    sdist = find_sdist(name, version, context)
-                    facts[name, version] = read_sdist(sdist, context, _settings(question, sources))
+                if _read_unbuilt(error, question, context, facts):
                     continue
                 attempt = attempts.pop(0)
                 if attempt is question or not _is_unsolvable(error):
                     _need_access(question, sources, error, context)
                     raise _refused(question, error) from error
-        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, sources, local)
-    return _with_sizes(found, question, context)
+        yield work, local
+
+
+def _read_unbuilt(error: CommandError, question: Question, context: ResolveContext, facts: Facts) -> bool:
+    """Return whether uv lacks the facts of a source distribution, which are known now."""
+    found = _UNBUILT.search(error.message)
+    if found is None:
+        return False
+    name, version = str(canonicalize_name(found[1])), found[2]
+    if (name, version) in facts:
+        raise error
+    if question.dependencies:
+        sdist = find_sdist(name, version, context)
+        facts[name, version] = read_sdist(sdist, context, _settings(question, context.sources()))
+    else:
+        facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
+    return True
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
@@ -251,7 +392,7 @@ def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
     """
     links.mkdir()
     local: dict[Path, Path] = {}
-    files = (path for folder in reversed(folders) for path in folder.iterdir() if folder.is_dir())
+    files = (path for folder in reversed(folders) for path in folder.glob("*"))
     for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
         shown = links / file.name
         shown.unlink(missing_ok=True)
@@ -304,10 +445,11 @@ def _write_question(question: Question, sources: Sources, work: Path, facts: Fac
             *(line for key, found in facts.items() for line in _metadata(*key, found)),
         ],
     }
+    (work / _LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
         kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
         packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in kept]
-        files["pylock.toml"] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
+        files[_LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -326,7 +468,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -> Command:
+def _command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
     argv = [
         uv.find_uv_bin(), "pip", "compile", "requirements.in",
         "--constraints", "constraints.in",
@@ -336,8 +478,10 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
         "--python-version", question.python,
         "--python-platform", uv_platform(question.glibc),
         "--no-build-isolation",
-        "--format", "pylock.toml",
-        "--output-file", "pylock.toml",
+        "--format", output,
+        "--output-file", output,
+        "--annotation-style", "line",
+        "--prerelease", "if-necessary-or-explicit" if question.candidates else "explicit",
         "--no-python-downloads", "--no-header", "--quiet",
     ]  # fmt: skip
     if question.wheels_only:

@@ -1,0 +1,143 @@
+"""Say what holds a package back: which requirement excludes its newest release that fits the target."""
+
+import email
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.sdists import open_index
+
+TORCH: Final = "torch"  # what it holds back fits it, and is not said
+
+Requires = Callable[[Artifact], tuple[Requirement, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The packages that were chosen, and what decided."""
+
+    python: str
+    packages: Mapping[str, Artifact]
+    parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
+    recipe: tuple[Requirement, ...]  # the user's own
+    fixed: tuple[Requirement, ...]  # torch's undeclared bounds, and what a CUDA toolkit needs
+    requires: Requires
+
+    def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
+        """Yield each requirement on a package, with who has it."""
+        for who, given in (("the recipe", self.recipe), (TORCH, self.fixed)):
+            yield from ((who, one) for one in given if self._is_about(one, name))
+        for parent in self.parents.get(name, ()):
+            for one in self.requires(self.packages[parent]):
+                if self._is_about(one, name):
+                    yield parent, one
+
+    def _is_about(self, requirement: Requirement, name: str) -> bool:
+        return canonicalize_name(requirement.name) == name and self.applies(requirement)
+
+    def applies(self, requirement: Requirement) -> bool:
+        target = {
+            "python_version": self.python, "python_full_version": f"{self.python}.0", "sys_platform": "linux",
+            "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix", "extra": "",
+        }  # fmt: skip
+        return requirement.marker is None or requirement.marker.evaluate(target)
+
+    def needed_by_torch(self) -> set[str]:
+        """Return torch and all that it requires, and those require."""
+        needed = {TORCH}
+        while more := {name for name, parents in self.parents.items() if needed & set(parents)} - needed:
+            needed |= more
+        return needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A requirement that excludes a release: one on it, or with `is_own` one that it has itself."""
+
+    who: str  # has the requirement; with `is_own`, the package whose version does not meet it
+    text: str
+    is_own: bool = False
+
+
+def held_back(choice: Choice, newest: Mapping[str, Artifact]) -> Iterator[str]:
+    """Yield a line for each package that is older than its newest release, unless that one does not fit torch."""
+    older = {
+        name: newest[name]
+        for name, one in sorted(choice.packages.items())
+        if name in newest and Version(newest[name].version) > Version(one.version)
+    }
+    reasons = {name: tuple(_reasons(choice, one)) for name, one in older.items()}
+    needed, fitting = choice.needed_by_torch(), {TORCH}
+    others = {
+        name: [one for one in found if one.is_own or one.who not in needed] for name, found in reasons.items()
+    }
+    while (
+        more := {
+            name
+            for name, found in others.items()
+            if reasons[name] and all(one.is_own and one.who in fitting for one in found)
+        }
+        - fitting
+    ):
+        fitting |= more
+    for name, one in older.items():
+        if name not in fitting:
+            why = next((one.text for one in others[name]), "nothing newer fits all requirements")
+            yield f"{name} is {choice.packages[name].version}, not {one.version}: {why}"
+
+
+def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
+    """Yield what excludes this release."""
+    excluding = [
+        (who, one)
+        for who, one in choice.on(newest.name)
+        if not one.specifier.contains(newest.version, prereleases=True)
+    ]
+    yield from (Reason(who=who, text=f"{who} requires `{_plain(one)}`") for who, one in excluding)
+    if excluding:
+        return
+    for one in choice.requires(newest):
+        other = choice.packages.get(canonicalize_name(one.name))
+        if other and choice.applies(one) and not one.specifier.contains(other.version, prereleases=True):
+            text = f"{newest.version} requires `{_plain(one)}`, and {other.name} is {other.version}"
+            yield Reason(who=other.name, text=text, is_own=True)
+
+
+def _plain(requirement: Requirement) -> str:
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
+    """Return whether pip would take a pre-release: one is asked for, or no release among `there` meets what is required."""
+    required = [one.specifier for _, one in choice.on(name)]
+    if any(one.prereleases for one in required):
+        return True
+    finals = (version for version in there if not version.is_prerelease)
+    return not any(all(one.contains(version) for one in required) for version in finals)
+
+
+def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
+    """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
+    stored = context.store.artifact(package.sha256)
+    with zipfile.ZipFile(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
+        (name,) = [
+            one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
+        ]
+        texts = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist", [])
+    return tuple(parse_all(texts))
+
+
+def parse_all(texts: Sequence[str]) -> Iterator[Requirement]:
+    """Yield the requirements. Those of old packages that no standard knows are left out."""
+    for text in texts:
+        try:
+            yield Requirement(text)
+        except InvalidRequirement:
+            continue
