@@ -1,9 +1,11 @@
 """`init`: write a first recipe, from questions or from the files of a project."""
 
 import functools
+import re
 import shlex
 import shutil
 import sys
+import tempfile
 import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +26,11 @@ from envbuilder.compat.init.readers.project import read_age
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve.git import check_out, find_commit
+from envbuilder.recipe.requirement_file import parse_place
 
 
 class NewRecipe(Answer):
@@ -60,12 +64,12 @@ def init(
     session: Session,
     new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")],
     *,
-    files: Annotated[
-        list[Path] | None,
+    projects: Annotated[
+        list[str] | None,
         typer.Option(
             "--from",
             metavar="PROJECT",
-            help="a folder, requirements.txt, environment.yml, pyproject.toml, setup.py, a Dockerfile or a definition file; may be repeated",
+            help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, a Dockerfile or a definition file; may be repeated",
         ),
     ] = None,
     from_machine: Annotated[
@@ -89,9 +93,12 @@ def init(
     runner = ProcessRunner(session.environment)
     if from_machine:
         read_machine(session.environment, runner, gathered)
-    for file in files or ():
-        read_source(file, gathered)
-        read_age(file, runner, gathered)
+    for source in projects or ():
+        if re.match(r"git\+|\w+://", source):
+            _read_repository(source, runner, gathered)
+        else:
+            read_source(Path(source), gathered)
+            read_age(Path(source), runner, gathered)
     if gpus:
         take_gpus(gpus, tables, gathered)
     for key, given in (("pytorch", pytorch), ("python", python)):
@@ -99,12 +106,12 @@ def init(
             take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
     if sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json:
         ask_missing(gathered, tables, _ask, _report)
-    elif missing := _missing(gathered, has_source=bool(files or from_machine)):
+    elif missing := _missing(gathered, has_source=bool(projects or from_machine)):
         raise UsageError(
             f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
             hint=" ".join((shlex.join(("envbuilder", *session.typed)), *missing)),
         )
-    sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
+    sources = (*(["this machine"] if from_machine else []), *(projects or ()))
     written = make(new, recipes, gathered, sources)
     session.text, session.findings, reached = written.text(), written.findings, "checked"
     if goes_on:
@@ -138,6 +145,18 @@ def _go_on(path: Path, session: Session, recipes: Path, output: Path) -> str:
         lines.append(f"{path}: {name}")
     session.text = "\n".join(lines)
     return reached
+
+
+def _read_repository(text: str, runner: Runner, requests: Requests) -> None:
+    """Read the files of a git repository, and request its extensions by its commit."""
+    found = parse_place(text if text.startswith("git+") else f"git+{text}")
+    commit = find_commit(found.git, found.revision or "HEAD", runner)
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch).resolve() / found.name
+        check_out(found.git, commit, tree, runner)
+        read_source(tree / found.path, requests)
+        read_age(tree / found.path, runner, requests)
+        requests.move(tree, found.git, commit)
 
 
 def _report(words: str) -> None:

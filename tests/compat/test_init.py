@@ -232,27 +232,54 @@ def test_a_torch_without_a_version_is_as_old_as_the_project(
     assert "".join(messages).startswith(said)
 
 
-@pytest.mark.programs
-def test_git_knows_when_a_project_last_changed(tmp_path: Path):
-    runner = ProcessRunner(os.environ)
-    env = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_COMMITTER_DATE": "2021-06-07T12:00:00Z"}
+def commit(folder: Path, *options: str) -> str:
+    """Commit what a folder holds, as of a day of 2021."""
+    env = (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_COMMITTER_DATE", "2021-06-07T12:00:00Z"))
+    who = ("-c", "user.name=x", "-c", "user.email=x")
     for words in (
         ("init", "--quiet"),
-        ("-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"),
+        ("add", "."),
+        (*who, "commit", "-q", "-m", "x", *options),
+        ("rev-parse", "HEAD"),
     ):
-        runner.run(
-            Command(
-                argv=("git", "-C", str(tmp_path), *words), why="make a repository", env=tuple(env.items())
-            )
-        )
+        command = Command(argv=("git", "-C", str(folder), *words), why="make a repository", env=env)
+        found = ProcessRunner(os.environ).run(command)
+    return found.strip()
+
+
+@pytest.mark.programs
+def test_git_knows_when_a_project_last_changed(tmp_path: Path):
     requests = Requests()
-    read_age(tmp_path, runner, requests)
+    commit(tmp_path, "--allow-empty")
+    read_age(tmp_path, ProcessRunner(os.environ), requests)
     assert requests.day is None  # nothing changed in the folder itself
     (tmp_path / "a.py").touch()
-    for words in (("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "-m", "x")):
-        runner.run(Command(argv=("git", "-C", str(tmp_path), *words), why="fill it", env=tuple(env.items())))
-    read_age(tmp_path, runner, requests)
+    commit(tmp_path)
+    read_age(tmp_path, ProcessRunner(os.environ), requests)
     assert requests.day == date(2021, 6, 7)
+
+
+@pytest.mark.programs
+def test_a_repository_is_read_at_its_commit(project: Path, capsys):
+    theirs = project / "theirs"
+    (theirs / "ops/csrc").mkdir(parents=True)
+    (theirs / "requirements.txt").write_text("tqdm\n-f https://x.example.org\n")
+    (theirs / "ops/setup.py").write_text(
+        "from setuptools import setup\nfrom torch.utils.cpp_extension import CUDAExtension as E\nsetup(name='ops', ext_modules=[E('ops', [])])\n"
+    )
+    (theirs / "net.py").write_text("from torch.utils.cpp_extension import load\nload('x', [])\n")
+    (theirs / "csrc").mkdir()
+    digits, url = commit(theirs), theirs.as_uri()
+    code, out, err = call(capsys, "init", "mine", "--from", url, "--gpu", "A100")
+    assert (code, out.splitlines()[0]) == (0, "recipes/mine.yaml")
+    recipe = load(project / "recipes/mine.yaml")
+    assert [(one.name, one.git, one.commit, one.path, one.capture) for one in recipe.extensions] == [
+        ("ops", url, digits, "ops", ()),
+        ("net", url, digits, "", ("import net",)),
+    ]
+    assert f"{url}/requirements.txt:2: left out" in err
+    assert "last changed on 2021-06-07" in err
+    assert "/tmp" not in err.replace(str(project), "")
 
 
 def test_a_python_that_no_suite_has_is_taken_as_a_standalone_build(tmp_path: Path):

@@ -137,6 +137,34 @@ class Requests:
             )
         self.extensions[name] = replace(found, name=name)
 
+    def move(self, tree: Path, url: str, commit: str) -> None:
+        """Take what was found in a commit that was checked out for reading: its extensions by the commit, its places by the address."""
+        for name, one in tuple(self.extensions.items()):
+            if one.sources and Path(one.sources[0]).is_relative_to(tree):
+                del self.extensions[name]
+                hint = "clone the repository and give its folder, so that the recipe can name them"
+                self.leave(
+                    url,
+                    f"{name}: {len(one.sources)} sources",
+                    "sources of a repository have no build of their own",
+                    hint=hint,
+                )
+            elif one.path and Path(one.path).is_relative_to(tree):
+                path = Path(one.path).relative_to(tree).as_posix()
+                self.extensions[name] = replace(one, path="" if path == "." else path, git=url, commit=commit)
+
+        def place(where: str) -> str:
+            return where.replace(str(tree), url)
+
+        self.pins = {key: replace(one, where=place(one.where)) for key, one in self.pins.items()}
+        self.packages = {key: replace(one, where=place(one.where)) for key, one in self.packages.items()}
+        self.apt = {name: place(where) for name, where in self.apt.items()}
+        self.image = (self.image[0], place(self.image[1]))
+        self.left = [
+            replace(one, where=place(one.where), message=place(one.message), hint=place(one.hint))
+            for one in self.left
+        ]
+
     def debian(self, name: str, where: str) -> None:
         if re.fullmatch(SHAPES["apt"].pattern, name):
             self.apt.setdefault(name, where)

@@ -29,24 +29,7 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
     """Fetch a commit and put its tree into the store. Raises CommandError if git fails, ToolError without git."""
     with store.workspace() as work:
         tree = work / "tree"
-        tree.mkdir()
-
-        def git(*words: str, why: str) -> None:
-            runner.run(
-                Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
-            )
-
-        git("init", "--quiet", why="make an empty repository")
-        why = f"fetch the commit {commit} of `{url}`"
-        try:
-            git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
-        except CommandError:  # some servers do not send a single commit: fetch everything
-            git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
-        git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
-        if (tree / ".gitmodules").exists():
-            git("remote", "add", "origin", url, why="name the repository")  # relative URLs need it
-            why = f"fetch the submodules of `{url}`"
-            git("submodule", "--quiet", "update", "--init", "--recursive", why=why)
+        check_out(url, commit, tree, runner)
         archive = work / "tree.tar"
         _write_tar(tree, archive)
         digest, size = sha256_file(archive), archive.stat().st_size
@@ -55,6 +38,28 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
     return Artifact(
         kind="git", name=name, version=commit, sha256=digest, size=size, source="git", path=f"{commit}.tar"
     )
+
+
+def check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
+    """Make a folder with the files of a commit and of its submodules. Raises CommandError if git fails, ToolError without git."""
+    tree.mkdir()
+
+    def git(*words: str, why: str) -> None:
+        runner.run(
+            Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
+        )
+
+    git("init", "--quiet", why="make an empty repository")
+    why = f"fetch the commit {commit} of `{url}`"
+    try:
+        git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
+    except CommandError:  # some servers do not send a single commit: fetch everything
+        git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
+    git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
+    if (tree / ".gitmodules").exists():
+        git("remote", "add", "origin", url, why="name the repository")  # relative URLs need it
+        why = f"fetch the submodules of `{url}`"
+        git("submodule", "--quiet", "update", "--init", "--recursive", why=why)
 
 
 def find_commit(url: str, revision: str, runner: Runner) -> str:
