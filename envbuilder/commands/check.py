@@ -1,5 +1,6 @@
 """`check`: everything in a recipe that cannot work, before anything is downloaded."""
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +8,19 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
+from envbuilder.build.extensions.list import find_twins
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import LockError
+from envbuilder.core.findings import Finding
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.known_base import known_base
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
+from envbuilder.plan.make import make_plan
+from envbuilder.recipe.model import Recipe
 
 
 class CheckedRecipe(Answer):
@@ -48,7 +55,15 @@ def check(
     )
     need_sound(recipe, report)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
-    session.findings = (*report.findings, *lacking)
+    session.findings = (*report.findings, *lacking, *_twins(name, recipe, recipes, store))
     lines = [] if session.findings else [f"{name}: no problems found"]
     lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if build else []
     session.text = "\n".join(lines)
+
+
+def _twins(name: str, recipe: Recipe, recipes: Path, store: Store) -> tuple[Finding, ...]:
+    """Return warnings for extensions of one name. The calls of a capture are known after a build."""
+    if len(recipe.extensions) > 1 and any(one.capture for one in recipe.extensions):
+        with contextlib.suppress(LockError):
+            return tuple(find_twins(make_plan(name, recipes, store)[1], store))
+    return ()

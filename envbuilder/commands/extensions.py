@@ -13,6 +13,7 @@ class ListedExtension(Answer):
     """An extension; one that was not compiled yet has no more than its name, form, key and origin."""
 
     name: str
+    extension: str
     form: str
     key: str
     decided_by: dict[str, str]
@@ -44,6 +45,7 @@ def extensions(session: Session, name: Name, *, recipes: Recipes) -> None:
 def _listed(found: ExtensionStatus, recipe: str) -> ListedExtension:
     head = ListedExtension(
         name=found.name,
+        extension=found.extension.name,
         form=str(found.extension.form),
         key=found.key.digest,
         decided_by=dict(found.key.fields),

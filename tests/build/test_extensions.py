@@ -22,7 +22,7 @@ from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relat
 from envbuilder.build.extensions.check_targets import check_call, check_project
 from envbuilder.build.extensions.compiler_errors import explain_failure
 from envbuilder.build.extensions.install import install_extensions
-from envbuilder.build.extensions.list import cells, find_extensions, origin
+from envbuilder.build.extensions.list import cells, find_extensions, find_twins, origin
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.recipe_tests import Import, explain_import, list_imports
@@ -621,6 +621,58 @@ def test_every_failure_is_reported_at_the_end(stocked):
             stocked, make_plan(EXTENSION, second), Sandbox(fails=("fused", "second"), says="x: error: y")
         ).build()
     assert [finding.code for finding in caught.value.findings] == ["EB629", "EB629"]
+
+
+def test_a_failure_is_told_when_it_happens_and_what_compiles_meanwhile_is_kept(stocked):
+    first, second = (make_extension(name=name, sources=("csrc/fused.cu",)) for name in ("fused", "second"))
+    told = threading.Event()
+
+    class Console(Listening):
+        def say(self, text: str) -> None:
+            super().say(text)
+            if "failed" in text:
+                told.set()
+
+    class Slow(Sandbox):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            if "second" in command.why:
+                assert told.wait(60), "it ends only after the failure of the first was said"
+            return super().run(command, on_line=on_line)
+
+    plan, console = make_plan(first, second), Console()
+    runner = Slow(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
+    job = dataclasses.replace(make_job(stocked, plan, runner), console=console)
+    with pytest.raises(BuildError, match="`fused` does not compile"):
+        ExtensionBuilder(job, lambda: ROOT).build()
+    (line,) = [line for line in console.said if "failed" in line]
+    assert line.startswith("  fused failed: the extension `fused` does not compile")
+    assert "csrc/fused.cu(3): error" in line
+    assert [one.compiled is not None for one in find_extensions(plan, stocked)] == [False, True]
+
+
+def test_extensions_of_one_name_are_told_apart_and_said(stocked):
+    runner, console = Sandbox(targets=()), Listening()
+    files = {"ops": "scale.cpp", "twin": "scale.h"}
+    other = dataclasses.replace(CAPTURE, name="twin", capture=("import ops as twin",))
+
+    class Two(Sandbox):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            name = next((one for one in files if f"`{one}`" in command.why), "ops")
+            call = Call(function="load", name="scale", sources=(f"/space/src/net/ops/{files[name]}",))
+            self.calls = [dataclasses.asdict(call)]
+            return super().run(command, on_line=on_line)
+
+    runner = Two(targets=(), says="[1/1] c++ -c scale.cpp")
+    plan = make_plan(CAPTURE, other)
+    job = dataclasses.replace(make_job(stocked, plan, runner), console=console)
+    ExtensionBuilder(job, lambda: ROOT).build()
+    compiled = {line.partition(":")[0].strip() for line in console.said if "scale.cpp" in line}
+    assert compiled >= {"ops/scale", "twin/scale"}
+    assert [cells(one, "x")[0] for one in find_extensions(plan, stocked)] == ["ops/scale", "twin/scale"]
+    (twins,) = find_twins(plan, stocked)
+    assert twins.message == "`ops/scale` and `twin/scale` could both answer `import scale`"
+    assert [line for line in console.said if twins.message in line]
+    assert not list(find_twins(make_plan(CAPTURE, EXTENSION), stocked))
 
 
 def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):

@@ -295,8 +295,8 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
     folder, _ = shapes
     kernel = folder / "load_at_import/ops/scale_kernel.cu"
     kernel.write_text(kernel.read_text() + never_compiled())
-    said = [line for line in make(folder / "shapes.yaml").said if line.startswith("scale:")]
-    assert [line.partition(" (")[0] for line in said] == ["scale: scale_kernel.cu"]
+    said = [line for line in make(folder / "shapes.yaml").said if line.startswith("load_at_import/scale:")]
+    assert [line.partition(" (")[0] for line in said] == ["load_at_import/scale: scale_kernel.cu"]
 
 
 def test_a_project_with_its_own_architectures_is_compiled_for_the_recipes(shapes: tuple[Path, Made]):

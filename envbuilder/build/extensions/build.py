@@ -29,7 +29,7 @@ from envbuilder.build.extensions.check_targets import (
     targets_of,
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
-from envbuilder.build.extensions.list import find_extensions, known_calls
+from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -122,7 +122,10 @@ class ExtensionBuilder:
 
     def build(self) -> tuple[cache.CachedExtension, ...]:
         """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
-        return _run_all(self._job.plan.extensions, self._build_one)
+        built = _run_all(self._job.plan.extensions, self._build_one)
+        for twins in find_twins(self._job.plan, self._job.store):
+            self._job.console.say(f"  warning: {twins}; {twins.hint}")
+        return built
 
     def _build_one(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
         if extension.form is Form.PROJECT:
@@ -134,7 +137,7 @@ class ExtensionBuilder:
         self, extension: LockedExtension, call: cache.Call, calls: cache.Calls
     ) -> cache.CachedExtension:
         """Compile one call of `load()` or `load_inline()`."""
-        plan, store = self._job.plan, self._job.store
+        plan, store, shown = self._job.plan, self._job.store, label(extension, call.name)
         key = cache.call_key(plan, extension, call, calls)
 
         def work(run: _Compile) -> cache.Compiled:
@@ -143,16 +146,16 @@ class ExtensionBuilder:
                 (run.build_dir / folder).mkdir(exist_ok=True)
             self._run(
                 programs.compile_program(plan, extension, call, jobs=run.jobs),
-                call.name,
+                shown,
                 run.build_dir,
                 run.root,
             )
             library = run.build_dir / "build" / call.library
             targets = targets_of(library)
             if targets or (call.has_cuda and self._gpus):
-                check_call(call.name, targets, self._gpus)
+                check_call(shown, targets, self._gpus)
             if library.is_symlink():
-                raise BuildError(f"the extension `{call.name}` was built as a link")
+                raise BuildError(f"the extension `{shown}` was built as a link")
             shutil.copyfile(library, run.out / library.name)
             facts, read = cache.read_facts(run.build_dir / programs.FACTS)
             sources = {source: read[source] for source in call.sources}
@@ -165,7 +168,7 @@ class ExtensionBuilder:
 
         wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         build_key = _build_key(cache.surroundings(plan, extension), call.to_json())
-        return self._obtain(call.name, key, extension.form, work, wanted=wanted, build_key=build_key)
+        return self._obtain(shown, key, extension.form, work, wanted=wanted, build_key=build_key)
 
     def _build_project(self, extension: LockedExtension) -> cache.CachedExtension:
         """Build a project with a setup.py or pyproject.toml."""
@@ -207,6 +210,7 @@ class ExtensionBuilder:
                 return known
             root = self._root()
             with (
+                self._told(extension.name),
                 self._slots.take(1),
                 self._job.console.step(f"capture `{extension.name}`") as shown,
                 store.renewed(store.extension(key)) as out,
@@ -239,6 +243,7 @@ class ExtensionBuilder:
             else:
                 root = self._root()
                 with (
+                    self._told(name),
                     self._slots.take(wanted) as jobs,
                     store.lock(f"space-{build_key}"),
                     console.step(f"compile `{name}`"),
@@ -252,6 +257,15 @@ class ExtensionBuilder:
                 f"  {name}: warning: it also holds code for {', '.join(extra)}, which is for no GPU of the recipe"
             )
         return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
+
+    @contextlib.contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Say at once why the extension fails in the block: others may compile for a long time yet."""
+        try:
+            yield
+        except BuildError as error:
+            self._job.console.say(f"  {name} failed: {error.message}")
+            raise
 
     def _run(
         self, program: programs.Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""

@@ -89,5 +89,7 @@ def merge_failures(failures: Sequence[BuildError]) -> BuildError:
         return failures[0]
     findings: list[Finding] = []
     for one in failures:
-        findings += one.findings or [Finding(code=one.code, message=one.message, hint=one.hint)]
-    return BuildError(f"{len(failures)} extensions do not compile", findings=tuple(findings))
+        hint = one.hint or "the log of the build has every line of it"
+        findings += one.findings or [Finding(code=one.code, message=one.message, hint=hint)]
+    message = f"{len(findings)} extensions do not compile; what was compiled is kept for the next build"
+    return BuildError(message, findings=tuple(findings))

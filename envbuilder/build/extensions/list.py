@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.build.extensions import cache
+from envbuilder.build.extensions.check_targets import ExtensionCode
 from envbuilder.core.cache import Store
+from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
@@ -43,11 +45,33 @@ def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> cache.C
     return cache.recipe_calls(extension) if extension.form is Form.LOAD else None
 
 
+def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
+    """Yield a warning for each name that several captured or written calls have, as far as captures are known."""
+    names: dict[str, dict[str, str]] = {}
+    for one in find_extensions(plan, store):
+        if one.extension.form is not Form.PROJECT:
+            names.setdefault(one.name, {})[one.key.digest] = label(one.extension, one.name)
+    for name, twins in names.items():
+        if len(twins) > 1:
+            yield Finding(
+                code=ExtensionCode.TWINS,
+                severity=Severity.WARNING,
+                message=f"{' and '.join(f'`{one}`' for one in twins.values())} could both answer `import {name}`",
+                hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
+            )
+
+
+def label(extension: LockedExtension, name: str) -> str:
+    """Return the name to show. Several projects may call `load()` with one name, so a captured call has its extension's too."""
+    is_call = extension.form is Form.CAPTURE and name != extension.name
+    return f"{extension.name}/{name}" if is_call else name
+
+
 def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:
     """Return the row of an extension in the recipe's table, below `HEAD`."""
     compiled = found.compiled
     return (
-        found.name,
+        label(found.extension, found.name),
         found.key.digest[:16],
         str(found.extension.form),
         " ".join(compiled.targets if compiled else ()) or "-",
