@@ -41,6 +41,8 @@ _ABOVE: Final = {
     b"--- Logging error ---": "aside",
 }
 _WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
+# What a program itself calls information, as engines of containers do, is no failure.
+_INFO: Final = re.compile(rb"\blevel(?:=|\":\s?\")(?:info|debug|trace)\b")
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
 _NEAR: Final = 20  # lines from what stands above a traceback to its head, in a log of several processes
 _PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
@@ -221,12 +223,12 @@ class Scanner:
             self._ranks.add_reader(int(world[1]) if world[1] else None)
         self._ranks.add_reader(rank)
         place = self._place(number, line, rank)
-        known = False
+        known, is_info = False, _INFO.search(line) is not None
         for failure, mark, groups in self._search.failures(line):
             known = True
             if self._pasted is not None:
                 self._known.add((number, failure.code))
-            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint)
+            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint or is_info)
         if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
             begun = self._tracebacks.pop(rank)
             above_at, link = self._links.pop(rank, (begun, Link.NONE))
@@ -242,7 +244,7 @@ class Scanner:
                     place=self._place(number, line, rank_of(line)),
                     failure=failure,
                     groups=groups,
-                    is_hint=mark.is_hint,
+                    is_hint=mark.is_hint or _INFO.search(line) is not None,
                 )
 
     def _place(self, number: int, line: bytes, rank: int | None) -> Place:
