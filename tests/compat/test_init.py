@@ -214,8 +214,9 @@ def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "day", "torch", "said"),
     [
-        ("tqdm", date(2023, 3, 20), "2.0.0", "torch 2.0.0 is the newest that fits the other pins and the project, which last changed on"),
+        ("tqdm", date(2023, 3, 20), "2.0.0", "torch 2.0.0 is the newest that fits the other pins: no file names its version, and the project last changed on 2023"),
         ("torch>=1.8", date(2022, 12, 31), "1.13.1", "torch 1.13.1 is the newest"),
+        ("tqdm", date(2019, 1, 1), "1.11.0", "torch 1.11.0 is the oldest that fits the other pins"),
         ("torch==2.6.0", date(2022, 12, 31), "2.6.0", ""),
         ("torchvision==0.15.2", date(2026, 1, 1), "2.0.1", "torch 2.0.1 is the one that `torchvision==0.15.2` belongs to"),
     ],

@@ -76,7 +76,10 @@ def _candidates(
 ) -> Iterator[tuple[Rank, Rank, Recipe]]:
     """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
     asked = requests.pins
-    day = requests.day.isoformat() if requests.day else ""
+    day = requests.day.isoformat() if requests.day else "9999"
+    days = [row.released for row in tables.torches.rows]
+    # Releases since the project last changed, which it did not know.
+    later = {row.version: sum(day < one <= row.released for one in days) for row in tables.torches.rows}
     pairs = [
         (base, gcc, python)
         for base in tables.distributions.rows
@@ -96,7 +99,7 @@ def _candidates(
             _far(asked.get("python"), python),
             _far(asked.get("cuda"), cuda) if cuda else (),
             _far(asked.get("gcc"), gcc),
-            (1,) if day and torch.released > day else (),  # the project never knew it
+            (later[torch.version],),
         )
         taste = (
             _down(torch.version),
@@ -160,10 +163,12 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         )
     named = requests.pins.get("pytorch")
     if (requests.packages or requests.extensions or named) and not (named and named.is_exact):
-        until = f" and the project, which last changed on {requests.day}" if requests.day else ""
+        row, day = tables.torches.by_name[recipe.pytorch], requests.day
+        order = "oldest" if day and row.released > str(day) else "newest"
+        changed = f", and the project last changed on {day}" if day else ""
         requests.note(
             named.where if named else "",
-            f"torch {recipe.pytorch} is the newest that fits the other pins{until}: no file names its version",
+            f"torch {recipe.pytorch} is the {order} that fits the other pins: no file names its version{changed}",
             hint="`--pytorch` names another one",
         )
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
