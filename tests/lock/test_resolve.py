@@ -714,7 +714,7 @@ def test_what_the_sources_do_not_have_is_said(
 @pytest.mark.parametrize(
     ("packages", "name"), [((), "torch 2.13.0"), (("torchvision==0.28.0",), "torchvision 0.28.0")]
 )
-def test_a_torch_without_a_wheel_for_this_python_is_answered_with_the_pythons_that_have_one(
+def test_a_torch_without_a_wheel_is_answered_with_the_pythons_that_have_one(
     tmp_path: Path, world: Sources, packages: tuple[str, ...], name: str
 ) -> None:
     sources, _ = with_python(world, tmp_path, "3.10")
@@ -797,7 +797,7 @@ def test_a_build_whose_only_index_does_not_answer_is_named(tmp_path: Path, world
     assert "ENVBUILDER_PYTORCH_INDEX" in caught.value.hint
 
 
-def test_apt_waits_briefly_unless_the_machine_says_otherwise_and_silent_sources_are_known(
+def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(
     tmp_path: Path,
 ) -> None:
     one, two = (
