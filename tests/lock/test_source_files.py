@@ -12,7 +12,7 @@ import pytest
 from envbuilder.commands.add import recipe_text
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError, FetchError, LockError, UsageError
+from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
@@ -168,9 +168,34 @@ def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repos
 
 
 @runs_programs
-def test_a_commit_that_is_not_there_is_told_with_its_name(repository, tmp_path):
-    with pytest.raises(CommandError, match="0" * 40):
-        export((repository[0], "0" * 40), tmp_path / "cache")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("commit", "the repository `URL` has no commit 0000000000000000000000000000000000000000: fatal: "),
+        ("repository", "the repository `URLx` cannot be read: fatal: "),
+        ("submodule", "the submodules of `URL` at COMMIT cannot be fetched: fatal: "),
+    ],
+)
+def test_a_source_that_git_cannot_fetch_is_named_with_its_place_in_the_recipe(
+    repository, tmp_path, change, message
+):
+    url, commit = repository
+    given = {
+        "git": f"{url}x" if change == "repository" else url,
+        "commit": "0" * 40 if change == "commit" else commit,
+    }
+    if change == "submodule":
+        (tmp_path / "glm").rename(tmp_path / "moved")
+    recipe = make_recipe(tmp_path, Extension(name="p", **given))
+    recipe = dataclasses.replace(recipe, places=(("$.extensions[0]", "a.yaml:7:5"),))
+    with pytest.raises(FetchError) as caught:
+        lock_extensions(recipe, make_means(tmp_path, runner=ProcessRunner(os.environ)), old=None)
+    (finding,) = caught.value.findings
+    start = message.replace("URL", url).replace("COMMIT", commit)
+    assert (caught.value.exit_code, finding.where) == (5, "a.yaml:7:5")
+    assert finding.message.startswith(f"the sources of the extension `p`: {start}")
+    assert "git ls-remote" in finding.hint
+    assert "-C" not in finding.hint, "the folder is gone"
 
 
 @runs_programs
@@ -187,7 +212,9 @@ def test_a_repository_that_never_answers_is_named_and_given_up(tmp_path, monkeyp
     means = dataclasses.replace(make_means(tmp_path, runner=ProcessRunner(os.environ)), waiting=waiting)
     with silent_server() as (place, _):
         extension = Extension(name="p", git=f"http://{place}/p", commit="a" * 40)
-        with pytest.raises(CommandError, match=f"(?s)could not fetch `http://{place}/p`.*too slow"):
+        with pytest.raises(
+            FetchError, match=f"`p`: the repository `http://{place}/p` cannot be read: .*too slow"
+        ):
             lock_extensions(make_recipe(tmp_path, extension), means, old=None)
     assert told == [f"http://{place}/p"]
 

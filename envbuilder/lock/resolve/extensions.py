@@ -1,9 +1,12 @@
 """Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import fields
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, LockError
+from envbuilder.core.findings import Finding
 from envbuilder.core.http.reachable import silent
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
@@ -23,14 +26,29 @@ def lock_extensions(
     """
     known = {one.name: one for one in old.extensions} if old else {}
     files = own_files(recipe)
-    return tuple(
-        LockedExtension(
-            **{key.name: getattr(one, key.name) for key in fields(one) if key.name != "is_imported"},
-            files=files[one.name],
-            archive=_archive(one, known.get(one.name), context),
+    locked: list[LockedExtension] = []
+    for one in recipe.extensions:
+        given = {key.name: getattr(one, key.name) for key in fields(one) if key.name != "is_imported"}
+        with _naming(recipe, one.name):
+            archive = _archive(one, known.get(one.name), context)
+        locked.append(LockedExtension(**given, files=files[one.name], archive=archive))
+    return tuple(locked)
+
+
+@contextlib.contextmanager
+def _naming(recipe: Recipe, name: str) -> Iterator[None]:
+    """Add the extension and its place in the recipe to a FetchError of the block."""
+    try:
+        yield
+    except FetchError as error:
+        places = (
+            recipe.place(f"$.extensions[{at}]")
+            for at, one in enumerate(recipe.extensions)
+            if one.name == name
         )
-        for one in recipe.extensions
-    )
+        message = f"the sources of the extension `{name}`: {error.message}"
+        finding = Finding(code=error.code, where=next(places, ""), message=message, hint=error.hint)
+        raise FetchError(message, hint=error.hint, findings=(finding,)) from error
 
 
 def store_sources(
@@ -42,7 +60,8 @@ def store_sources(
             context.store.add_artifact(file.sha256, recipe.path.parent / file.path)
         archive = extension.archive
         if archive and archive.kind == "git" and not context.store.artifact(archive.sha256).exists():
-            _store_commit(extension, archive, context, offline=offline)
+            with _naming(recipe, extension.name):
+                _store_commit(extension, archive, context, offline=offline)
 
 
 def _store_commit(

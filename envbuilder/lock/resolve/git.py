@@ -3,13 +3,15 @@
 `git archive` leaves submodules out and its bytes have changed between releases of git, so the tar is written here.
 """
 
+import contextlib
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.core.cache import Store, sha256_file
-from envbuilder.core.errors import CommandError, UsageError
+from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
@@ -25,8 +27,11 @@ _PATIENCE: Final = (
 )  # bytes a second, seconds
 
 
+_ACCESS: Final = "`git ls-remote {url}` must answer without a question; for a private repository, give git a credential helper or an SSH agent"
+
+
 def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
-    """Fetch a commit and put its tree into the store. Raises CommandError if git fails, ToolError without git."""
+    """Fetch a commit and put its tree into the store. Raises FetchError if git cannot, ToolError without git."""
     with store.workspace() as work:
         tree = work / "tree"
         check_out(url, commit, tree, runner)
@@ -41,7 +46,7 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
 
 
 def check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
-    """Make a folder with the files of a commit and of its submodules. Raises CommandError if git fails, ToolError without git."""
+    """Make a folder with the files of a commit and of its submodules. Raises FetchError if git cannot, ToolError without git."""
     tree.mkdir()
 
     def git(*words: str, why: str) -> None:
@@ -54,25 +59,45 @@ def check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
     try:
         git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
     except CommandError:  # some servers do not send a single commit: fetch everything
-        git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
-    git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
+        with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)):
+            git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
+    hint = f"`git ls-remote {url}` lists its branches and tags with their commits"
+    with _explained(f"the repository `{url}` has no commit {commit}", hint):
+        git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
     if (tree / ".gitmodules").exists():
         git("remote", "add", "origin", url, why="name the repository")  # relative URLs need it
-        why = f"fetch the submodules of `{url}`"
-        git("submodule", "--quiet", "update", "--init", "--recursive", why=why)
+        hint = f"`.gitmodules` of that commit names their addresses: {_ACCESS.format(url='ADDRESS')}"
+        with _explained(f"the submodules of `{url}` at {commit} cannot be fetched", hint):
+            why = f"fetch the submodules of `{url}`"
+            git("submodule", "--quiet", "update", "--init", "--recursive", why=why)
+
+
+@contextlib.contextmanager
+def _explained(message: str, hint: str) -> Iterator[None]:
+    """Raise a failure of git in the block as a FetchError, with git's own words and without its command.
+
+    The command names a temporary folder.
+    """
+    try:
+        yield
+    except CommandError as error:
+        lines = (line.strip() for line in error.message.splitlines()[1:])
+        said = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
+        raise FetchError(f"{message}: {said}" if said else message, hint=hint) from error
 
 
 def find_commit(url: str, revision: str, runner: Runner) -> str:
     """Return the commit of a branch, a tag or `HEAD`; a whole commit as it is. Raises UsageError if there is none."""
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
-    listed = runner.run(
-        Command(
-            argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
-            why=f"find the commit of `{revision}` in `{url}`",
-            env=(*_QUIET, *_PATIENCE),
-        )
-    ).split()
+    with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)):
+        listed = runner.run(
+            Command(
+                argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
+                why=f"find the commit of `{revision}` in `{url}`",
+                env=(*_QUIET, *_PATIENCE),
+            )
+        ).split()
     if not listed:
         raise UsageError(
             f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {url}` lists them"
