@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -114,21 +115,38 @@ def clean(bench: Bench) -> Iterator[tuple[Path, tuple[object, ...]]]:
             attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
 
 
-def test_builds_and_failures_leave_one_image(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
+@pytest.mark.parametrize(("builds", "failures"), [(3, 1), pytest.param(10, 5, marks=pytest.mark.release)])
+def test_builds_and_failures_leave_one_image(
+    bench: Bench, clean: tuple[Path, tuple[object, ...]], builds: int, failures: int
+):
     recipe, command = clean
-    for number in range(3):
-        edit(recipe, f"build{number}", f"build{number + 1}")
+    for _ in range(builds):
+        _edit_which(recipe)
         run(*command, env=used_by(bench))
         assert images("clean") == ["latest"]
-    edit(recipe, 'build3}\ntests: ["true"]', 'build4}\ntests: ["ls /no-such-file"]')
-    assert attempt(*command, env=used_by(bench)).returncode == 6
-    assert images("clean") == ["latest"]
+    edit(recipe, 'tests: ["true"]', 'tests: ["ls /no-such-file"]')
+    for _ in range(failures):
+        _edit_which(recipe)
+        assert attempt(*command, env=used_by(bench)).returncode == 6
+        assert images("clean") == ["latest"]
     edit(recipe, '["ls /no-such-file"]', '["true"]')
+
+
+def _edit_which(recipe: Path) -> None:
+    """Make the next build another one."""
+    (number,) = re.findall(r"build(\d+)", recipe.read_text())
+    edit(recipe, f"build{number}}}", f"build{int(number) + 1}}}")
 
 
 @pytest.mark.parametrize(
     ("number", "seconds"),
-    [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.3), (signal.SIGINT, 1.0), (signal.SIGTERM, 1.5)],
+    [
+        (signal.SIGINT, 0.0),
+        (signal.SIGTERM, 0.3),
+        (signal.SIGINT, 1.0),
+        (signal.SIGTERM, 1.5),
+        pytest.param(signal.SIGINT, 0.6, marks=pytest.mark.release),
+    ],
 )
 def test_an_interrupted_build_leaves_no_image(
     bench: Bench, clean: tuple[Path, tuple[object, ...]], number: signal.Signals, seconds: float
