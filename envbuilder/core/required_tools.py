@@ -27,13 +27,8 @@ class Tool:
     version: tuple[str, ...] = ("--version",)
 
 
-MMDEBSTRAP: Final = Tool(
-    name="mmdebstrap", why="install the distribution's packages", package="mmdebstrap", floor=(1, 3)
-)
-APT_FTPARCHIVE: Final = Tool(name="apt-ftparchive", why="index the locked packages", package="apt-utils")
-DPKG_DEB: Final = Tool(name="dpkg-deb", why="read .deb packages", package="dpkg")
 BWRAP: Final = Tool(name="bwrap", why="build in a sandbox", package="bubblewrap", floor=(0, 4))
-BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP)
+BUILD_TOOLS: Final = (BWRAP,)
 
 
 def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:

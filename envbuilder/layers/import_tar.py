@@ -45,29 +45,43 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Mem
         path = member.entry.path
         if path in named:
             mistakes.append(f"`{path}` is there twice")
-        elif not _is_dropped(path, (*DROPPED, *drop)):
+        elif not is_dropped(path, (*DROPPED, *drop)):
             named[path] = member
         everything[path] = member
-    parts = {"": Member(entry=Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch))}
+    parts: dict[str, Member] = {}
     holders: dict[int, str] = {}  # the offset of a content, and the first path with it
     for path in sorted(named, key=to_bytes):
         try:
             source = _content_of(named[path], everything)
-            entry = _clean(path, source.entry, epoch)
+            entry = clean(path, source.entry, epoch)
         except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
             continue
         first = holders.setdefault(source.offset, path) if entry.kind is Kind.FILE else path
         parts[path] = Member(entry=entry, offset=source.offset, hard="" if first == path else first)
+    return finish(parts, mistakes, tar, epoch)
+
+
+def finish(
+    parts: Mapping[str, Member], mistakes: Sequence[str], source: Path, epoch: int
+) -> tuple[Member, ...]:
+    """Return the parts of a layer, sorted, with the root folder and the emptied files. Raises BuildError with all mistakes."""
+    every = {
+        "": Member(entry=Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)),
+        **parts,
+    }
     for path in EMPTIED if "etc" in parts else ():
         empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
-        parts[path] = Member(entry=empty)
-    folders = {path for path, part in parts.items() if part.entry.kind is Kind.DIRECTORY}
-    lost = (path for path in parts if path and path.rpartition("/")[0] not in folders)
-    mistakes += [f"`{path}`: its folder is not there" for path in lost]
-    if mistakes:
-        raise BuildError(f"`{tar.name}` cannot become a layer:\n" + some_lines(mistakes))
-    return tuple(sorted(parts.values(), key=lambda part: path_order(part.entry)))
+        every[path] = Member(entry=empty)
+    folders = {path for path, part in every.items() if part.entry.kind is Kind.DIRECTORY}
+    lost = (
+        f"`{path}`: its folder is not there"
+        for path in every
+        if path and path.rpartition("/")[0] not in folders
+    )
+    if wrong := [*mistakes, *lost]:
+        raise BuildError(f"`{source.name}` cannot become a layer:\n" + some_lines(wrong))
+    return tuple(sorted(every.values(), key=lambda part: path_order(part.entry)))
 
 
 def some_lines(lines: Sequence[str]) -> str:
@@ -111,7 +125,7 @@ def _judge(found: tarfile.TarInfo) -> Member:
     return member
 
 
-def _is_dropped(path: str, drop: Collection[str]) -> bool:
+def is_dropped(path: str, drop: Collection[str]) -> bool:
     parts = path.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
     return path in drop or any(folder in drop or f"{folder}/*" in drop for folder in above)
@@ -127,7 +141,7 @@ def _content_of(member: Member, everything: Mapping[str, Member]) -> Member:
     return member
 
 
-def _clean(path: str, found: Entry, epoch: int) -> Entry:
+def clean(path: str, found: Entry, epoch: int) -> Entry:
     """Return the entry as a layer holds it; raises ValueError when it cannot."""
     if found.kind is Kind.SPECIAL:
         raise ValueError("it is neither a file nor a folder nor a link")

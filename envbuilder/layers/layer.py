@@ -20,6 +20,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.extract import BlobReader, unpack
+from envbuilder.layers.import_root import Owners, index_root, walk
 from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
 from envbuilder.layers.tar import is_normal
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "read_blocks",
-    "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_tar",
+    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "extract", "load_layer", "read_blocks",
+    "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
 
@@ -87,6 +88,34 @@ def write_layer_from_tar(
             elif part.entry.size:
                 stream.seek(part.offset)
                 written[part.entry.path] = writer.add_file(part.entry, stream)
+            else:
+                writer.add(part.entry)
+        return writer.finish()
+
+
+def write_layer_from_root(
+    *,
+    name: str,
+    root: Path,
+    owners: Owners,
+    folder: Path,
+    epoch: int,
+    threads: int,
+    drop: Collection[str] = (),
+) -> Layer:
+    """Make a layer of a root file system in a folder, root folder included, as `write_layer_from_tar` does of a tar.
+
+    A file that `owners` does not name is root's.
+    """
+    parts = index_root(root, owners, epoch=epoch, drop=drop)
+    written: dict[str, Entry] = {}
+    with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
+        for part in parts:
+            if part.hard in written:
+                writer.add_hard_link(part.entry, written[part.hard])
+            elif part.entry.size:
+                with io.FileIO(os.fsencode(root) + b"/" + to_bytes(part.entry.path)) as stream:
+                    written[part.entry.path] = writer.add_file(part.entry, stream)
             else:
                 writer.add(part.entry)
         return writer.finish()
@@ -169,7 +198,7 @@ def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
     """Return the entries of a folder, sorted. Contents are not read yet."""
     entries: list[Entry] = []
     mistakes: list[str] = []
-    for path, status in sorted(_walk(os.fsencode(tree), b"")):
+    for path, status in sorted(walk(os.fsencode(tree))):
         name = from_bytes(path)
         if name in omit:
             if not stat.S_ISDIR(status.st_mode):
@@ -182,15 +211,6 @@ def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
     if mistakes:
         raise BuildError(f"`{tree}` cannot become a layer:\n" + some_lines(mistakes))
     return entries
-
-
-def _walk(root: bytes, below: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    with os.scandir(root + b"/" + below) as found:
-        for item in found:
-            path = below + item.name
-            yield path, item.stat(follow_symlinks=False)
-            if item.is_dir(follow_symlinks=False):
-                yield from _walk(root, path + b"/")
 
 
 def _make_entry(path: str, status: os.stat_result, full: bytes, epoch: int) -> Entry:

@@ -19,7 +19,7 @@ PLAIN_NAMES: Final = {
 DROP: Final = (
     "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
     "var/lib/dpkg/status-old",  # the status before the last package: it shows the order of installation
-    "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+    "etc/apt/sources.list",
 )  # fmt: skip
 # Documentation that nobody reads in a container. Copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import EngineName, Job, tools
 from envbuilder.build.extensions.build import compilers
 from envbuilder.core import console as console_module
-from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
@@ -42,6 +41,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     StartStep,
 )
+from tests.support.debs import write_package
 from tests.support.plans import INTERPRETER_ARCHIVE
 from tests.support.runner import FakeRunner
 
@@ -186,73 +186,51 @@ def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
 # The os layer
 
 
-def bootstrap(**change: object) -> Command:
-    given = {
-        "repository": Path("/work/repository"),
-        "skeleton": Path("/work/skeleton.tar"),
-        "out": Path("/work/os.tar"),
-        "root": True,
-        "epoch": EPOCH,
-    }
-    return debian.bootstrap_command(OS, **(given | change))
+def test_the_packages_are_configured_in_a_namespace(golden):
+    script = debian.configure_script(OS, ("preinst of a",), (Path("/store/left"),))
+    command = debian.configure_command(
+        script, Path("/work/root"), Path("/work/owners.json"), epoch=EPOCH, debs=(Path("/store/left"),)
+    )
+    text = (
+        one_a_line(command)
+        .replace(sys.executable, "PYTHON")
+        .replace(str(Path(debian.__file__).parent), "ASSEMBLE")
+    )
+    golden("configure.txt", text)
 
 
-def test_the_bootstrap_of_a_distribution(golden):
-    golden("bootstrap.txt", one_a_line(bootstrap()))
+def test_the_standard_library_is_compiled_with_a_seed_where_that_matters():
+    script = debian.configure_script(
+        dataclasses.replace(OS, artifacts=(artifact("deb", "python3.9-minimal", "3.9.2", "p.deb"),)), (), ()
+    )
+    assert "PYTHONHASHSEED=0 python3.9 -m compileall -q -f /usr/lib/python3.9" in script.splitlines()
+    assert "compileall" not in debian.configure_script(OS, (), ())
 
 
-def test_the_bootstrap_of_a_distribution_without_root(golden):
-    golden("bootstrap-rootless.txt", one_a_line(bootstrap(root=False)))
-
-
-def test_the_packages_are_those_of_the_lock_in_a_stable_order():
-    assert "--include=gcc-12,libc6" in bootstrap().argv
-
-
-def test_a_folder_with_blanks_in_its_name_is_one_word_for_mmdebstrap():
-    argv = bootstrap(skeleton=Path("/my work/s.tar")).argv
-    (hook,) = (word for word in argv if word.startswith("--setup-hook="))
-    assert shlex.split(hook.partition("=")[2]) == ["tar-in", "/my work/s.tar", "/"]
-
-
-def test_a_folder_with_blanks_in_its_name_is_one_word_for_apt():
-    assert bootstrap(repository=Path("/my work/r")).argv[-1] == "deb [trusted=yes] copy:///my%20work/r ./"
-
-
-# What mmdebstrap and dpkg print: first essential packages, then the others, which may name one again.
+# What dpkg prints: first the packages that it has to unpack, then all.
 DPKG: Final = """\
-I: extracting archives...
-I: installing essential packages...
-Selecting previously unselected package libc6:amd64.
-Preparing to unpack .../libc6_2.36-9_amd64.deb ...
-Unpacking libc6:amd64 (2.36-9) ...
+Preparing to unpack .../left_1_amd64.deb ...
+Unpacking left (1) ...
 Setting up libc6:amd64 (2.36-9) ...
-I: installing remaining packages inside the chroot...
-Preparing to unpack .../libc6_2.36-9_amd64.deb ...
-Unpacking libc6:amd64 (2.36-9) over (2.36-9) ...
-Unpacking gcc-12 (12.2.0-14) ...
-Setting up libc6:amd64 (2.36-9) ...
-Setting up gcc-12 (12.2.0-14) ...
+Setting up left (1) ...
 Processing triggers for libc-bin (2.36-9) ...
-I: creating tarball...
 """
 
 
-def test_packages_are_counted_when_they_are_unpacked_and_set_up(
+def test_packages_are_counted_when_they_are_set_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
     log = logging.getLogger("envbuilder.test")
     with Console().step("install") as step:
-        read = debian.reader(step, 2, logging.LoggerAdapter(log))
+        step.expect(2, items=True)
+        read = debian.reader(step, logging.LoggerAdapter(log))
         for line in DPKG.splitlines():
             read(line)
     first, *counted, last = capsys.readouterr().err.splitlines()
     assert first == "… install"
-    assert [line.partition(",")[0] for line in counted] == [
-        f"  install: {number} of 4" for number in (1, 2, 3, 4)
-    ]
-    assert last.startswith("✓ install creating tarball (")
+    assert [line.partition(",")[0] for line in counted] == [f"  install: {number} of 2" for number in (1, 2)]
+    assert last.startswith("✓ install (")
 
 
 def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
@@ -263,39 +241,6 @@ def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
             (tmp_path / name).mkdir(parents=True)
             seen.append((python.count_unpacked(tmp_path, step), step.note))
     assert seen == [(0, ""), (1, ""), (2, "compiling byte code")]
-
-
-def test_the_index_is_of_the_folder_it_is_written_in():
-    command = debian.index_command(Path("/work/repository"))
-    assert (command.argv, command.cwd) == (("apt-ftparchive", "packages", "."), Path("/work/repository"))
-
-
-def listing(path: Path) -> str:
-    """Every member of a tar with all that decides its bytes."""
-    with tarfile.open(path) as tar:
-        return "".join(
-            f"{member.type.decode()} {member.mode:o} {member.uid}:{member.gid} {member.uname}:{member.gname} "
-            f"{member.mtime} {member.name}{f' -> {member.linkname}' if member.linkname else ''}\n"
-            for member in tar
-        )
-
-
-def test_the_paths_that_no_package_brings(tmp_path, golden):
-    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="12", epoch=EPOCH)
-    golden("skeleton.txt", listing(tmp_path / "skeleton.tar"))
-
-
-def test_the_skeleton_is_the_same_bytes_each_time(tmp_path):
-    for name in ("a", "b"):
-        debian.write_skeleton(tmp_path / name, gcc="12", epoch=EPOCH)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
-    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="9", epoch=EPOCH)
-    with tarfile.open(tmp_path / "skeleton.tar") as tar:
-        targets = {member.linkname for member in tar if "usr/local/bin/" in member.name}
-    assert [target for target in targets if not target.endswith("-9")] == []
 
 
 # The Python layer
@@ -333,17 +278,6 @@ def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_befo
     golden("install-py39.txt", _as_anywhere(commands))
 
 
-def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
-    old = dataclasses.replace(
-        OS, artifacts=(*OS.artifacts, dataclasses.replace(OS.artifacts[0], name="python3.9-minimal"))
-    )
-    command = debian.bootstrap_command(
-        old, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
-    )
-    hook, _ = (word for word in command.argv if word.startswith("--customize-hook="))
-    assert hook.endswith('chroot "$1" python3.9 -m compileall -q -f /usr/lib/python3.9')
-
-
 @pytest.mark.parametrize(
     ("names", "python"),
     [
@@ -376,13 +310,16 @@ def test_an_old_dash_has_a_folder_for_its_manual_page_while_it_is_installed(
 ):
     dash = dataclasses.replace(OS.artifacts[0], name="dash", version=version)
     step = dataclasses.replace(OS, artifacts=(*OS.artifacts, dash))
-    command = debian.bootstrap_command(
-        step, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
-    )
-    assert ('--customize-hook=rm -rf "$1/usr/share/man/man1"' in command.argv) is needs
-    path = tmp_path / "skeleton.tar"
-    debian.write_skeleton(path, gcc="9", epoch=EPOCH, with_manuals=debian.needs_manuals(step))
-    assert ("usr/share/man/man1" in listing(path)) is needs
+    assert debian.needs_manuals(step) is needs
+    debian.make_root(tmp_path / "root", gcc="9", with_manuals=needs)
+    assert (tmp_path / "root/usr/share/man/man1").is_dir() is needs
+
+
+def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path: Path):
+    debian.make_root(tmp_path / "root", gcc="9", with_manuals=False)
+    names = list((tmp_path / "root/usr/local/bin").iterdir())
+    assert {str(path.readlink()) for path in names} >= {"../../bin/gcc-9", "../../bin/g++-9"}
+    assert all(str(path.readlink()).endswith("-9") for path in names)
 
 
 def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
@@ -418,31 +355,34 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     store.add_artifact(wheel.sha256, tmp_path / "wheel")
     work = tmp_path / "work"
     (work / "cache").mkdir(parents=True)  # uv would make it
-    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work, None, ())
+    job = dataclasses.replace(
+        make_engine(store).job,
+        plan=dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=()), *PLAN.steps[1:])),
+    )
+    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), job, work, None, ())
     assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
 
 
-def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store):
+def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):
     names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
     locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
-    commands = python.unpack_commands("3.11", locked, store=store, work=Path("/work"))
-    assert [command.why for command in commands] == ["unpack `libc6`", "unpack `python3.11-minimal`"]
-    assert commands[0].argv == (
-        "dpkg-deb", "--extract", str(store.artifact(sha256_text("libc6.deb"))), "/work/interpreter",
-    )  # fmt: skip
-
-
-def test_libraries_of_unpacked_packages_are_found_below_usr(tmp_path):
-    for path in ("lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libz.so.1"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).touch()
-    python.complete_root(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "usr/lib/x86_64-linux-gnu").iterdir()) == [
-        "libc.so.6",
-        "libz.so.1",
-    ]
-    assert all((tmp_path / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
+    assert [one.name for one in python.interpreter("3.11", locked)] == ["libc6", "python3.11-minimal"]
+    debs = []
+    for name in ("libc6", "python3.11-minimal"):
+        path = write_package(tmp_path / f"{name}.deb", [(f"./lib/{name}", name, 0o644)])
+        debs.append(Artifact(**dataclasses.asdict(locked[0]) | {"name": name, "sha256": sha256_file(path)}))
+        store.add_artifact(debs[-1].sha256, path)
+    job = dataclasses.replace(
+        make_engine(store).job,
+        plan=dataclasses.replace(
+            PLAN, steps=(dataclasses.replace(OS, artifacts=tuple(debs)), *PLAN.steps[1:])
+        ),
+    )
+    python.unpack_root("3.11", job, tmp_path)
+    root = tmp_path / "interpreter"
+    assert sorted(one.name for one in (root / "usr/lib").iterdir()) == ["libc6", "python3.11-minimal"]
+    assert all((root / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
 
 
 # The start layer
@@ -645,9 +585,7 @@ def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):
     assert [command.why for command in make_engine(store).commands()] == [
-        "index the locked packages",
         "install the distribution's packages",
-        "unpack `libc6`",
         "install the locked Python packages",
         "look for the byte code",
         "compile the extension `fused`",

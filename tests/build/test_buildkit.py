@@ -186,9 +186,7 @@ def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
                 kind="deb", name=name, version="1", sha256=digest, size=1, source="debian", path=f"{name}.deb"
             )
         )
-    write_root(
-        debs, tmp_path / "root.tar", epoch=EPOCH, store=store, runner=ProcessRunner({"PATH": "/usr/bin:/bin"})
-    )
+    write_root(debs, tmp_path / "root.tar", epoch=EPOCH, store=store)
     with tarfile.open(tmp_path / "root.tar") as tar:
         members = {member.name: member for member in tar}
         names = tar.getnames()

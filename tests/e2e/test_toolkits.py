@@ -72,7 +72,7 @@ def lay_out(
     assert toolkit
     install_toolkit(
         CudaStep(toolkit=toolkit, artifacts=parts), {one.name: context.store.artifact(one.sha256) for one in parts},
-        site=SITE, python=folder / "root", root=folder / "root", runner=context.runner,
+        site=SITE, python=folder / "root", root=folder / "root",
     )  # fmt: skip
     return folder / "root" / toolkit.folder
 

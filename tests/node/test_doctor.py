@@ -52,10 +52,8 @@ def machine(tmp_path: Path) -> Machine:
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "dev/fuse").touch()
     (tmp_path / "dev/fuse").chmod(0o666)
-    for name in ("fusermount3", "squashfuse", "newuidmap"):
+    for name in ("fusermount3", "squashfuse"):
         (tmp_path / "bin" / name).touch(mode=0o755)
-    for name in ("subuid", "subgid"):
-        (tmp_path / "etc" / name).write_text("kim:100000:65536\n")
     return Machine(
         root=root,
         environment={"PATH": str(tmp_path / "bin"), "TMPDIR": str(tmp_path)},
@@ -93,9 +91,9 @@ def test_on_a_sound_machine_all_is_well(machine: Machine, monkeypatch: pytest.Mo
 
 def test_a_missing_build_tool_is_exit_code_8_and_says_the_command(machine: Machine):
     seen = examine(replace(machine, runner=FakePrograms({})), [Purpose.BUILD])
-    (found,) = [item for item in seen.items if item.subject.name == "mmdebstrap"]
-    assert (found.state, found.repair, exit_code(seen)) == (State.MISSING, "apt-get install mmdebstrap", 8)
-    assert found.subject.why == "a build uses it to install the distribution's packages"
+    (found,) = [item for item in seen.items if item.subject.name == "bwrap"]
+    assert (found.state, found.repair, exit_code(seen)) == (State.MISSING, "apt-get install bubblewrap", 8)
+    assert found.subject.why == "a build uses it to build in a sandbox"
 
 
 def test_build_tools_do_not_matter_to_a_node(machine: Machine):
@@ -213,13 +211,6 @@ def test_a_setuid_apptainer_needs_no_namespaces(machine: Machine):
     found = items(replace(machine, runner=FakePrograms(says), uid=1000), Purpose.RUN)
     assert found["user namespaces"].state is State.WARNING
     assert found["Apptainer"].found == "1.3.0, setuid"
-
-
-def test_a_user_without_subordinate_ids_is_told_how_to_get_them(machine: Machine):
-    (machine.root / "etc/subgid").write_text("lee:100000:65536\n")
-    found = items(replace(machine, uid=1000), Purpose.RUN)["subordinate ids"]
-    assert (found.state, found.found) == (State.WARNING, "none for kim in /etc/subgid")
-    assert "subordinate ids" not in items(replace(machine, uid=0), Purpose.RUN)
 
 
 def test_fuse_without_a_device_is_loaded_by_fix_only_as_root(machine: Machine):
@@ -445,7 +436,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", needs=lambda _driver, _gpus: ()
     )
     found = items(machine)
-    assert found["mmdebstrap"].state is State.OK
+    assert found["bwrap"].state is State.OK
     assert found["Apptainer"].state is State.OK
     assert found["source"].state is State.OK
     assert not (tmp_path / "c").exists()
@@ -482,10 +473,9 @@ def test_this_machine_as_an_ordinary_user(tmp_path: Path):
         check=True,
     )
     found = json.loads(ended.stdout)
-    assert found["mmdebstrap"][0] == "ok"
+    assert found["bwrap"][0] == "ok"
     assert found["user namespaces"][0] == "ok"
     assert found["FUSE"][0] == "ok"
-    assert "subordinate ids" in found
     assert found["cache"] == ["ok", "/nonexistent/c is not there yet"]
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 USER: Final = 20001  # a user id that no machine uses; only the namespace knows it, with ids of its own to map
-SUBIDS: Final = 3_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +164,6 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
         os.chown(home, want.user, want.user)
         _cover("/etc/passwd", f"{_text('/etc/passwd')}tester:x:{want.user}:{want.user}::{home}:/bin/sh\n")
         _cover("/etc/group", f"{_text('/etc/group')}tester:x:{want.user}:\n")
-        for name in ("/etc/subuid", "/etc/subgid"):
-            _need_file(name)
-            _cover(name, f"{_text(name)}tester:{SUBIDS}:65536\n")
         os.environ |= {"HOME": home, "USER": "tester", "LOGNAME": "tester"}
         os.environ.pop("XDG_RUNTIME_DIR", None)
     if want.shuffle:

@@ -4,9 +4,6 @@ from envbuilder.core.errors import CommandError, ToolError
 from tests.support.runner import FakeRunner
 
 SAYS = {  # as the programs of Debian 12 do
-    "mmdebstrap": "mmdebstrap 1.3.5\n",
-    "apt-ftparchive": "apt 2.6.1 (amd64)\n",
-    "dpkg-deb": "Debian 'dpkg-deb' package archive backend version 1.21.22 (amd64).\n",
     "bwrap": "bubblewrap 0.8.0\n",
 }
 

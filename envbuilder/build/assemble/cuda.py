@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from envbuilder.build.engine import Job
+from envbuilder.core.deb import open_tar
 from envbuilder.core.errors import BuildError
-from envbuilder.core.process import Command, Runner
 from envbuilder.plan.model import CudaStep
 from envbuilder.plan.render.steps import rules
 from envbuilder.runtime.kit.install_toolkit import ToolkitError, install
@@ -22,21 +22,20 @@ def write_tree(step: CudaStep, job: Job, python: Path, work: Path) -> None:
     packages = {one.name: job.store.artifact(one.sha256) for one in step.artifacts}
     with job.console.step(f"install CUDA {step.toolkit.cuda}"):
         install_toolkit(
-            step, packages, site=job.plan.python.site_packages, python=python, root=work / "tree", runner=job.runner
+            step, packages, site=job.plan.python.site_packages, python=python, root=work / "tree"
         )  # fmt: skip
 
 
 def install_toolkit(
-    step: CudaStep, packages: Mapping[str, Path], *, site: str, python: Path, root: Path, runner: Runner
+    step: CudaStep, packages: Mapping[str, Path], *, site: str, python: Path, root: Path
 ) -> None:
     """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. Raises BuildError for a ToolkitError.
 
     `packages` maps each part to its package. `site` is the image's site-packages, below `python` on this machine.
     """
 
-    def read_deb(name: str, package: str) -> AbstractContextManager[IO[bytes]]:
-        argv = ("dpkg-deb", "--fsys-tarfile", package)
-        return runner.read(Command(argv=argv, why=f"read the package `{name}`"))
+    def read_deb(_name: str, package: str) -> AbstractContextManager[IO[bytes]]:
+        return open_tar(Path(package), "data")
 
     paths = {name: str(path) for name, path in packages.items()}
     try:

@@ -79,7 +79,7 @@ class AssembleEngine:
             case OsStep():
                 return debian.commands(step, self.job, WORK)
             case InterpreterStep():
-                return interpreter.commands(step, self.job, WORK)
+                return interpreter.commands(step, WORK)
             case PythonStep():
                 own = Root(os=root.os, interpreter=root.interpreter)
                 return (

@@ -17,10 +17,9 @@ from envbuilder.plan.model import STANDALONE_PREFIX, InterpreterStep
 TOP: Final = "python"  # the folder in the archive
 
 
-def commands(step: InterpreterStep, job: Job, work: Path) -> tuple[Command, ...]:
-    """Return the commands that make the layer."""
-    unpacking = python.unpack_commands(step.python, job.plan.os.artifacts, store=job.store, work=work)
-    return (*unpacking, install_command(step, work=work))
+def commands(step: InterpreterStep, work: Path) -> tuple[Command, ...]:
+    """Return the command that makes the layer out of the unpacked archive."""
+    return (install_command(step, work=work),)
 
 
 def write_tree(step: InterpreterStep, job: Job, work: Path) -> None:

@@ -1,23 +1,31 @@
-"""The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
+"""The os layer: the locked packages, unpacked by us and configured once by their own dpkg in a user namespace."""
 
-import contextlib
+import io
+import json
 import logging
-import re
 import shlex
 import shutil
+import sys
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Final
-from urllib.parse import quote
+from typing import Final
 
+from envbuilder.build.assemble.dpkg_root import (
+    MERGED,
+    make_merged_root,
+    merged,
+    preinst_lines,
+    unpack,
+    write_database,
+)
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Step
+from envbuilder.core.deb import members, read_tar
 from envbuilder.core.log import owned
-from envbuilder.core.process import Command, Runner
-from envbuilder.layers.layer import write_layer_from_tar
+from envbuilder.core.process import Command
+from envbuilder.layers.layer import Owners, write_layer_from_root
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, seeded_package
 from envbuilder.plan.model import OsStep
@@ -25,148 +33,165 @@ from envbuilder.plan.model import OsStep
 log = logging.getLogger(__name__)
 
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
-# The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
-MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists. EXCLUDE leaves it out everywhere.
 MANUALS: Final = "usr/share/man/man1"
-
-_NOW: Final = "I: "  # begins mmdebstrap's own lines
-_DONE: Final = re.compile(r"(?:Unpacking|Setting up) \S+")
+DEBS: Final = "/tmp"  # noqa: S108 - the root's own; packages that its dpkg unpacks
+_FILTERS: Final = (*(("exclude", one) for one in EXCLUDE), ("include", KEEP))
+_DONE: Final = "Setting up "  # begins dpkg's line of each package that it configures
+_POLICY: Final = "usr/sbin/policy-rc.d"
+_SECRET: Final = ("etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-")
+_SHADOW: Final = 42  # the group `shadow` of Debian and Ubuntu
+_ENVIRONMENT: Final = (
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("TERM", "dumb"),
+    ("DEBIAN_FRONTEND", "noninteractive"), ("DEBCONF_NONINTERACTIVE_SEEN", "true"),
+    ("LANG", "C.UTF-8"), ("LANGUAGE", "C.UTF-8"), ("LC_ALL", "C.UTF-8"),
+)  # fmt: skip
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
 
 
 def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
-    """Return the commands that make the layer."""
-    repository = work / "repository"
-    bootstrap = bootstrap_command(
-        step, repository=repository, skeleton=work / "skeleton.tar", out=work / "os.tar",
-        root=job.limits.root, epoch=job.plan.epoch,
-    )  # fmt: skip
-    return (index_command(repository), bootstrap)
+    """Return the command that configures the unpacked packages; to unpack them needs none."""
+    script = configure_script(step, (), ())
+    return (configure_command(script, work / "root", work / "owners.json", epoch=job.plan.epoch),)
 
 
 def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
     """Write the os layer into `folder`."""
-    root, epoch = job.limits.root, job.plan.epoch
-    out = work / "os.tar"
-    with contextlib.ExitStack() as stack:
-        shown = stack.enter_context(job.console.step(f"install {step.suite}: {len(step.artifacts)} packages"))
-        # Without root, mmdebstrap runs as other users of a user namespace, which cannot enter the store.
-        place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
-        repository, skeleton = place / "repository", place / "skeleton.tar"
-        repository.mkdir()
-        for deb in step.artifacts:
-            file = repository / f"{deb.name}_{deb.sha256[:16]}.deb"
-            if root:
-                file.hardlink_to(job.store.artifact(deb.sha256))
-            else:
-                shutil.copyfile(job.store.artifact(deb.sha256), file)
-        (repository / "Packages").write_text(job.runner.run(index_command(repository)), encoding="utf-8")
-        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch, with_manuals=needs_manuals(step))
-        if not root:
-            for path in (place, *place.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
+    root, record, epoch = work / "root", work / "owners.json", job.plan.epoch
+    with job.console.step(f"install {step.suite}: {len(step.artifacts)} packages") as shown:
+        shown.show_note("unpacking")
+        make_root(root, gcc=step.gcc, with_manuals=needs_manuals(step))
+        debs = {deb.name: job.store.artifact(deb.sha256) for deb in step.artifacts}
+        found = unpack(debs, root, threads=job.limits.threads)
+        write_database(found.packages, root)
+        _write_service_policy(root)
+        _save_owners(record, root, found.owners())
+        script = configure_script(step, preinst_lines(found.packages), found.left)
+        shown.show_note("configuring")
+        shown.expect(len(step.artifacts), items=True)
         job.runner.run(
-            bootstrap_command(
-                step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch
-            ),
-            on_line=reader(shown, len(step.artifacts), owned(log, job.console.owner)),
+            configure_command(script, root, record, epoch=epoch, debs=found.left),
+            on_line=reader(shown, owned(log, job.console.owner)),
         )
         shown.show_note("")
-        write_layer_from_tar(
-            name=step.name, tar=out, folder=folder, epoch=epoch, drop=DROP, threads=job.limits.threads
-        )
-        out.unlink()
+        _clean(root)
+        write_layer_from_root(
+            name=step.name, root=root, owners=load_owners(record, root), folder=folder, epoch=epoch,
+            drop=DROP, threads=job.limits.threads,
+        )  # fmt: skip
 
 
-def reader(
-    step: Step, packages: int, lines: "logging.LoggerAdapter[logging.Logger]"
-) -> Callable[[str], None]:
-    """Return a reader of mmdebstrap's lines, which shows what it does and counts its packages.
-
-    A package counts when it is unpacked and when it is set up, once each.
-    """
-    seen: set[str] = set()
+def reader(step: Step, lines: "logging.LoggerAdapter[logging.Logger]") -> Callable[[str], None]:
+    """Return a reader of dpkg's lines, which counts the packages that are configured."""
 
     def read(line: str) -> None:
         lines.debug("%s", line)
-        if line.startswith(_NOW):
-            step.show_note(line.removeprefix(_NOW).rstrip("."))
-        found = _DONE.match(line)
-        if found and found[0] not in seen:
-            if not seen:  # what comes before it says nothing about the time of a package
-                step.expect(2 * packages, items=True)
-            seen.add(found[0])
+        if line.startswith(_DONE):
             step.advance(1)
 
     return read
 
 
-def bootstrap_command(
-    step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int
+def configure_script(step: OsStep, preinst: Iterable[str], left: Sequence[Path]) -> str:
+    """Return the shell script that configures the packages. It runs in the root, as its root user."""
+    filters = " ".join(shlex.quote(f"--path-{kind}={one}") for kind, one in _FILTERS)
+    lines = ["set -e", "umask 022", *preinst]
+    if left:
+        lines.append(f"dpkg --unpack --force-unsafe-io --force-depends {filters} {DEBS}/*.deb")
+    # After the first failure nothing follows, so its words are the last.
+    lines.append("dpkg --configure --force-unsafe-io --abort-after=1 --pending")
+    # The standard library is compiled again with a fixed seed if the seed matters: the package's script sets none.
+    if version := seeded_package(deb.name for deb in step.artifacts):
+        lines.append(f"PYTHONHASHSEED=0 python{version} -m compileall -q -f /usr/lib/python{version}")
+    return "\n".join((*lines, 'set -- ""', ADD_USER, ""))
+
+
+def configure_command(
+    script: str, root: Path, record: Path, *, epoch: int, debs: Sequence[Path] = ()
 ) -> Command:
-    """Install exactly the locked packages from `repository` into the tar `out`."""
-    names = ",".join(sorted(deb.name for deb in step.artifacts))
+    """Run a script as the root user of `root`, without network and without anything else of this machine.
+
+    Its user namespace has one id, that of whoever builds, so owners are recorded in `record`.
+    """
     options = [
-        f"--mode={'root' if root else 'unshare'}",
-        # This variant first installs the packages that dpkg needs, then all. `custom` would unpack every package twice.
-        "--variant=essential",
-        "--verbose",  # prints dpkg's lines, which are counted
-        "--format=tar",
-        "--architectures=amd64",
-        f"--include={names}",
-        f"--setup-hook=tar-in {shlex.quote(str(skeleton))} /",
-        "--skip=check/empty",
-        "--dpkgopt=force-unsafe-io",  # the root is temporary, so 8,700 fsyncs are of no use
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
-        f"--dpkgopt=path-include={KEEP}",
-        *_repeat_byte_code(step),
-        *((f'--customize-hook=rm -rf "$1/{MANUALS}"',) if needs_manuals(step) else ()),
-        f"--customize-hook={ADD_USER}",
-    ]
-    source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
-    # As root, mmdebstrap mounts /proc and /dev in the new root. A mount namespace removes them even after a kill.
-    alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
-    return Command(
-        # The suite is "", because the repository has none.
-        argv=(*alone, "mmdebstrap", *options, "", str(out), source),
-        env=(
-            ("SOURCE_DATE_EPOCH", str(epoch)),
-            # Its unfinished root is in a folder that the store removes after a kill.
-            ("TMPDIR", str(out.parent if root else skeleton.parent)),
-        ),
-        why="install the distribution's packages",
-        merged=True,
+        "--unshare-all", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent", "--new-session",
+        "--clearenv", "--hostname", "build", "--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev",
+    ]  # fmt: skip
+    for deb in debs:
+        options += ["--ro-bind", str(deb), f"{DEBS}/{deb.name}.deb"]
+    for name, value in (*_ENVIRONMENT, ("SOURCE_DATE_EPOCH", str(epoch))):
+        options += ["--setenv", name, value]
+    recorder = str(Path(__file__).with_name("record_owners.py"))
+    argv = (
+        sys.executable,
+        "-I",
+        recorder,
+        str(record),
+        "bwrap",
+        *options,
+        "--chdir",
+        "/",
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    )
+    return Command(argv=argv, why="install the distribution's packages", merged=True)
+
+
+def make_root(root: Path, *, gcc: str, with_manuals: bool) -> None:
+    """Make a root with the paths of the os layer that no package has: the compiler's plain names, and empty folders."""
+    make_merged_root(root)
+    manuals = ("usr/share", "usr/share/man", MANUALS) if with_manuals else ()
+    for name in ("opt", "usr/local", "usr/local/bin", *FOLDERS, *manuals):
+        (root / name).mkdir()
+        (root / name).chmod(0o755)
+    for name, tool in PLAIN_NAMES.items():
+        (root / "usr/local/bin" / name).symlink_to(f"../../bin/{tool}-{gcc}")
+
+
+def _write_service_policy(root: Path) -> None:
+    """Keep packages from starting their services (invoke-rc.d(8))."""
+    policy = root / _POLICY
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    policy.chmod(0o755)
+
+
+def _save_owners(record: Path, root: Path, owners: Iterable[tuple[str, int, int]]) -> None:
+    record.write_text(
+        json.dumps([(str(root / path), uid, gid) for path, uid, gid in owners]), encoding="utf-8"
     )
 
 
-def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
-    """Compile the standard library again with a fixed seed if the seed matters: the package's script sets none."""
-    python = f"python{version}" if (version := seeded_package(deb.name for deb in step.artifacts)) else ""
-    hook = f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {python} -m compileall -q -f /usr/lib/{python}'
-    return (hook,) if python else ()
+def load_owners(record: Path, root: Path) -> Owners:
+    """Return the owners that `record_owners.py` wrote: uid, gid and capability by device and inode.
+
+    shadow's tools give a new file the owner that the kernel shows of the old one, so the group of the secret files is set here.
+    """
+    rows = json.loads(record.read_text(encoding="utf-8"))
+    owners = {(device, inode): (uid, gid, bytes.fromhex(value)) for device, inode, uid, gid, value in rows}
+    for name in _SECRET:
+        if (path := root / name).exists():
+            status = path.stat()
+            owners[status.st_dev, status.st_ino] = (0, _SHADOW, b"")
+    return owners
 
 
-def index_command(repository: Path) -> Command:
-    return Command(argv=("apt-ftparchive", "packages", "."), cwd=repository, why="index the locked packages")
+def _clean(root: Path) -> None:
+    """Remove the files of an installation and of a running system, and give the root the one file that no package has."""
+    (root / _POLICY).unlink()
+    (root / "etc/fstab").write_text("# UNCONFIGURED FSTAB FOR BASE SYSTEM\n", encoding="utf-8")
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)  # random
+    if (root / MANUALS).is_dir():
+        (root / MANUALS).rmdir()
+    # The target of /var/lock stays (Debian Policy 9.1.4).
+    for path in (*(root / "run").iterdir(), *(root / DEBS[1:]).glob("*")):
+        if path.name != "lock":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def needs_manuals(step: OsStep) -> bool:
     return any(deb.name == "dash" and deb.version.startswith("0.5.10") for deb in step.artifacts)
-
-
-def write_skeleton(path: Path, *, gcc: str, epoch: int, with_manuals: bool = False) -> None:
-    """Write the paths of the os layer that no package has: the compiler's plain names, and empty folders."""
-    with tarfile.open(path, "w") as tar:
-        merged = (f"usr/{name}" for name in MERGED)
-        manuals = ("usr/share", "usr/share/man", MANUALS) if with_manuals else ()
-        for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS, *manuals):
-            tar.addfile(member(name, kind=tarfile.DIRTYPE, epoch=epoch))
-        for name in MERGED:
-            tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
-        for name, tool in PLAIN_NAMES.items():
-            link, target = f"usr/local/bin/{name}", f"../../bin/{tool}-{gcc}"
-            tar.addfile(member(link, kind=tarfile.SYMTYPE, epoch=epoch, target=target))
 
 
 def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
@@ -177,7 +202,7 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
     return found
 
 
-def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
+def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store) -> None:
     """Write the files of all packages into one tar with a merged /usr: a root in which its own dpkg can run."""
     seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -186,25 +211,12 @@ def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store,
         for name in MERGED:
             tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
         for deb in debs:
-            argv = ("dpkg-deb", "--fsys-tarfile", str(store.artifact(deb.sha256)))
-            with runner.read(Command(argv=argv, why=f"unpack `{deb.name}`")) as stream:
-                for info, content in _members(stream):
-                    if info.name not in seen and not info.name.startswith(_EXCLUDED):
-                        tar.addfile(info, content)
-                        seen.add(info.name)
-
-
-def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yield the members with their paths below a merged /usr."""
-    with tarfile.open(fileobj=stream, mode="r|") as tar:
-        for member in tar:
-            member.name = _merged(member.name)
-            if member.islnk():
-                member.linkname = _merged(member.linkname)
-            yield member, tar.extractfile(member) if member.isreg() else None
-
-
-def _merged(name: str) -> str:
-    path = name.removeprefix("./").removeprefix("/").rstrip("/")
-    path = "" if path == "." else path
-    return f"usr/{path}" if path.partition("/")[0] in MERGED else path
+            file = store.artifact(deb.sha256)
+            content = read_tar(file, "data")
+            for info in members(content, file):
+                info.name = merged(info.name)
+                if info.islnk():
+                    info.linkname = merged(info.linkname)
+                if info.name not in seen and not info.name.startswith(_EXCLUDED):
+                    tar.addfile(info, io.BytesIO(content[info.offset_data :][: info.size]))
+                    seen.add(info.name)

@@ -1,7 +1,6 @@
 """The python layer: the locked wheels installed by uv, offline and by hash, into /opt/env."""
 
 import functools
-import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -9,9 +8,10 @@ from typing import Final
 import uv
 
 from envbuilder import runtime as image
+from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import Job
-from envbuilder.core.cache import Store, remove_tree, sha256_file
+from envbuilder.core.cache import remove_tree, sha256_file
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
@@ -38,12 +38,8 @@ STEADY: Final = (
 
 def commands(step: PythonStep, job: Job, work: Path, own: Path | None) -> tuple[Command, ...]:
     """Return the commands that make the layer. `own` is the tree of the standalone Python if there is one."""
-    return (
-        *unpack_commands(step.python, job.plan.os.artifacts, store=job.store, work=work),
-        *install_commands(
-            step, Root(os=work / "interpreter", interpreter=own), work=work, epoch=job.plan.epoch
-        ),
-    )
+    root = Root(os=work / "interpreter", interpreter=own)
+    return install_commands(step, root, work=work, epoch=job.plan.epoch)
 
 
 def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: Sequence[Path]) -> None:
@@ -98,23 +94,13 @@ def interpreter(python: str, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
 
 
 def unpack_root(python: str, job: Job, work: Path) -> None:
-    """Make a root with a minimal Python in `work/interpreter`."""
-    for command in unpack_commands(python, job.plan.os.artifacts, store=job.store, work=work):
-        job.runner.run(command)
-    complete_root(work / "interpreter")
-
-
-def unpack_commands(
-    python: str, debs: Sequence[Artifact], *, store: Store, work: Path
-) -> tuple[Command, ...]:
-    """Unpack a minimal Python from the locked packages into `work/interpreter`."""
-    return tuple(
-        Command(
-            argv=("dpkg-deb", "--extract", str(store.artifact(deb.sha256)), str(work / "interpreter")),
-            why=f"unpack `{deb.name}`",
-        )
-        for deb in interpreter(python, debs)
-    )
+    """Make a root with a minimal Python in `work/interpreter`, out of the locked packages."""
+    root = work / "interpreter"
+    make_merged_root(root)
+    debs = interpreter(python, job.plan.os.artifacts)
+    unpack({deb.name: job.store.artifact(deb.sha256) for deb in debs}, root, threads=job.limits.threads)
+    for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
+        (root / name).mkdir(exist_ok=True)
 
 
 def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) -> tuple[Command, ...]:
@@ -155,14 +141,6 @@ def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) ->
     if is_repeatable(step.python):
         return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
     return (sandbox(argv, why=why), compiling, checking)
-
-
-def complete_root(root: Path) -> None:
-    """Complete a root of unpacked packages: add the folders for mounts, and copy all libraries below /usr."""
-    for name in ("etc", "var", "usr/local/bin", "lib", "lib64"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    for name in ("lib", "lib64"):
-        shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
 
 
 def make_environment(tree: Path, step: PythonStep) -> None:

@@ -13,7 +13,6 @@ from envbuilder.build.engine import Builder, Job
 from envbuilder.build.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
-from envbuilder.core.required_tools import DPKG_DEB, need_tools
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import DROP
@@ -27,7 +26,6 @@ class BuildKitEngine:
     builder: Builder = field(default_factory=Builder)
 
     def need_tools(self) -> None:
-        need_tools((DPKG_DEB,), self.job.runner)
         buildx.need_buildkit(self.builder, self.job.runner)
 
     def artifacts(self) -> tuple[Artifact, ...]:

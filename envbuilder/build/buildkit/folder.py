@@ -123,9 +123,7 @@ def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
     debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
     _link_files(folder / "debs", debs, job.store)
     if not step.base:
-        write_root(
-            step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store, runner=job.runner
-        )
+        write_root(step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store)
 
 
 def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> None:

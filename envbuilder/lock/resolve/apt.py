@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
+from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
 from envbuilder.core.http.failure import SourceError
@@ -221,9 +222,7 @@ class Suite:
             if deb.sha256 not in known and deb.name in moving:
                 yield status_entry(deb)
                 continue
-            argv = ("dpkg-deb", "--field", str(self.context.store.artifact(deb.sha256)))
-            why = f"read what `{deb.name}` depends on"
-            control = known.get(deb.sha256) or self.context.runner.run(Command(argv=argv, why=why))
+            control = known.get(deb.sha256) or read_about(self.context.store.artifact(deb.sha256))
             yield f"Status: install ok installed\n{control.strip()}\n"
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:

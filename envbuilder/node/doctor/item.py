@@ -19,7 +19,6 @@ class DoctorCode(CodeEnum):
     IMAGE_STORE = "EB814", "images are not kept in containerd's store"
     APPTAINER = "EB815", "Apptainer is not installed"
     NAMESPACES = "EB816", "an ordinary user can make no user namespace"
-    SUBIDS = "EB817", "an ordinary user has no ids to map"
     FUSE = "EB818", "an ordinary user cannot mount a SIF"
     SPACE = "EB819", "too little for an environment"
     CACHE = "EB820", "not a folder that belongs to you alone, or with leftovers of killed builds"

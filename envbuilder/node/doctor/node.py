@@ -85,28 +85,6 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
         yield namespaces.missing(found, repair)
 
 
-def check_subids(machine: Machine) -> Iterator[Item]:
-    if machine.uid == 0:
-        return
-    why = "a build as an ordinary user installs packages whose files have many owners; running needs none"
-    ids = Subject(DoctorCode.SUBIDS, "subordinate ids", why)
-    lacking = []
-    for file in ("subuid", "subgid"):
-        lines = (text(machine.root / "etc" / file) or "").splitlines()
-        owners = {line.split(":")[0] for line in lines if line.count(":") == 2}
-        if not owners & {machine.user, str(machine.uid)}:
-            lacking.append(f"/etc/{file}")
-    if lacking:
-        yield ids.warning(
-            f"none for {machine.user} in {' and '.join(lacking)}",
-            f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}",
-        )
-    elif not shutil.which("newuidmap", path=machine.environment.get("PATH")):
-        yield ids.warning("there, but `newuidmap` is not installed", install_command("uidmap"))
-    else:
-        yield ids.ok("there")
-
-
 def check_fuse(machine: Machine) -> Iterator[Item]:
     fuse = Subject(DoctorCode.FUSE, "FUSE", "without root or setuid, a SIF is mounted by squashfuse")
     device = machine.root / "dev/fuse"

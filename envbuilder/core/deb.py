@@ -1,0 +1,108 @@
+"""Read .deb packages without dpkg (deb(5))."""
+
+import contextlib
+import gzip
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import zstandard
+
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_DAMAGE: Final = (
+    ValueError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError,
+)  # fmt: skip
+_MAGIC: Final = b"!<arch>\n"
+CHUNK: Final = 1 << 20
+_HEADER: Final = 60  # bytes before each member of an ar archive
+
+
+@contextlib.contextmanager
+def open_tar(deb: Path, part: str) -> Iterator[IO[bytes]]:
+    """Yield a package's tar, `control` or `data`, as a stream. Raises BuildError for a damaged package."""
+    with _damage_named(deb), deb.open("rb") as stream:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("it is not an ar archive")
+        while len(header := stream.read(_HEADER)) == _HEADER:
+            name, size = header[:16].decode().strip().rstrip("/"), int(header[48:58])
+            if name.startswith(f"{part}.tar"):
+                yield _unpacked(name, io.BufferedReader(_Member(stream, size), CHUNK))
+                return
+            stream.seek(size + size % 2, io.SEEK_CUR)
+        raise ValueError(f"it has no {part}.tar")
+
+
+def read_tar(deb: Path, part: str) -> memoryview:
+    """Return the bytes of a package's tar. Raises BuildError for a damaged package."""
+    with open_tar(deb, part) as tar:
+        return memoryview(tar.read())
+
+
+def members(tar: memoryview, deb: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a package's tar. Raises BuildError for a damaged one."""
+    with _damage_named(deb), tarfile.open(fileobj=io.BytesIO(tar)) as opened:
+        yield from opened
+
+
+def read_control(deb: Path) -> dict[str, tuple[bytes, tarfile.TarInfo]]:
+    """Return the files of a package's control part, by name. Raises BuildError for a damaged package."""
+    tar = read_tar(deb, "control")
+    return {
+        one.name.removeprefix("./"): (bytes(tar[one.offset_data :][: one.size]), one)
+        for one in members(tar, deb)
+        if one.isreg()
+    }
+
+
+def read_about(deb: Path) -> str:
+    """Return the fields of a package: its name, version and dependencies. Raises BuildError for a damaged package."""
+    return read_control(deb)["control"][0].decode()
+
+
+@contextlib.contextmanager
+def _damage_named(deb: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise BuildError(
+            f"the package `{deb}` cannot be read: {error}", hint="remove it, and run the same command again"
+        ) from error
+
+
+def _unpacked(name: str, stream: io.BufferedReader) -> IO[bytes]:
+    match name.rpartition(".")[2]:
+        case "tar":
+            return stream
+        case "gz":
+            return io.BufferedReader(gzip.open(stream))
+        case "xz" | "lzma":
+            return lzma.open(stream)
+        case "zst":
+            return io.BufferedReader(zstandard.open(stream))
+        case other:
+            raise ValueError(f"its member `{name}` is compressed by `{other}`, which is not known")
+
+
+class _Member(io.RawIOBase):
+    """The next bytes of a stream, as a stream of their own."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self._stream, self._left = stream, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer)[: self._left]
+        content = self._stream.read(len(view))
+        view[: len(content)] = content
+        self._left -= len(content)
+        return len(content)

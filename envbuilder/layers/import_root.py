@@ -1,0 +1,72 @@
+"""Turn a root file system in a folder into the entries of a layer."""
+
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from envbuilder.layers.entry import Entry, Kind, from_bytes
+from envbuilder.layers.import_tar import DROPPED, clean, finish, is_dropped
+from envbuilder.layers.tar import Member, is_normal
+
+# By device and inode: uid, gid and file capability, b"" for none.
+Owners: TypeAlias = Mapping[tuple[int, int], tuple[int, int, bytes]]
+_NOBODY: Final = (0, 0, b"")
+
+
+def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
+    """Return the paths of the layer, sorted; raises BuildError with every file that a layer cannot hold.
+
+    `drop` is as in `index_tar`. Of several hard links the first path has the content.
+    """
+    parts: dict[str, Member] = {}
+    mistakes: list[str] = []
+    holders: dict[tuple[int, int], str] = {}
+    for name, status in sorted(walk(os.fsencode(root))):
+        path = from_bytes(name)
+        if is_dropped(path, (*DROPPED, *drop)):
+            continue
+        identity = (status.st_dev, status.st_ino)
+        owner = owners.get(identity, _NOBODY)
+        try:
+            entry = clean(path, _entry(path, status, os.fsencode(root) + b"/" + name, owner), epoch)
+        except ValueError as error:
+            mistakes.append(f"`{path}`: {error}")
+            continue
+        first = holders.setdefault(identity, path) if entry.kind is Kind.FILE else path
+        parts[path] = Member(entry=entry, hard="" if first == path else first)
+    return finish(parts, mistakes, root, epoch)
+
+
+def walk(root: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
+    """Yield every path below a folder with what it is; links are not followed."""
+    with os.scandir(root + b"/" + below) as found:
+        for item in found:
+            path = below + item.name
+            yield path, item.stat(follow_symlinks=False)
+            if item.is_dir(follow_symlinks=False):
+                yield from walk(root, path + b"/")
+
+
+def _entry(path: str, status: os.stat_result, full: bytes, owner: tuple[int, int, bytes]) -> Entry:
+    if not is_normal(path):
+        raise ValueError("a name like this would delete files of lower layers")
+    mode, (uid, gid, capability) = status.st_mode, owner
+    kind = (
+        Kind.LINK if stat.S_ISLNK(mode)
+        else Kind.DIRECTORY if stat.S_ISDIR(mode)
+        else Kind.FILE if stat.S_ISREG(mode)
+        else Kind.SPECIAL
+    )  # fmt: skip
+    return Entry(
+        path=path,
+        kind=kind,
+        mode=0o777 if kind is Kind.LINK else stat.S_IMODE(mode),
+        uid=uid,
+        gid=gid,
+        mtime=int(status.st_mtime),
+        size=status.st_size if kind is Kind.FILE else 0,
+        target=from_bytes(os.readlink(full)) if kind is Kind.LINK else "",  # noqa: PTH115 - names are bytes
+        xattrs=(("security.capability", capability),) if capability else (),
+    )

@@ -1,0 +1,127 @@
+"""The os layer with packages that share paths, and with scripts that do what they should not."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.build.assemble import os as debian
+from envbuilder.build.engine import EngineName, Job
+from envbuilder.core.cache import Store, sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.errors import CommandError
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import ProcessRunner
+from envbuilder.layers.layer import load_layer, read_files, read_manifest
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.make import make_plan
+from tests.support.debs import header, write_package
+from tests.support.tiny import make_tiny
+from tests.support.workbench import CACHE
+
+if TYPE_CHECKING:
+    from envbuilder.layers.entry import Entry
+
+pytestmark = pytest.mark.builds
+DIVERSION = "dpkg-divert --package bb-diverts --rename --divert /etc/victim.distrib --add /etc/victim"
+# It stays, looks for the host, gives files away, and wants what a build does not have.
+SCRIPT = """\
+#!/bin/sh
+sleep 600 &
+test ! -e '{host}' || exit 1
+test "$(cat /proc/net/dev | wc -l)" -le 3 || exit 2
+test -z "$(env | grep -v -e ^DPKG -e ^PATH= -e ^HOME=/root -e ^TERM= -e ^DEB -e ^LANG -e ^LC_ALL -e ^SOURCE -e ^PWD= -e ^SHLVL \
+-e ^_= -e ^OLDPWD)" || exit 3
+mknod /etc/disk b 8 0 && exit 4
+mount -t tmpfs none /mnt 2>/dev/null && touch /mnt/lost
+chown nobody:crontab /etc/mine && chmod 2755 /etc/mine || exit 5
+python3.11 -c 'import os; os.setxattr("/etc/able", "security.capability", bytes.fromhex("{capability}"))' || exit 6
+chown 7:7 /tmp/gone && rm /tmp/gone
+kill -9 $(cat /proc/1/status | sed -n 's/^NSpid:.* //p') 2>/dev/null
+exit 0
+"""
+CAPABILITY = "0100000200200000000000000000000000000000"
+
+
+def make_os(folder: Path, *debs: Path) -> Path:
+    """Make the os layer of `tiny` with these packages, too."""
+    store, epoch = Store(CACHE), 1_700_000_000
+    recipe, _ = make_tiny(folder / "recipe")
+    _, plan, _ = make_plan(str(recipe), recipe.parent, store)
+    more = []
+    for deb in debs:
+        digest = sha256_file(deb)
+        store.add_artifact(digest, deb)
+        more.append(
+            Artifact(
+                kind="deb",
+                name=deb.stem,
+                version="1",
+                sha256=digest,
+                size=deb.stat().st_size,
+                source="debian",
+                path=deb.name,
+            )
+        )
+    job = Job(
+        plan=dataclasses.replace(plan, epoch=epoch), engine=EngineName.ASSEMBLE, store=store, runner=ProcessRunner(os.environ),
+        console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
+    )  # fmt: skip
+    out = folder / "layer"
+    with store.workspace() as work:
+        step = dataclasses.replace(plan.os, artifacts=(*plan.os.artifacts, *more))
+        debian.write_layer(step, job, work, out)
+    return out
+
+
+def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
+    about = "Package: {}\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: x\n{}"
+    parts = spacious / "debs"
+    parts.mkdir()
+    packages = (
+        write_package(parts / "aa-first.deb", [("./etc/both", "first", 0o644)], about=about.format("aa-first", "")),
+        write_package(
+            parts / "bb-second.deb", [("./etc/both", "second", 0o644)], about=about.format("bb-second", "Replaces: aa-first\n")
+        ),
+        write_package(
+            parts / "bb-diverts.deb", [("./etc/victim", "mine", 0o644)],
+            about=about.format("bb-diverts", ""), control={"preinst": f"#!/bin/sh\nset -e\n{DIVERSION}\n"},
+        ),
+        write_package(parts / "aa-victim.deb", [("./etc/victim", "original", 0o644)], about=about.format("aa-victim", "")),
+        write_package(
+            parts / "hostile.deb",
+            [("./etc/mine", "x", 0o644), ("./etc/able", "x", 0o755), ("./tmp/gone", "x", 0o644), header("./etc/his", uid=5, gid=6)],
+            about=about.format("hostile", "Pre-Depends: python3.11-minimal\n"),
+            control={
+                "preinst": "#!/bin/sh\ngroupadd -g 101 crontab 2>/dev/null || echo crontab:x:101: >>/etc/group\n",
+                "postinst": SCRIPT.format(host=spacious, capability=CAPABILITY),
+            },
+        ),
+    )  # fmt: skip
+    layer = load_layer(make_os(spacious, *packages))
+    assert layer
+    found: dict[str, Entry] = {one.path: one for one in read_manifest(layer)}
+    texts = read_files(layer, ("etc/both", "etc/victim", "etc/victim.distrib"))
+    assert texts == {"etc/both": b"second", "etc/victim": b"mine", "etc/victim.distrib": b"original"}
+    owner = {
+        name: (found[name].uid, found[name].gid, oct(found[name].mode)) for name in ("etc/mine", "etc/his")
+    }
+    assert owner == {"etc/mine": (65534, 101, "0o2755"), "etc/his": (5, 6, "0o644")}
+    assert found["etc/able"].xattrs == (("security.capability", bytes.fromhex(CAPABILITY)),)
+    assert not [path for path in found if path.startswith(("mnt/", "tmp/", "etc/disk"))]
+
+
+def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):
+    deb = write_package(
+        spacious / "breaks.deb",
+        [],
+        about="Package: breaks\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: x\n",
+        control={"postinst": "#!/bin/sh\necho these are my last words >&2\nexit 3\n"},
+    )
+    with pytest.raises(CommandError) as failed:
+        make_os(spacious, deb)
+    assert "could not install the distribution's packages" in failed.value.message
+    assert "these are my last words" in failed.value.message
+    assert "breaks" in failed.value.message
