@@ -446,6 +446,11 @@ def test_a_script_that_works_has_no_error(text: str):
     assert errors(text) == []
 
 
+def test_an_option_of_the_name_of_a_launcher_is_none():
+    (text,) = (text for title, text in scripts("good.txt") if "without its launcher" in title)
+    assert not {"EB884", "EB889", "EB895"} & {code for code, _ in found(text)}
+
+
 @pytest.mark.parametrize(
     ("place", "text"),
     [pytest.param(title.split()[0], text, id=title) for title, text in scripts("wrong.txt")],

@@ -19,6 +19,7 @@ from envbuilder.run.launch.reader import read_jobs
 from envbuilder.run.launch.sbatch import (
     ACCELERATE,
     C10D,
+    DEEPSPEED,
     FOREIGN,
     LAUNCHER,
     MPI,
@@ -295,7 +296,7 @@ def _apart(script: Script) -> Iterator[_Mistake]:
     """Check that accelerate and deepspeed know the other nodes. A default of the user's home may say it, too."""
     known = {
         "accelerate": (ACCELERATE, r"--num[-_]machines|--config[-_]file|ACCELERATE_|accelerate config"),
-        "deepspeed": (r"\bdeepspeed\s", r"--no[-_]ssh|--hostfile|--launcher|-H\s|DLTS_HOSTFILE"),
+        "deepspeed": (DEEPSPEED, r"--no[-_]ssh|--hostfile|--launcher|-H\s|DLTS_HOSTFILE"),
     }
     for name, (launcher, options) in known.items():
         for line in script.steps:
@@ -421,7 +422,7 @@ def _ranks(script: Script) -> Iterator[_Mistake]:
         torchrun = re.search(TORCHRUN, same.text)
         quoted = "let each node expand it: srun … bash -c 'accelerate launch --machine_rank=$SLURM_NODEID …'"
         repair = _with_exports(script, f"replace it by {_RENDEZVOUS}") if torchrun else quoted
-        if re.search(r"\bdeepspeed\s", same.text):
+        if re.search(DEEPSPEED, same.text):
             repair = repair.replace("accelerate launch --machine_rank", "deepspeed --node_rank")
         yield _Mistake(LintCode.RANK_TOO_EARLY, same, message, repair)
 

@@ -16,7 +16,9 @@ _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 ONE_NODE: Final = r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"
 TORCHRUN: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 ACCELERATE: Final = r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b"
-LAUNCHER: Final = rf"{TORCHRUN}|{ACCELERATE}|\bdeepspeed\s"
+# The command, and no option, package or strategy of that name.
+DEEPSPEED: Final = r"(?<![\w=-])(?<!strategy )(?<!backend )(?<!install )deepspeed\s"
+LAUNCHER: Final = rf"{TORCHRUN}|{ACCELERATE}|{DEEPSPEED}"
 # A program of Python as the command itself, in a container or not.
 PYTHON: Final = (
     r"^\s*(?:[A-Za-z_]\w*=\S*\s+|(?:exec|time|env)\s+)*(?:(?:apptainer|singularity)\s.*?\s)?(?:\S*/)?python[\d.]*\s+"
