@@ -1,7 +1,7 @@
 """What an sbatch script says, for `launch lint`: its options, its commands, and the steps that start ranks."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -142,13 +142,14 @@ class Script:
         return max((int(found[1]) for found in asked if found), default=0)
 
     def is_open(self, line: Line) -> bool:
-        """Whether options of the command come from arguments, an array or a variable that the script does not say."""
-        words = line.text.partition(".py")[0].split()
+        """Whether options before the program come from arguments, an array or a variable that the script does not say."""
+        head = replace(line, text=re.split(r"\.py\b|\s-m\s+(?!torch\.distributed)", line.text)[0])
+        words = head.text.split()
         for before, word in zip(["", *words], words, strict=False):
             name = re.fullmatch(r"[\"']?\$\{?(\w+)\}?[\"']?", word)
             if name and not before.startswith("-") and self.find(rf"\b{name[1]}=") is None:
                 return True
-        return line.is_open
+        return head.is_open
 
     @property
     def _values(self) -> dict[str, str]:
