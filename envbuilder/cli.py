@@ -32,10 +32,13 @@ from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.spelling import nearest
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
 _LEAVING: Final = threading.Lock()
+# Words that people take for commands, and where they stand.
+_ELSEWHERE: Final = {"vendor": "cache vendor", "slurm": "launch slurm", "lint": "launch lint", "run": "exec"}
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
 _PATH_ERRORS: Final = (
@@ -54,6 +57,12 @@ class CommandGroup(typer.core.TyperGroup):
     """The commands by name and summary; the one that is called is imported."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        word = args[0]
+        if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
+            meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))
+            raise UsageError(
+                f"there is no command `{word}`", hint=f"{meant}`envbuilder --help` lists the commands"
+            )
         name, named, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and named else None, rest
 

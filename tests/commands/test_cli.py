@@ -629,7 +629,9 @@ def test_every_command_answers_in_json_but_those_that_run_a_program():
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        (("biuld", "cpu"), "'build'"),
+        (("biuld", "cpu"), "did you mean `build`?"),
+        (("vendor", "cpu", "DIR"), "did you mean `cache vendor`?"),
+        (("run", "cpu"), "did you mean `exec`?"),
         (("launch", "slrum", "cpu"), "'slurm'"),
         (("build", "cpu", "--ofline"), "--offline"),
         (("show", "a10"), "`a100`"),
