@@ -17,7 +17,6 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
-from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
 from envbuilder.core.http.failure import SourceError
@@ -211,6 +210,8 @@ class Suite:
 
         A superseded package that is `moving` needs no file, because its dependencies no longer count.
         """
+        from envbuilder.core.deb import read_about  # noqa: PLC0415 - zstandard, for upgrades alone
+
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         known = {
             digest[1]: stanza
