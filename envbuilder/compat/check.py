@@ -6,13 +6,14 @@ pass every rule.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.compat.context import CheckContext, Tables, load_tables, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.problem import CheckCode, Problem
+from envbuilder.compat.project_code import check_code
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
 from envbuilder.core.errors import IncompatibleError
@@ -73,7 +74,9 @@ def examine_file(
         raise mistaken(path, mistakes)
     facts = load_host_facts(host) if host else None
     base = base_of(recipe) if recipe.image else None
-    report = examine(recipe, load_tables(), facts, base)
+    tables = load_tables()
+    report = examine(recipe, tables, facts, base)
+    report = replace(report, findings=(*report.findings, *check_code(recipe, tables)))
     if mistakes:
         raise mistaken(path, (*mistakes, *report.findings))
     return recipe, report

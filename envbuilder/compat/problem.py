@@ -63,6 +63,7 @@ class CheckCode(CodeEnum):
     BASE_PARTS = "EB348", "a part that the base lacks and nothing brings"
     HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
     COMPANION = "EB350", "torchvision or torchaudio of another torch"
+    OWN_GPUS = "EB351", "a project that names GPUs of its own in its build"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ PROJECTS = {
     ),
     "load() only as a program": Project(
         files=(("bench.py", "from torch.utils.cpp_extension import load\nif __name__ == '__main__':\n    load('x', [])\n"), ("io.py", "import json\njson.load(open('x'))\n")),
+        left=("no file here says what the project needs",),
     ),
     "load() beside a setup.py": Project(
         files=(*setup("_freq", "freq/"), ("freq/backend.py", LOAD), ("freq/__init__.py", "")),
@@ -143,8 +144,13 @@ PROJECTS = {
     "submodules": Project(
         files=(*setup("raster", "submodules/raster/"), (".gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
         extensions=("{name: raster, path: submodules/raster}",),
-        left=("the submodule `third_party/glm` is not checked out",),
+        left=("not checked out, and sources may include it: submodule `third_party/glm`",),
     ),
+    "a project and another one inside": Project(
+        files=(*setup("raster"), *setup("knn", "third_party/knn/")),
+        extensions=("{name: raster, path: .}", "{name: knn, path: third_party/knn}"),
+    ),
+    "nothing that is read": Project(files=(("train.py", "print(1)\n"),), left=("no file here says what the project needs",)),
     "a build of its own backend": Project(
         files=(("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core", "torch", "pybind11"]\n'), ("ops/CMakeLists.txt", "")),
         extensions=("{name: ops, path: ops}",),

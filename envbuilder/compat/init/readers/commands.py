@@ -14,8 +14,8 @@ from typing import Final
 from envbuilder.compat.init.readers.conda import read_install
 from envbuilder.compat.init.readers.pip import read_arguments
 from envbuilder.compat.init.readers.project import has_loads
-from envbuilder.compat.init.readers.python_code import imported_modules
 from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place

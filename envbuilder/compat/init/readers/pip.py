@@ -9,8 +9,8 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.init.readers.python_code import read_code
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
+from envbuilder.compat.python_code import read_code
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD

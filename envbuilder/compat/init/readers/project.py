@@ -22,17 +22,12 @@ from envbuilder.compat.init.readers.pip import (
     read_requirement,
     request_project,
 )
-from envbuilder.compat.init.readers.python_code import Call, Code, read_code
 from envbuilder.compat.init.requests import Requests, read_text
+from envbuilder.compat.python_code import Call, Code, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner
 from envbuilder.recipe.extension import Extension
 
-_SKIPPED: Final = re.compile(
-    r"\..*|build|dist|__pycache__|.*\.egg-info|node_modules|site-packages|venv|env|tests?|docs?"
-)
-_DEEPEST: Final = 6
-_MOST: Final = 4000  # Python files of a project
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 _BACKENDS: Final = (
     "scikit-build-core",
@@ -43,12 +38,10 @@ _BACKENDS: Final = (
 
 def read_extensions(top: Path, requests: Requests) -> None:
     """Request every extension of torch below a folder."""
-    _check_submodules(top, requests)
-    codes = [code for path in _files(top) if path.suffix == ".py" and (code := read_code(path))]
+    codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
     built = {path.parent for path in _builds(top, codes)}
     for folder in sorted(built):
-        if not any(folder.is_relative_to(other) for other in built - {folder}):
-            request_project(folder, requests)
+        request_project(folder, requests)
     found = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     for code, call in found:
         where = f"{code.path}:{call.node.lineno}"
@@ -76,33 +69,19 @@ def read_extensions(top: Path, requests: Requests) -> None:
         built | {code.path.parent for code, _ in found} | {code.path.parent.parent for code, _ in found},
         requests,
     )
+    _check_submodules(top, requests)
 
 
 def has_loads(path: Path) -> bool:
     """Return whether a Python file, or one below a folder, calls torch's `load()`."""
-    files = _files(path) if path.is_dir() else iter((path,))
+    files = project_files(path) if path.is_dir() else iter((path,))
     return any((code := read_code(one)) and code.loads for one in files if one.suffix == ".py")
-
-
-def _files(top: Path) -> Iterator[Path]:
-    """Yield the visible files of a project, those of its top first."""
-    folders, count = [top], 0
-    while folders and count < _MOST:
-        folder = folders.pop(0)
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.is_symlink():
-                depth = len(path.relative_to(top).parts)
-                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST:
-                    folders.append(path)
-            elif path.suffix in (".py", ".cu", ".cpp", ".toml") and path.is_file():
-                count += path.suffix == ".py"
-                yield path
 
 
 def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
     """Yield the setup.py and pyproject.toml that build an extension of torch."""
     yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
-    for path in _files(top):
+    for path in project_files(top):
         if path.name == "pyproject.toml":
             needed = {
                 canonicalize_name(re.split(r"[\s<>=!~\[;]", text)[0]) for text in build_requirements(path)
@@ -169,23 +148,25 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
 
 
 def _check_submodules(top: Path, requests: Requests) -> None:
-    """Report the submodules that are not checked out."""
+    """Report the submodules that are not checked out, if extensions may need them."""
     file = top / ".gitmodules"
     parser = configparser.ConfigParser(strict=False)
     with contextlib.suppress(configparser.Error):
         parser.read_string(read_text(file) if file.is_file() else "")
-    for section in parser.sections():
-        path = parser.get(section, "path", fallback="")
-        if path and not any((top / path).glob("*")):
-            hint = f"git -C {top} submodule update --init --recursive"
-            requests.note(
-                str(file), f"the submodule `{path}` is not checked out, and sources may include it", hint=hint
-            )
+    paths = [parser.get(section, "path", fallback="") for section in parser.sections()]
+    absent = [f"`{path}`" for path in paths if path and not any((top / path).glob("*"))]
+    if absent and requests.extensions:
+        hint = f"git -C {top} submodule update --init --recursive"
+        requests.note(
+            str(file),
+            f"not checked out, and sources may include it: submodule {', '.join(absent)}",
+            hint=hint,
+        )
 
 
 def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
     """Request the folders of CUDA sources that no Python file builds, if they bind to Python."""
-    folders = dict.fromkeys(path.parent for path in _files(top) if path.suffix == ".cu")
+    folders = dict.fromkeys(path.parent for path in project_files(top) if path.suffix == ".cu")
     for folder in folders:
         if any(folder.is_relative_to(one) for one in covered) or top in covered:
             continue
@@ -243,10 +224,16 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     for path in [one for one in (*images, *environments, *others) if one not in chosen]:
         requests.note(
             str(path),
-            "this file is not read, another one of its kind is",
-            hint=f"`--from {path}` reads it too",
+            "this file is not read",
+            hint=f"`--from {path}` reads it",
         )
     read_extensions(top, requests)
+    if not (chosen or requests.extensions or requests.left):
+        requests.note(
+            str(top),
+            "no file here says what the project needs, and it has no extension",
+            hint="`--from FILE` reads one of another name",
+        )
 
 
 def read_age(path: Path, runner: Runner, requests: Requests) -> None:

@@ -1,6 +1,7 @@
 """Read Python files for extensions and requirements, by their syntax tree. Nothing of a project runs."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,12 @@ from envbuilder.core.places import Mistakes, load_text
 _CLASSES: Final = ("CUDAExtension", "CppExtension", "SyclExtension")
 _LOADS: Final = ("load", "load_inline")
 _MODULE: Final = "torch.utils.cpp_extension"
-_DEEPEST: Final = 3  # names that stand for names
+_LONGEST: Final = 3  # names that stand for names
+_SKIPPED: Final = re.compile(
+    r"\..*|build|dist|__pycache__|.*\.egg-info|node_modules|site-packages|venv|env|tests?|docs?"
+)
+_DEEPEST: Final = 6
+_MOST: Final = 4000  # Python files of a project
 _MAIN: Final = "__main__"
 _BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -71,11 +77,26 @@ class Code:
             return tuple(text for item in node.elts for text in self.texts(item, depth))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
             return (*self.texts(node.left, depth), *self.texts(node.right, depth))
-        if isinstance(node, ast.Name) and depth < _DEEPEST:
+        if isinstance(node, ast.Name) and depth < _LONGEST:
             assigned = (one for one in ast.walk(self.tree) if isinstance(one, ast.Assign))
             values = [one.value for one in assigned if _names(one) == node.id]
             return self.texts(values[-1], depth + 1) if values else ()
         return ()
+
+
+def project_files(top: Path) -> Iterator[Path]:
+    """Yield the visible files of a project, those of its top first."""
+    folders, count = [top], 0
+    while folders and count < _MOST:
+        folder = folders.pop(0)
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                depth = len(path.relative_to(top).parts)
+                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST:
+                    folders.append(path)
+            elif path.suffix in (".py", ".cu", ".cpp", ".toml") and path.is_file():
+                count += path.suffix == ".py"
+                yield path
 
 
 def read_code(path: Path) -> Code | None:
@@ -186,3 +207,19 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{above}.{node.attr}" if (above := _dotted(node.value)) else ""
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def plain_texts(code: Code) -> Iterator[tuple[int, str]]:
+    """Yield each text of a file with its line, also the parts of one that is put together."""
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def set_variables(code: Code, name: str) -> Iterator[tuple[int, str]]:
+    """Yield each text that a file sets an environment variable to, with its line."""
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            key = node.targets[0].slice
+            if isinstance(key, ast.Constant) and key.value == name and (text := code.text(node.value)):
+                yield node.lineno, text

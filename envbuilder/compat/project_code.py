@@ -1,0 +1,68 @@
+"""What the Python files of a recipe's extensions say that does not fit its pins, before anything is compiled.
+
+Only `check` reads them: a rule of `rules` decides by the recipe and the tables alone.
+"""
+
+import re
+from collections.abc import Iterator
+
+from envbuilder.compat.context import Tables
+from envbuilder.compat.problem import CheckCode
+from envbuilder.compat.python_code import Code, plain_texts, project_files, read_code, set_variables
+from envbuilder.compat.rules.compiler import asked_standard
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.recipe.extension import Extension, Form
+from envbuilder.recipe.model import Recipe
+
+
+def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
+    """Warn of flags in a project's build that its torch refuses, and of GPUs that it is not compiled for."""
+    known = tables.gpus.by_name
+    wanted = {known[name].capability for name in recipe.gpus if name in known}
+    torch = tables.torches.by_name.get(recipe.pytorch)
+    for index, extension in enumerate(recipe.extensions):
+        place = recipe.place(f"$.extensions[{index}]")
+        for code in _codes(recipe, extension):
+            for line, text in plain_texts(code):
+                _, asked = asked_standard((text,))
+                if torch and asked and asked < torch.std_min:
+                    needed = f"the headers of torch {torch.version} need C++{torch.std_min} or newer"
+                    message = f"`{extension.name}` sets `{text}` at {code.path}:{line}, and {needed}"
+                    hint = "leave the flag out: torch adds the right one; or take an older torch"
+                    yield _warning(CheckCode.STANDARD_TORCH, place, message, hint)
+            named = [(line, one) for line, one in _architectures(code) if one not in wanted]
+            if recipe.gpus and named:
+                others = ", ".join(dict.fromkeys(one for _, one in named))
+                message = f"`{extension.name}` names GPUs of its own at {code.path}:{named[0][0]} ({others})"
+                yield _warning(
+                    CheckCode.OWN_GPUS, place, f"{message}, and is compiled for those of the recipe"
+                )
+
+
+def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
+    """Yield the files that say how an extension of the recipe's folder is compiled."""
+    if extension.form is Form.LOAD or extension.git or extension.sdist:
+        return
+    folder = recipe.path.parent / extension.path
+    is_built = extension.form is Form.PROJECT
+    paths = (
+        (folder / "setup.py",) if is_built else (one for one in project_files(folder) if one.suffix == ".py")
+    )
+    for path in paths:
+        code = read_code(path) if path.is_file() else None
+        if code and (is_built or code.loads):
+            yield code
+
+
+def _architectures(code: Code) -> Iterator[tuple[int, str]]:
+    """Yield the compute capabilities that a file names, each with its line: 3.7."""
+    for line, text in plain_texts(code):
+        for found in re.findall(r"(?:compute|sm)_(\d{2,3})(?!\d)", text):
+            yield line, f"{found[:-1]}.{found[-1]}"
+    for line, text in set_variables(code, "TORCH_CUDA_ARCH_LIST"):
+        for found in re.findall(r"\d+\.\d", text):
+            yield line, found
+
+
+def _warning(code: str, where: str, message: str, hint: str = "") -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)

@@ -1,0 +1,41 @@
+"""What `check` reads in a project's own files: standards that torch refuses, and GPUs that are not the recipe's."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from envbuilder.compat.project_code import check_code
+from envbuilder.recipe.extension import Extension
+from tests.support.check_inputs import RECIPE, TABLES
+
+PROJECT = Extension(name="ops", path="ops")
+CAPTURE = Extension(name="ops", path="ops", capture=("import ops",))
+LOAD = "from torch.utils.cpp_extension import load\nload('ops', ['a.cu'], extra_cflags=['-std=c++14'])\n"
+
+
+@pytest.mark.parametrize(
+    ("extension", "file", "text", "said"),
+    [
+        (PROJECT, "setup.py", "flags = ['-O3', '-std=c++14']\n", ["sets `-std=c++14` at ops/setup.py:1, and the headers of torch 2.6.0 need C++17"]),
+        (PROJECT, "setup.py", "flags = ['-std=c++17', 'sm_80', 'compute_80']\n", []),
+        (PROJECT, "setup.py", "a = 1\nflags = ['-gencode=arch=compute_37,code=sm_37', '-gencode', 'arch=compute_80,code=sm_80']\n",
+         ["names GPUs of its own at ops/setup.py:2 (3.7), and is compiled for those of the recipe"]),
+        (PROJECT, "setup.py", "import os\nos.environ['TORCH_CUDA_ARCH_LIST'] = '3.7+PTX;8.0;9.0'\n", ["at ops/setup.py:2 (3.7, 9.0)"]),
+        (PROJECT, "setup.py", "print(f'-gencode=arch=compute_{arch}')\n", []),
+        (PROJECT, "setup.py", "not python at all\n", []),
+        (PROJECT, "other.py", "flags = ['-std=c++14']\n", []),
+        (CAPTURE, "net/ops.py", LOAD, ["sets `-std=c++14` at ops/net/ops.py:2"]),
+        (CAPTURE, "net/ops.py", "flags = ['-std=c++14']\n", []),
+    ],
+)  # fmt: skip
+def test_a_projects_flags_are_read_before_anything_is_compiled(
+    extension: Extension, file: str, text: str, said: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "ops" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    recipe = dataclasses.replace(RECIPE, path=tmp_path / "x.yaml", extensions=(extension,))
+    found = [finding.message.replace(f"{tmp_path}/", "") for finding in check_code(recipe, TABLES)]
+    assert len(found) == len(said)
+    assert all(words in message for words, message in zip(said, found, strict=True)), found
