@@ -368,6 +368,23 @@ def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(ins
     assert [json.loads(line)[0] for line in said.splitlines()] == ["21", "42"]
 
 
+def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside: Inside):
+    said = inside(
+        "import shutil, calls\n"
+        "from envbuilder_extensions import compiling\n"
+        "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
+        "source = Path('/tmp/mine/op/lite.cpp')\n"
+        "source.write_text(source.read_text() + '//')\n"
+        "for path in Path('/tmp/mine').rglob('*'): os.utime(path, (1, 1))\n"
+        "together(1, lambda: lite().answer())\n"
+        "compiling.TOOLS = '/nowhere'\n"
+        "os.environ['PATH'] = '/nowhere'\n"
+        "together(1, lambda: lite().answer())\n",
+        ENVBUILDER_EXTENSIONS="build",
+    )
+    assert [json.loads(line)[0] for line in said.splitlines()] == ["42", "42"]
+
+
 def test_a_cuda_source_without_a_cuda_compiler_is_told(inside: Inside):
     ended = inside.attempt("Path('/tmp/gpu.cu').touch()\ncpp_extension.load('gpu', '/tmp/gpu.cu')")
     assert (

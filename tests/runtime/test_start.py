@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from envbuilder import runtime as image
 
 sys.path.insert(0, str(image.path("lib")))
 
+import envbuilder_extensions
 from envbuilder_extensions import compiling, gpus
 
 runs_programs = pytest.mark.programs
@@ -279,3 +281,50 @@ def test_code_of_another_user_is_not_loaded(monkeypatch, tmp_path):
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(compiling.os, "geteuid", lambda: owner + 1)
     assert compiling._unsafe(str(tmp_path)) == f"`{tmp_path}` belongs to user {owner}"
+
+
+@runs_programs
+def test_what_is_compiled_is_loaded_without_a_compile_until_something_changes(monkeypatch, tmp_path):
+    """`load` stands for torch's, and ninja for a program that lists the header that was read."""
+    source, header = tmp_path / "a.cpp", tmp_path / "a.h"
+    source.touch(), header.touch()
+    ninja = tmp_path / "bin/ninja"
+    ninja.parent.mkdir()
+    ninja.write_text(f"#!/bin/sh\nprintf 'a.o: #deps 2\\n    %s\\n    /usr/include/stdio.h\\n' {header}\n")
+    ninja.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ninja.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    torch = types.SimpleNamespace(
+        __version__="2", cuda=types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 0)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    cpp_extension = types.SimpleNamespace(_import_module_from_library=lambda name, _, __: f"loaded {name}")
+
+    def load(name, sources, extra_cflags=None, build_directory=None):
+        (Path(build_directory) / f"{name}.so").touch()
+        return "compiled"
+
+    def start(*flags):
+        call = envbuilder_extensions.Call(load, ("op", [str(source)]), {"extra_cflags": list(flags)})
+        return compiling.run(call, cpp_extension, architectures=[], edited=True)
+
+    for file in (source, header):
+        os.utime(file, (1, 1))
+    assert [start(), start(), start("-O3"), start("-O3")] == [
+        "compiled",
+        "loaded op",
+        "compiled",
+        "loaded op",
+    ]
+    for file in (header, source):
+        times = file.stat().st_atime, file.stat().st_mtime
+        file.write_text("// edited, with an old time")
+        os.utime(file, times)
+        assert [start("-O3"), start("-O3")] == ["compiled", "loaded op"]
+    header.unlink()
+    assert start("-O3") == "compiled"
+    (library,) = tmp_path.glob("envbuilder-*/op-*/op.so")
+    library.unlink()
+    assert start("-O3") == "compiled"
+    monkeypatch.setenv("CXX", "g++-9")
+    assert start("-O3") == "compiled"

@@ -80,7 +80,7 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
         if not differences:
             _need_gpu(entry)
             compiling.debug(f"`{call.name}` is `{entry['file']}`")
-            return _load(cpp_extension, entry)
+            return load_library(cpp_extension, entry)
         how = "; ".join(differences)
         what = f"the image's extension `{call.name}` was compiled from something else: {how}"
         if policy == "build":
@@ -146,7 +146,7 @@ class Call:
         return found
 
 
-def _load(cpp_extension: ModuleType, entry: Entry) -> Any:
+def load_library(cpp_extension: ModuleType, entry: Entry) -> Any:
     if entry.get("is_standalone"):
         return entry["file"]
     # `load` ends with this private function as well; what it does and returns has changed between versions.

@@ -4,6 +4,8 @@
 * One process compiles at a time, under flock: the kernel releases the lock of a dead process. Processes that waited learn of a
   failure and do not try again one after the other.
 * torch up to 2.13 waits forever for a `lock` that a killed process left. Such a folder is not used again.
+* What is compiled is loaded without ninja while the files that it was compiled from are unchanged: ninja asks for the time of each of
+  thousands of headers.
 * A failure is explained in plain words with a repair. The exception stays torch's own.
 """
 
@@ -16,6 +18,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 import time
 
@@ -51,10 +54,17 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
             folder = ("" if edited else _named_folder(call, cpp_extension, root)) or turn.folder
             call.arguments["build_directory"] = folder
             debug(f"`{call.name}` is compiled by torch in `{folder}`")
-            if folder == turn.folder:
-                _forget_older(call, folder)
+            own = folder == turn.folder
             with _environment(architectures, force=edited):
-                return call.original(**call.arguments)
+                if own:
+                    if _is_compiled(call, folder):
+                        return _load(call, cpp_extension, folder)
+                    _forget_older(call, folder)
+                began = time.time()
+                made = call.original(**call.arguments)
+                if own:
+                    _note_compiled(call, folder, since=began)
+                return made
     except Exception as error:
         say(_explain(call.name, error))
         raise
@@ -224,6 +234,89 @@ def _forget_older(call: Call, folder: str) -> None:
                     os.unlink(made)
     with open(note, "w", encoding="utf-8") as stream:
         json.dump(now, stream)
+
+
+# What decides a compile beside the files and the arguments of the call.
+DECIDING = (
+    *("CC", "CXX", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST"),
+    *("PYTORCH_NVCC", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"),
+)
+
+
+def _is_compiled(call: Call, folder: str) -> bool:
+    """Return whether the folder holds the library of this call, compiled from the files as they are now."""
+    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
+
+    try:
+        with open(os.path.join(folder, "compiled.json"), encoding="utf-8") as stream:
+            note = json.load(stream)
+    except (OSError, ValueError):
+        return False
+    return (
+        note["asked"] == _asked(call)
+        and os.path.isfile(_library(call, folder))
+        and all(sha256(path) == digest for path, digest in note["files"].items())
+    )
+
+
+def _note_compiled(call: Call, folder: str, *, since: float) -> None:
+    """Note what a library was compiled from, unless that is uncertain.
+
+    It is without ninja's list of headers, where a file was edited meanwhile, and where torch wrote a second library `NAME_v1.so`,
+    because this process had compiled the first.
+    """
+    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
+
+    note = os.path.join(folder, "compiled.json")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(note)
+    try:
+        listed = subprocess.run(["ninja", "-t", "deps"], cwd=folder, stdout=subprocess.PIPE, check=True)  # noqa: S607
+    except (OSError, subprocess.CalledProcessError):
+        return
+    read = {line.strip() for line in listed.stdout.decode().splitlines() if line.startswith("    ")}
+    read = {os.path.realpath(os.path.join(folder, path)) for path in read}
+    image = ("/usr/", "/etc/", "/opt/env/", "/opt/python/", os.path.realpath(folder) + "/")
+    own = [*call.sources, *sorted(path for path in read if not path.startswith(image))]
+    if (
+        any(name.startswith(f"{call.name}_v") for name in os.listdir(folder))
+        or max(map(_edited, own), default=0) >= since
+    ):
+        return
+    files = {path: sha256(path) for path in own}
+    with open(note, "w", encoding="utf-8") as stream:
+        json.dump({"asked": _asked(call), "files": files}, stream)
+
+
+def _edited(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return time.time()
+
+
+def _asked(call: Call) -> str:
+    arguments = {
+        name: value for name, value in call.arguments.items() if name not in ("build_directory", "verbose")
+    }
+    environment = {name: os.environ.get(name) for name in DECIDING}
+    facts = [arguments, environment, list(map(str, gpus.visible()))]
+    return hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode()).hexdigest()
+
+
+def _library(call: Call, folder: str) -> str:
+    return os.path.join(folder, call.name if call.arguments.get("is_standalone") else f"{call.name}.so")
+
+
+def _load(call: Call, cpp_extension: ModuleType, folder: str) -> Any:
+    from envbuilder_extensions import load_library  # noqa: PLC0415 - it imports us
+
+    debug(f"`{call.name}` is compiled already, in `{folder}`")
+    kinds = {
+        name: call.arguments.get(name, default)
+        for name, default in (("is_python_module", True), ("is_standalone", False))
+    }
+    return load_library(cpp_extension, {"name": call.name, "file": _library(call, folder), **kinds})
 
 
 @contextlib.contextmanager
