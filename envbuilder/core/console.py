@@ -236,10 +236,11 @@ class Step:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def expect(self, total: int, *, items: bool = False) -> None:
-        """Set the number of bytes, where it is known only after the step began, or the number of items."""
+        """Begin to count up to this number of bytes or items. A step may count one thing after another."""
         self.total, self.has_items = total, items
         self._began = self._last_line = time.monotonic()
-        self.progress.update(self.task, total=total, items=items)
+        self._done = 0
+        self.progress.update(self.task, total=total, completed=0, items=items)
 
     def advance(self, count: int) -> None:
         """Count `count` more bytes or items."""

@@ -45,6 +45,13 @@ def test_files_keep_modes_and_times_and_owners_are_told(root: Path):
     assert (root / "etc/s").stat().st_mtime == 1_600_000_000
 
 
+def test_each_package_counts_with_its_bytes_when_it_is_unpacked(root: Path):
+    packages = [package(root, name, (f"./usr/{name}", name * 9999, 0o644)) for name in ("a", "b")]
+    counted: list[int] = []
+    unpack({one.stem: one for one in packages}, root, threads=2, advance=counted.append)
+    assert sorted(counted) == sorted(one.stat().st_size for one in packages)
+
+
 def test_paths_go_below_the_merged_usr(root: Path):
     hard = header("./lib/twin", HARD, target="./lib/one")
     install(root, package(root, "a", ("./lib/one", "1", 0o644), hard, ("./usr/bin/two", "2", 0o755)))

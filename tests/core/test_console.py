@@ -149,6 +149,15 @@ def test_a_step_of_items_says_how_many_are_done(capsys, monkeypatch):
     assert lines(capsys)[1] == "  install: 100 of 300, 20 s left"
 
 
+def test_a_step_may_count_one_thing_after_another(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    with Console().step("install") as step:
+        for total, items in ((2_000_000, False), (2, True)):
+            step.expect(total, items=items)
+            step.advance(total)
+    assert lines(capsys)[1:3] == ["  install: 2 of 2 MB, 0 s left", "  install: 2 of 2, 0 s left"]
+
+
 def test_at_a_terminal_items_are_shown_as_numbers(monkeypatch):
     screen = open_screen(monkeypatch)
     with Console(color=False).step("install") as step:

@@ -8,7 +8,7 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
@@ -83,15 +83,22 @@ def make_merged_root(root: Path) -> None:
         (root / name).symlink_to(f"usr/{name}")
 
 
-def unpack(debs: Mapping[str, Path], root: Path, *, threads: int) -> Unpacked:
+def unpack(
+    debs: Mapping[str, Path], root: Path, *, threads: int, advance: Callable[[int], None] = lambda _: None
+) -> Unpacked:
     """Unpack packages, by name, into a root with the links of the merged /usr. Raises BuildError for what no root may have."""
-    largest = sorted(debs, key=lambda name: -debs[name].stat().st_size)
+    sizes = {name: deb.stat().st_size for name, deb in debs.items()}
+    largest = sorted(debs, key=lambda name: -sizes[name])
+
+    def work(name: str) -> Package | None:
+        done = _unpack(name, debs[name], root)
+        advance(sizes[name])
+        return done
+
     with ThreadPoolExecutor(
         threads
     ) as pool:  # decompression, most of the work, runs outside the interpreter's lock
-        found = dict(
-            zip(largest, pool.map(lambda name: _unpack(name, debs[name], root), largest), strict=True)
-        )
+        found = dict(zip(largest, pool.map(work, largest), strict=True))
     # dpkg gives a folder the mode that the first package says.
     first = "base-files"
     packages = [one for name in sorted(found, key=lambda one: (one != first, one)) if (one := found[name])]

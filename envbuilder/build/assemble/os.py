@@ -60,9 +60,10 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
     root, record, epoch = work / "root", work / "owners.json", job.plan.epoch
     with job.console.step(f"install {step.suite}: {len(step.artifacts)} packages") as shown:
         shown.show_note("unpacking")
+        shown.expect(sum(deb.size for deb in step.artifacts))
         make_root(root, gcc=step.gcc, with_manuals=needs_manuals(step))
         debs = {deb.name: job.store.artifact(deb.sha256) for deb in step.artifacts}
-        found = unpack(debs, root, threads=job.limits.threads)
+        found = unpack(debs, root, threads=job.limits.threads, advance=shown.advance)
         write_database(found.packages, root)
         _write_service_policy(root)
         _save_owners(record, root, found.owners())
