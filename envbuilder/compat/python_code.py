@@ -101,9 +101,13 @@ def project_files(top: Path) -> Iterator[Path]:
 
 def read_code(path: Path) -> Code | None:
     """Return what a Python file says, None if it cannot be read."""
-    text = load_text(path, Mistakes())
+    return parse_code(load_text(path, Mistakes()) or "", path)
+
+
+def parse_code(text: str, path: Path) -> Code | None:
+    """Return what the text of a Python file says, None if it is not Python."""
     try:
-        tree = ast.parse(text or "")
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
     names = dict(_imports(tree))

@@ -5,15 +5,14 @@ The directory is kept between builds. ninja compares times, so an unchanged file
 
 import contextlib
 import re
-import tarfile
-import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
+from envbuilder.core.archive import archived_files
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.errors import CommandError
 from envbuilder.core.process import Command, Runner
 from envbuilder.lock.model import LockedExtension
 
@@ -68,8 +67,8 @@ def _all_files(folder: Path) -> Iterator[Path]:
 def _stage(extension: LockedExtension, store: Store, folder: Path) -> None:
     if extension.archive is not None:
         archive, is_sdist = store.artifact(extension.archive.sha256), extension.archive.kind == "sdist"
-        _clear(folder, {name for name, _ in _members(archive, strip=is_sdist)})
-        for name, content in _members(archive, strip=is_sdist):
+        _clear(folder, {name for name, _ in archived_files(archive, strip=is_sdist)})
+        for name, content in archived_files(archive, strip=is_sdist):
             _place(folder / name, content)
         return
     _clear(folder, {file.path for file in extension.files})
@@ -108,30 +107,3 @@ def _place(path: Path, content: bytes) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-
-
-def _members(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside."""
-    for member, content in _read_zip(archive) if zipfile.is_zipfile(archive) else _read_tar(archive):
-        name = PurePosixPath(member)
-        if name.is_absolute() or ".." in name.parts:
-            raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")
-        if strip:
-            name = PurePosixPath(*name.parts[1:])
-        if name.parts:
-            yield str(name), content
-
-
-def _read_tar(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            with contextlib.suppress(KeyError):  # a dangling link
-                if not member.isdir() and (stream := tar.extractfile(member)):
-                    yield member.name, stream.read()
-
-
-def _read_zip(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(archive) as members:
-        for member in members.infolist():
-            if not member.is_dir():
-                yield member.filename, members.read(member)

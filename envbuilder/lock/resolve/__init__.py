@@ -29,6 +29,7 @@ from envbuilder.lock.model import (
     Artifact,
     Lock,
     LockedBase,
+    LockedExtension,
     lock_artifacts,
     needs_toolkit,
     recipe_inputs,
@@ -36,11 +37,19 @@ from envbuilder.lock.model import (
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
-from envbuilder.lock.resolve.extensions import lock_extensions
+from envbuilder.lock.resolve.distributions import (
+    Distribution,
+    are_met,
+    read_distributions,
+    say_unread,
+)
+from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
+from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
+from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
@@ -119,8 +128,15 @@ def resolve(
     toolkit = locked_toolkit(recipe, parts)
     implied = implied_wheels(recipe, toolkit)
     builds = old.builds if old else ()
-    if wheels is None or not all(_is_met(requirement, wheels) for requirement in implied):
-        found = resolve_wheels(recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before)
+    if (
+        wheels is None
+        or not all(is_met(Requirement(one), {one.name: one.version for one in wheels}) for one in implied)
+        or not are_met(read_distributions(recipe, extensions, context), wheels, recipe.python)
+    ):
+        found = resolve_wheels(
+            recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,
+            extensions=_known_distributions(recipe, extensions, context),
+        )  # fmt: skip
         wheels, builds = found.artifacts, found.builds
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
@@ -160,15 +176,37 @@ def add_to_parent(
             hint=f"`envbuilder lock {recipe.parent} --upgrade` upgrades what it stands on",
         )
     anew = options.upgrade or (options.before is not None and not moving)
-    if anew or moving or old is None or old.recipe != recipe.digest or old.wheels != below.wheels:
+    extensions = lock_extensions(recipe, context, old=old or below)
+    if (
+        anew
+        or moving
+        or old is None
+        or old.recipe != recipe.digest
+        or old.wheels != below.wheels
+        or not are_met(
+            read_distributions(recipe, extensions, context), (*below.wheels, *known), recipe.python
+        )
+    ):
         prefer = () if anew else tuple(one for one in known if one.name not in moving)
         found = resolve_added(
-            recipe, target, context, below=below.wheels, prefer=prefer, before=options.before
-        )
+            recipe, target, context, below=below.wheels, prefer=prefer, before=options.before,
+            extensions=_known_distributions(recipe, extensions, context),
+        )  # fmt: skip
         known, builds = found.artifacts, found.builds
-    extensions = lock_extensions(recipe, context, old=old or below)
     every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
     return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
+
+
+def _known_distributions(
+    recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
+) -> tuple[Distribution, ...]:
+    """Return the distributions of all projects among the extensions, and say which cannot be read."""
+    projects = tuple(one for one in extensions if one.form is Form.PROJECT)
+    store_sources(recipe, projects, context)
+    context.fetcher.fetch(one.archive for one in projects if one.archive and one.archive.kind == "sdist")
+    found = read_distributions(recipe, projects, context)
+    say_unread(found)
+    return found
 
 
 def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:
@@ -227,9 +265,3 @@ def _kept_parts(
     if target.standalone and has_python and CPYTHON not in moving:
         kept["interpreter"] = old.interpreters
     return kept
-
-
-def _is_met(requirement: str, wheels: tuple[Artifact, ...]) -> bool:
-    wanted = Requirement(requirement)
-    name = canonicalize_name(wanted.name)
-    return any(one.name == name and wanted.specifier.contains(one.version) for one in wheels)

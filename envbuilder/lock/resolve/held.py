@@ -25,29 +25,24 @@ class Choice:
 
     python: str
     packages: Mapping[str, Artifact]
+    extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
-    recipe: tuple[Requirement, ...]  # the user's own
+    own: tuple[tuple[str, Requirement], ...]  # of the recipe and of extensions, with who has it
     fixed: tuple[Requirement, ...]  # torch's undeclared bounds, and what a CUDA toolkit needs
     requires: Requires
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        for who, given in (("the recipe", self.recipe), (TORCH, self.fixed)):
-            yield from ((who, one) for one in given if self._is_about(one, name))
+        for who, one in (*self.own, *((TORCH, one) for one in self.fixed)):
+            if self._is_about(one, name):
+                yield who, one
         for parent in self.parents.get(name, ()):
             for one in self.requires(self.packages[parent]):
                 if self._is_about(one, name):
                     yield parent, one
 
     def _is_about(self, requirement: Requirement, name: str) -> bool:
-        return canonicalize_name(requirement.name) == name and self.applies(requirement)
-
-    def applies(self, requirement: Requirement) -> bool:
-        target = {
-            "python_version": self.python, "python_full_version": f"{self.python}.0", "sys_platform": "linux",
-            "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix", "extra": "",
-        }  # fmt: skip
-        return requirement.marker is None or requirement.marker.evaluate(target)
+        return canonicalize_name(requirement.name) == name and applies(requirement, self.python)
 
     def needed_by_torch(self) -> set[str]:
         """Return torch and all that it requires, and those require."""
@@ -103,11 +98,26 @@ def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
     yield from (Reason(who=who, text=f"{who} requires `{_plain(one)}`") for who, one in excluding)
     if excluding:
         return
+    there = {name: one.version for name, one in choice.packages.items()} | dict(choice.extensions)
     for one in choice.requires(newest):
-        other = choice.packages.get(canonicalize_name(one.name))
-        if other and choice.applies(one) and not one.specifier.contains(other.version, prereleases=True):
-            text = f"{newest.version} requires `{_plain(one)}`, and {other.name} is {other.version}"
-            yield Reason(who=other.name, text=text, is_own=True)
+        name = canonicalize_name(one.name)
+        if name in there and applies(one, choice.python) and not is_met(one, there):
+            text = f"{newest.version} requires `{_plain(one)}`, and {name} is {there[name]}"
+            yield Reason(who=name, text=text, is_own=True)
+
+
+def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
+    version = versions.get(canonicalize_name(requirement.name), "")
+    return bool(version) and requirement.specifier.contains(version, prereleases=True)
+
+
+def applies(requirement: Requirement, python: str) -> bool:
+    """Return whether the marker of a requirement is true in an environment with this Python."""
+    target = {
+        "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux",
+        "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix", "extra": "",
+    }  # fmt: skip
+    return requirement.marker is None or requirement.marker.evaluate(target)
 
 
 def _plain(requirement: Requirement) -> str:

@@ -39,6 +39,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.context import ResolveContext, Target
+from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.held import (
     TORCH,
     Choice,
@@ -80,6 +81,14 @@ class Question:
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
     candidates: bool = False  # pre-releases may be chosen where no release fits
+    extensions: tuple[
+        Distribution, ...
+    ] = ()  # of the recipe: they are there, and what they require is wanted
+
+    @property
+    def provided(self) -> tuple[Distribution, ...]:
+        """Return the extensions that count for others; of the rest, only what they require is known."""
+        return tuple(one for one in self.extensions if one.name and one.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +104,7 @@ Facts = MutableMapping[tuple[str, str], SdistFacts]  # by name and version
 
 def resolve_wheels(
     recipe: Recipe, target: Target, context: ResolveContext, *,
-    toolkit: Toolkit | None, prefer: tuple[Artifact, ...], before: date | None,
+    toolkit: Toolkit | None, prefer: tuple[Artifact, ...], before: date | None, extensions: tuple[Distribution, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     sources = context.sources()
@@ -108,6 +117,7 @@ def resolve_wheels(
         build=build,
         prefer=prefer,
         before=before,
+        extensions=extensions,
     )
     facts: Facts = {}
     try:
@@ -116,17 +126,17 @@ def resolve_wheels(
         if build:
             _need_own_index(recipe, target, sources, build, error)
         raise
-    _say_held_back(recipe.packages, found, question, context, facts)
+    _say_held_back(recipe, found, question, context, facts)
     return _with_builds(found, question, context, facts)
 
 
 def resolve_added(
     recipe: Recipe, target: Target, context: ResolveContext, *,
-    below: tuple[Artifact, ...], prefer: tuple[Artifact, ...], before: date | None,
+    below: tuple[Artifact, ...], prefer: tuple[Artifact, ...], before: date | None, extensions: tuple[Distribution, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
     assert recipe.parent, "only a recipe with `add` has one"
-    if not recipe.add:
+    if not recipe.add and are_met(extensions, below, recipe.python):
         return Packages(artifacts=())
     pins = {one.name: f"{one.name}=={one.version}" for one in below}
     question = Question(
@@ -138,21 +148,22 @@ def resolve_added(
         prefer=(*below, *prefer),
         before=before,
         parent=recipe.parent.stem,
+        extensions=extensions,
     )
     facts: Facts = {}
     found = ask_uv(question, context, facts)
     added = tuple(one for one in found if one.name not in pins)
-    if not added:
+    if not added and recipe.add:
         has = ", ".join(pins[one.name] for one in found)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
-    _say_held_back(recipe.add, found, question, context, facts)
+    _say_held_back(recipe, found, question, context, facts)
     return _with_builds(added, question, context, facts)
 
 
 def _say_held_back(
-    own: Sequence[str], found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+    recipe: Recipe, found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
 ) -> None:
-    """Say what holds back each package whose version is chosen now. `own` are the user's own requirements."""
+    """Say what holds back each package whose version is chosen now."""
     kept = {(one.name, one.version) for one in question.prefer}
     names = tuple(one.name for one in found if (one.name, one.version) not in kept and one.name != TORCH)
     if not names:
@@ -164,6 +175,7 @@ def _say_held_back(
         newest = {one.name: one for one in ask_uv(every, context)}
         older = (one for one in found if one.name in newest and newest[one.name].version != one.version)
         if any(older):
+            own = (*recipe.packages, *recipe.add, *recipe.constraints)
             for line in held_back(_choice(own, found, question, context, facts), newest):
                 log.warning("%s", line)
     except (FetchError, IncompatibleError) as error:  # the lock does not depend on it
@@ -179,13 +191,17 @@ def _choice(
             return read_requirements(package, context)
         return tuple(parse_all(known.requires)) if known else ()
 
-    fixed = (*(one for one in question.requirements if one not in own), *question.constraints)
+    given = [("the recipe", one) for one in parse_all(own)]
+    for one in question.extensions:
+        given += [(f"the extension {one.extension}", wanted) for wanted in parse_all(one.requires or ())]
+    fixed = (one for one in (*question.requirements, *question.constraints) if one not in own)
     return Choice(
         python=question.python,
         packages={one.name: one for one in found},
+        extensions={one.name: one.version for one in question.provided},
         parents=_parents(found, question, context, facts),
-        recipe=tuple(parse_all(own)),
-        fixed=tuple(parse_all(fixed)),
+        own=tuple(given),
+        fixed=tuple(parse_all(tuple(fixed))),
         requires=functools.cache(requires),
     )
 
@@ -348,6 +364,8 @@ def _answered(
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with context.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
+        for one in question.provided:
+            one.write_wheel(work / "links")
         _write_python(work / "python")
         attempts = [pinned, question] if pins else [question]
         while attempts:
@@ -437,7 +455,10 @@ def _settings(question: Question, sources: Sources) -> list[str]:
 def _write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
     """Write uv's input files."""
     files: dict[str, Sequence[str]] = {
-        "requirements.in": question.requirements,
+        "requirements.in": (
+            *question.requirements,
+            *(_extension_lines(question) if question.dependencies else ()),
+        ),
         "constraints.in": question.constraints,
         "uv.toml": [
             'find-links = ["links"]',
@@ -452,6 +473,12 @@ def _write_question(question: Question, sources: Sources, work: Path, facts: Fac
         files[_LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _extension_lines(question: Question) -> Iterator[str]:
+    """Yield what the extensions are, or what they require if nobody knows their version."""
+    for one in question.extensions:
+        yield from (one.pin,) if one in question.provided else one.requires or ()
 
 
 def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
@@ -577,8 +604,11 @@ def _read_answer(
 ) -> dict[str, Artifact]:
     """Return URL → file of uv's answer: a wheel, or the sdist. The size is 0 if the index does not state it."""
     found = {}
+    own = {one.name for one in question.provided}
     for package in tomllib.loads(text).get("packages", []):
         name = package["name"]
+        if name in own:
+            continue
         if not package.get("wheels") and not package.get("sdist"):
             raise IncompatibleError(
                 f"`{name}` would not come as a wheel or a source distribution from an index or a folder",

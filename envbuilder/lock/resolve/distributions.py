@@ -1,0 +1,203 @@
+"""Read which distributions the projects among a recipe's extensions are: name, version and what they require.
+
+Nothing of a project runs: its build needs the environment that is being locked. What only running it would tell is said.
+"""
+
+import ast
+import configparser
+import contextlib
+import email
+import logging
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envbuilder.compat.python_code import Code, parse_code
+from envbuilder.core.archive import archived_files
+from envbuilder.lock.model import Artifact, LockedExtension
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.held import applies, is_met, parse_all
+from envbuilder.recipe.extension import Form
+from envbuilder.recipe.model import Recipe
+
+log = logging.getLogger(__name__)
+_FILES: Final = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
+_LOCAL: Final = "envbuilder"  # marks the version for uv, so that no index has the same one
+_STATIC: Final = Version("2.2")  # since then metadata says which of its fields a build may change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """What an extension is to other packages. `version` is "" and `requires` None where only a build knows it."""
+
+    extension: str
+    name: str = ""
+    version: str = ""
+    requires: tuple[str, ...] | None = None
+
+    @property
+    def pin(self) -> str:
+        return f"{self.name}=={self._marked}"
+
+    @property
+    def _marked(self) -> str:
+        return self.version if "+" in self.version else f"{self.version}+{_LOCAL}"
+
+    def write_wheel(self, folder: Path) -> None:
+        """Write a wheel of metadata alone, by which uv knows the extension."""
+        top = f"{self.name.replace('-', '_')}-{self._marked}"
+        lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self._marked}"]
+        lines += [f"Requires-Dist: {one}" for one in self.requires or ()]
+        wheel = "Wheel-Version: 1.0\nGenerator: envbuilder\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        with zipfile.ZipFile(folder / f"{top}-py3-none-any.whl", "w") as file:
+            file.writestr(f"{top}.dist-info/METADATA", "\n".join(lines) + "\n")
+            file.writestr(f"{top}.dist-info/WHEEL", wheel)
+            file.writestr(f"{top}.dist-info/RECORD", "")
+
+
+def read_distributions(
+    recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
+) -> tuple[Distribution, ...]:
+    """Return the distributions of the projects whose files are on this machine."""
+    return tuple(
+        read_distribution(extension.name, files)
+        for extension in extensions
+        if extension.form is Form.PROJECT and (files := _files(recipe, extension, context)) is not None
+    )
+
+
+def _files(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> dict[str, bytes] | None:
+    archive = extension.archive
+    if archive is None:
+        folder = recipe.path.parent / extension.path
+        return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    stored = context.store.artifact(archive.sha256)
+    if not stored.exists():
+        return None
+    found = {}
+    for path, content in archived_files(stored, strip=archive.kind == "sdist"):
+        place = PurePosixPath(path)
+        if place.parent == PurePosixPath(extension.path) and place.name in _FILES:
+            found[place.name] = content
+    return found
+
+
+def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
+    """Return what the files of a project say, the built metadata first."""
+    found = Distribution(extension=extension)
+    for said in _said(files):
+        found = replace(
+            found,
+            name=found.name or canonicalize_name(said.name),
+            version=found.version or _version(said.version),
+            requires=said.requires if found.requires is None else found.requires,
+        )
+    return found
+
+
+def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
+    """Yield what each file says. Once one leaves what is required to the build, no later one tells it."""
+    texts = {name: content.decode(errors="replace") for name, content in files.items()}
+    if text := texts.get("PKG-INFO"):
+        yield _read_metadata(text)
+    project, is_open = _read_project(texts.get("pyproject.toml", ""))
+    yield project
+    config = configparser.ConfigParser(interpolation=None)
+    with contextlib.suppress(configparser.Error):
+        config.read_string(texts.get("setup.cfg", ""))
+    own = config.get("options", "install_requires", fallback=None)
+    is_open |= own is not None and own.startswith("file:")
+    yield Distribution(
+        extension="",
+        name=config.get("metadata", "name", fallback=""),
+        version=config.get("metadata", "version", fallback=""),
+        requires=tuple(filter(None, map(str.strip, own.splitlines()))) if own and not is_open else None,
+    )
+    code = parse_code(texts["setup.py"], Path("setup.py")) if "setup.py" in texts else None
+    if code:
+        found = _read_setup(code)
+        yield replace(found, requires=None) if is_open else found
+    elif config.has_section("options") and own is None and not is_open:
+        yield Distribution(extension="", requires=())
+
+
+def _read_metadata(text: str) -> Distribution:
+    fields = email.message_from_string(text)
+    requires = tuple(fields.get_all("Requires-Dist", []))
+    dynamic = {one.lower() for one in fields.get_all("Dynamic", [])}
+    is_static = _is_version(fields.get("Metadata-Version", "")) and "requires-dist" not in dynamic
+    is_static = is_static and Version(fields["Metadata-Version"]) >= _STATIC
+    return Distribution(
+        extension="",
+        name=fields.get("Name", ""),
+        version=fields.get("Version", ""),
+        requires=requires if requires or is_static else None,
+    )
+
+
+def _read_project(text: str) -> tuple[Distribution, bool]:
+    """Return what a pyproject.toml says, and whether it leaves what is required to the build."""
+    try:
+        whole = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return Distribution(extension=""), True
+    project = whole.get("project")
+    if not isinstance(project, dict):
+        return Distribution(extension=""), "poetry" in whole.get("tool", {})
+    left = project.get("dynamic", [])
+    requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
+    name, version = (str(project.get(key, "")) for key in ("name", "version"))
+    dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
+    return Distribution(
+        extension="", name=name, version=version, requires=requires
+    ), "dependencies" in dynamic
+
+
+def _read_setup(code: Code) -> Distribution:
+    """Return what the call of `setup` says in plain texts."""
+    setup = code.setup()
+    if setup is None:
+        return Distribution(extension="")
+    needed = code.keyword(setup, "install_requires")
+    texts = tuple(line for text in code.texts(needed) for line in text.splitlines())
+    is_whole = len(texts) == len(needed.elts) if isinstance(needed, ast.List | ast.Tuple) else bool(texts)
+    if needed is None:
+        is_whole = all(one.arg for one in setup.node.keywords)  # no **more
+    name, version = (code.text(code.keyword(setup, key)) for key in ("name", "version"))
+    return Distribution(extension="", name=name, version=version, requires=texts if is_whole else None)
+
+
+def _version(text: str) -> str:
+    return str(Version(text)) if _is_version(text) else ""
+
+
+def _is_version(text: str) -> bool:
+    try:
+        return bool(Version(text))
+    except InvalidVersion:
+        return False
+
+
+def say_unread(distributions: Sequence[Distribution]) -> None:
+    """Say which extensions compute what they require."""
+    for one in distributions:
+        if one.requires is None:
+            log.warning(
+                "the extension `%s` says only when it is built what it requires: name that in `packages`",
+                one.extension,
+            )
+
+
+def are_met(distributions: Sequence[Distribution], packages: Sequence[Artifact], python: str) -> bool:
+    """Return whether packages and extensions meet what the extensions require, and no package is an extension too."""
+    there = {one.name: one.version for one in packages}
+    own = {one.name: one.version for one in distributions if one.version}
+    wanted = [one for given in distributions for one in parse_all(given.requires or ())]
+    is_twice = bool(own.keys() & there.keys())
+    return not is_twice and all(is_met(one, there | own) for one in wanted if applies(one, python))

@@ -1,0 +1,133 @@
+"""An extension counts as the distribution that it is, and what it requires is locked."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.sources import Sources
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.distributions import Distribution, are_met, read_distribution, read_distributions
+from envbuilder.lock.resolve.extensions import lock_extensions
+from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
+from envbuilder.recipe.extension import Extension
+from tests.support.locks import make_artifact, make_means, make_recipe
+from tests.support.package_sources import write_index, write_wheel
+from tests.support.sdists import write_sdist
+
+SETUP = "from setuptools import setup\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"pyproject.toml": "[project]\nname = 'Dw_Conv'\nversion = '1.0'\ndependencies = ['ocnn>=2']\n"}, ("dw-conv", "1.0", ("ocnn>=2",))),
+        ({"pyproject.toml": "[project]\nname = 'dw'\nversion = '1.0'\n"}, ("dw", "1.0", ())),
+        ({"setup.py": SETUP + "setup(name='dw', version='1.0', install_requires=['ocnn'])"}, ("dw", "1.0", ("ocnn",))),
+        ({"setup.py": SETUP + "needs = ['ocnn', 'numpy']\nsetup(name='dw', version='1', install_requires=needs)"}, ("dw", "1", ("ocnn", "numpy"))),
+        ({"setup.py": SETUP + "setup(name='dw', version='1.0')"}, ("dw", "1.0", ())),
+        ({"setup.py": SETUP + "setup(name='dw', version=read(), install_requires=read())"}, ("dw", "", None)),
+        ({"setup.py": SETUP + "setup(name='dw', version='1.0', install_requires=['ocnn', read()])"}, ("dw", "1.0", None)),
+        ({"setup.py": SETUP + "setup(**read())"}, ("", "", None)),
+        ({"setup.cfg": "[metadata]\nname = dw\nversion = 1.0\n[options]\ninstall_requires =\n  ocnn\n  numpy\n"}, ("dw", "1.0", ("ocnn", "numpy"))),
+        ({"setup.cfg": "[metadata]\nname = dw\nversion = attr: dw.v\n[options]\n", "setup.py": SETUP + "setup()"}, ("dw", "", ())),
+        ({"setup.cfg": "[options]\ninstall_requires = file: needs.txt\n", "setup.py": SETUP + "setup(name='dw')"}, ("dw", "", None)),
+        ({"pyproject.toml": "[project]\nname = 'dw'\ndynamic = ['version', 'dependencies']\n[tool.setuptools.dynamic]\ndependencies = {file = 'x'}\n",
+          "setup.py": SETUP + "setup(version='2')"}, ("dw", "2", None)),
+        ({"pyproject.toml": "[project]\nname = 'dw'\nversion = '1'\ndynamic = ['dependencies']\n",
+          "setup.py": SETUP + "setup(install_requires=['ocnn'])"}, ("dw", "1", ("ocnn",))),
+        ({"PKG-INFO": "Metadata-Version: 2.2\nName: dw\nVersion: 1.0\nRequires-Dist: ocnn\n", "setup.py": "?"}, ("dw", "1.0", ("ocnn",))),
+        ({"PKG-INFO": "Metadata-Version: 1.1\nName: dw\nVersion: 1.0\n", "setup.py": SETUP + "setup(install_requires=['ocnn'])"}, ("dw", "1.0", ("ocnn",))),
+        ({"pyproject.toml": "[tool.poetry]\nname = 'dw'\n"}, ("", "", None)),
+        ({"pyproject.toml": "no toml", "setup.py": "no python"}, ("", "", None)),
+    ],
+)  # fmt: skip
+def test_a_project_is_read_and_never_run(
+    files: dict[str, str], found: tuple[str, str, tuple[str, ...] | None]
+) -> None:
+    said = read_distribution("it", {name: text.encode() for name, text in files.items()})
+    assert (said.name, said.version, said.requires) == found
+
+
+OWN = Distribution(
+    extension="dw", name="dw", version="1.0", requires=("numpy>=2", "old; python_version < '3'")
+)
+
+
+@pytest.mark.parametrize(
+    ("packages", "are"),
+    [
+        (("numpy==2.4",), True),
+        (("numpy==1.26",), False),
+        ((), False),
+        (("numpy==2.4", "dw==1.0"), False),
+    ],
+    ids=["met", "other-version", "absent", "locked-as-well"],
+)
+def test_a_lock_is_kept_while_it_has_what_the_extensions_require(
+    packages: tuple[str, ...], *, are: bool
+) -> None:
+    there = tuple(make_artifact(*one.split("==")) for one in packages)
+    assert are_met((OWN,), there, "3.11") == are
+
+
+Locked = Callable[..., tuple[str, ...]]
+PROJECT = "[project]\nname = 'dw-conv'\nversion = '1.0'\ndependencies = ['ocnn', 'torch>=2']\n"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    base, files = tmp_path / "base", tmp_path / "files"
+    write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64")
+    wheels = (
+        write_wheel(files, "setuptools", "80.0.0"),
+        write_wheel(files, "ocnn", "2.2", requires=("dw_conv>=1",)),
+        write_wheel(files, "ocnn", "3.0", requires=("dw_conv>=2",)),
+        write_wheel(files, "dw_conv", "1.0"),
+        write_wheel(files, "dw_conv", "2.0"),
+    )
+    write_index(tmp_path / "simple", *wheels)
+    return Sources(debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",), folders=(base,))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("form", ["path", "sdist"])
+def test_what_an_extension_requires_is_locked_and_the_extension_is_not(
+    tmp_path: Path, sources: Sources, caplog: pytest.LogCaptureFixture, form: str
+) -> None:
+    """Its version holds another package back, which is said."""
+    if form == "path":
+        (tmp_path / "dw").mkdir()
+        (tmp_path / "dw/pyproject.toml").write_text(PROJECT)
+        extension = Extension(name="dwconv", path="dw")
+    else:
+        write_sdist(tmp_path / "base", "dw_conv", "1.0", {"pyproject.toml": PROJECT}, ".zip")
+        extension = Extension(name="dwconv", sdist="dw-conv==1.0")
+    recipe, means = (
+        make_recipe(tmp_path, packages=("ocnn",), extensions=(extension,)),
+        make_means(tmp_path, sources),
+    )
+    locked = lock_extensions(recipe, means, old=None)
+    with caplog.at_level(logging.WARNING):
+        found = resolve_wheels(
+            recipe, make_target(recipe), means, toolkit=None, prefer=(), before=None,
+            extensions=read_distributions(recipe, locked, means),
+        )  # fmt: skip
+    assert [(one.name, one.version) for one in found.artifacts] == [
+        ("ocnn", "2.2"),
+        ("setuptools", "80.0.0"),
+        ("torch", "2.13.0+cpu"),
+    ]
+    assert caplog.messages == ["ocnn is 2.2, not 3.0: 3.0 requires `dw_conv>=2`, and dw-conv is 1.0"]
+
+
+@pytest.mark.programs
+def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sources) -> None:
+    recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")
+    own = Distribution(extension="mine", name="mine", requires=("dw-conv",))
+    torch = make_artifact("torch", "2.13.0+cpu")
+    found = resolve_added(
+        recipe, make_target(recipe), make_means(tmp_path, sources), below=(torch,), prefer=(), before=None, extensions=(own,)
+    )  # fmt: skip
+    assert [one.name for one in found.artifacts] == ["dw-conv"]
