@@ -2,6 +2,7 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,9 @@ def read_code(path: Path) -> Code | None:
 def parse_code(text: str, path: Path) -> Code | None:
     """Return what the text of a Python file says, None if it is not Python."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in a project's texts
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
     names = dict(_imports(tree))

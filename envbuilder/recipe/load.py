@@ -24,7 +24,14 @@ from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
-from envbuilder.recipe.packages import Packages, Requirements, index_notes, missing_projects, torch_notes
+from envbuilder.recipe.packages import (
+    Packages,
+    Requirements,
+    index_notes,
+    missing_projects,
+    own_notes,
+    torch_notes,
+)
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
@@ -305,6 +312,7 @@ def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
     pin = root.get("pytorch")
     for found in _lists(file):
         yield from found.notes
+        yield from own_notes(found.own, file.extensions)
         yield from index_notes(found.indexes, file.cuda)
         yield from torch_notes(
             found.torch, pytorch=file.pytorch, cuda=file.cuda, python=file.python, place=pin.where if pin else root.where

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.recipe.extension import BUILDS, Extension
+from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -51,6 +51,7 @@ class Requirements:
     torch: tuple[tuple[Requirement, str], ...]
     indexes: tuple[tuple[str, str], ...]  # option and address
     projects: tuple[tuple[Direct, str], ...]  # each needs an extension
+    own: tuple[tuple[str, str], ...]  # the project of the recipe's own folder
     notes: tuple[Finding, ...]
     files: tuple[Path, ...]
 
@@ -110,6 +111,7 @@ class _Reader:
     torch: list[tuple[Requirement, str]] = field(default_factory=list)
     indexes: list[tuple[str, str]] = field(default_factory=list)
     projects: list[tuple[Direct, str]] = field(default_factory=list)
+    own: list[tuple[str, str]] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
@@ -210,15 +212,7 @@ class _Reader:
         if place is None:
             self._refuse(f"there is no folder `{found.path}` beside `{path}`", where)
         elif home.is_relative_to(place):
-            hint = (
-                "set `env: {PYTHONPATH: …}`; if it has C++ or CUDA sources, put the recipe into the folder above and "
-                f"write `extensions: [{{name: {place.name}, path: {place.name}}}]`"
-            )
-            self._note(
-                f"`{text}` is not installed: the environment holds what a project needs, and not itself",
-                where,
-                hint,
-            )
+            self.own.append((text, where))
         elif not place.is_relative_to(home):
             wrong = check_path(found.path, self.folder, is_folder=True)
             self._refuse(
@@ -258,6 +252,7 @@ def _read_file(file: _File, info: ValidationInfo) -> Requirements:
         torch=tuple(reader.torch),
         indexes=tuple(reader.indexes),
         projects=tuple(reader.projects),
+        own=tuple(reader.own),
         notes=tuple(reader.notes),
         files=tuple(reader.files),
     )
@@ -296,6 +291,18 @@ def _brings(extension: Extension, project: Direct) -> bool:
         return not (extension.git or extension.sdist) and extension.path == project.path
     same = extension.git.removesuffix(".git") == project.git.removesuffix(".git")
     return same and project.commit in ("", extension.commit) and extension.path == project.path
+
+
+def own_notes(own: tuple[tuple[str, str], ...], extensions: tuple[Extension, ...]) -> Iterator[Finding]:
+    """Note each line that installs the project of the recipe's folder, unless an extension brings it."""
+    if any(one.path == HERE for one in extensions):
+        return
+    for text, where in own:
+        yield make_note(
+            f"`{text}` is not installed: the environment holds what a project needs, and not itself",
+            where,
+            "set `env: {PYTHONPATH: …}`, or if it has C++ or CUDA sources, write `extensions: [{name: NAME, path: .}]`",
+        )
 
 
 def torch_notes(

@@ -127,7 +127,7 @@ PROJECTS = {
     "load() beside a setup.py": Project(
         files=(*setup("_freq", "freq/"), ("freq/backend.py", LOAD), ("freq/__init__.py", "")),
         extensions=("{name: _freq, path: freq}",),
-        left=("the project `freq` is built as a whole",),
+        left=("`load` is not captured: the project `freq` is built as a whole",),
     ),
     "load() that nothing reaches": Project(
         files=(("net.py", "from torch.utils.cpp_extension import load\ndef make(name):\n    return load(name, [name + '.cu'])\n"),),
@@ -149,6 +149,10 @@ PROJECTS = {
     "a project and another one inside": Project(
         files=(*setup("raster"), *setup("knn", "third_party/knn/")),
         extensions=("{name: raster, path: .}", "{name: knn, path: third_party/knn}"),
+    ),
+    "files that nobody can read": Project(
+        files=(("a.py", "x = '\\d'\n"), ("b.py", "print 1\n"), ("x/pyproject.toml", "no = toml = file"), ("csrc/a.cu", "")),
+        left=('left out "csrc/*.cu"',),
     ),
     "nothing that is read": Project(files=(("train.py", "print(1)\n"),), left=("no file here says what the project needs",)),
     "a build of its own backend": Project(
@@ -180,6 +184,8 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
     for path, text in case.files:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
+    if "nobody" in name:
+        (tmp_path / "csrc/b.cpp").write_bytes(b"// \xe9\n")
     monkeypatch.chdir(tmp_path)
     requests = Requests(gpus=("A100",))
     read_source(Path(), requests)

@@ -96,6 +96,9 @@ FILES = {
         text="-e ./ops\nops/\nfile:ops\nops @ file:ops\n", more=(SETUP,), recipe="extensions: [{name: ops, path: ops}]\n"
     ),
     "the project itself": Case(text="-e .\n.[dev]\n", notes=("1: `.` is not installed", "2: `.[dev]` is not installed")),
+    "the project itself as an extension": Case(
+        text="-e .\n", more=(("setup.py", ""),), recipe="extensions: [{name: own, path: .}]\n"
+    ),
     "other folders": Case(
         text="-e ../ops\n./gone\n./data\n",
         more=(("data/x.txt", ""),),

@@ -190,8 +190,13 @@ def request_project(folder: Path, requests: Requests) -> None:
     requests.extension(found, str(folder))
     pyproject = folder / "pyproject.toml"
     for text in build_requirements(pyproject) if pyproject.is_file() else ():
-        if canonicalize_name(re.split(r"[\s<>=!~\[;]", text)[0]) not in _BUILDERS:
+        if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
+
+
+def requirement_name(text: str) -> str:
+    """Return the normal name of a requirement."""
+    return canonicalize_name(re.split(r"[\s<>=!~\[;@]", text, maxsplit=1)[0])
 
 
 def module_name(text: str) -> str:

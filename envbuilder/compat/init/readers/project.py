@@ -13,27 +13,25 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from packaging.utils import canonicalize_name
-
 from envbuilder.compat.init.readers.pip import (
     build_requirements,
     load_toml,
     module_name,
     read_requirement,
     request_project,
+    requirement_name,
 )
 from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.compat.python_code import Call, Code, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
+from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Command, Runner
 from envbuilder.recipe.extension import Extension
 
+_BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
-_BACKENDS: Final = (
-    "scikit-build-core",
-    "py-build-cmake",
-    "scikit-build",
-)  # build C++ and CUDA without a setup.py
+# They build C++ and CUDA without a setup.py.
+_BACKENDS: Final = frozenset({"scikit-build-core", "py-build-cmake", "scikit-build"})
 
 
 def read_extensions(top: Path, requests: Requests) -> None:
@@ -47,28 +45,21 @@ def read_extensions(top: Path, requests: Requests) -> None:
         where = f"{code.path}:{call.node.lineno}"
         whole = next((one for one in sorted(built) if code.path.is_relative_to(one)), None)
         if whole:
-            requests.note(
-                where,
-                f"the call of `{call.short}` is not captured: the project `{whole.name}` is built as a whole",
-            )
+            message = f"`{call.short}` is not captured: the project `{whole.name}` is built as a whole"
+            requests.note(where, message)
             continue
-        ways = dict.fromkeys(
-            _reach(code, call, codes)
-        )  # a function with arguments makes one extension for each caller
+        # A function with arguments makes one extension for each caller.
+        ways = dict.fromkeys(_reach(code, call, codes))
         for reached in ways:
             _request_capture(*reached, top, codes, requests)
         if not ways:
+            why = "no line without arguments of its own reaches this call"
             line = f"import {code.path.stem}; {code.path.stem}.{call.owner}(…)"
             hint = f"`capture` takes lines of Python, such as `{line}`"
-            requests.leave(
-                where, f"{call.short}()", "no line without arguments of its own reaches this call", hint=hint
-            )
+            requests.leave(where, f"{call.short}()", why, hint=hint)
     # A `load()` may name sources of any folder beside or below its own.
-    _check_orphans(
-        top,
-        built | {code.path.parent for code, _ in found} | {code.path.parent.parent for code, _ in found},
-        requests,
-    )
+    near = {folder for code, _ in found for folder in (code.path.parent, code.path.parent.parent)}
+    _check_orphans(top, built | near, requests)
     _check_submodules(top, requests)
 
 
@@ -83,10 +74,10 @@ def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
     yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
     for path in project_files(top):
         if path.name == "pyproject.toml":
-            needed = {
-                canonicalize_name(re.split(r"[\s<>=!~\[;]", text)[0]) for text in build_requirements(path)
-            }
-            if "torch" in needed and needed & set(_BACKENDS):
+            needed = set()
+            with contextlib.suppress(UsageError):  # of somebody else's project below
+                needed = {requirement_name(text) for text in build_requirements(path)}
+            if "torch" in needed and needed & _BACKENDS:
                 yield path
 
 
@@ -113,12 +104,8 @@ def _request_capture(code: Code, way: str, top: Path, codes: list[Code], request
     """Request the line that imports a file and runs its way to `load()`."""
     found = _importable(code.path, top, codes)
     if found is None:
-        requests.leave(
-            str(code.path),
-            code.path.name,
-            "its path has a part that is no Python name",
-            hint="`capture` takes lines of Python",
-        )
+        why = "its path has a part that is no Python name"
+        requests.leave(str(code.path), code.path.name, why, hint="`capture` takes lines of Python")
         return
     root, module = found
     line = f"from {module} import {re.split(r'[.(]', way)[0]}; {way}" if way else f"import {module}"
@@ -157,11 +144,8 @@ def _check_submodules(top: Path, requests: Requests) -> None:
     absent = [f"`{path}`" for path in paths if path and not any((top / path).glob("*"))]
     if absent and requests.extensions:
         hint = f"git -C {top} submodule update --init --recursive"
-        requests.note(
-            str(file),
-            f"not checked out, and sources may include it: submodule {', '.join(absent)}",
-            hint=hint,
-        )
+        message = f"not checked out, and sources may include it: submodule {', '.join(absent)}"
+        requests.note(str(file), message, hint=hint)
 
 
 def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
@@ -171,16 +155,11 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
         if any(folder.is_relative_to(one) for one in covered) or top in covered:
             continue
         sources = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".cu"))
-        binding = (
-            re.search(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY", read_text(path)) for path in sources
-        )
-        found = next(filter(None, binding), None)
+        texts = (load_text(path, Mistakes()) or "" for path in sources)  # some are not UTF-8
+        found = next(filter(None, map(_BINDING.search, texts)), None)
         if found is None:
-            requests.leave(
-                str(folder),
-                f"{folder.name}/*.cu",
-                "no setup.py and no `load()` names these sources, and none binds to Python",
-            )
+            why = "no setup.py and no `load()` names these sources, and none binds to Python"
+            requests.leave(str(folder), f"{folder.name}/*.cu", why)
             continue
         given = found[1] if found[1] and found[1] != "TORCH_EXTENSION_NAME" else folder.name
         one = Extension(
@@ -189,11 +168,8 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
             include=(folder.as_posix(),) if folder != top else (),
         )
         requests.extension(one, str(folder))
-        requests.note(
-            str(folder),
-            f"`{one.name}` has these sources: no setup.py and no `load()` names them",
-            hint="check its name and its flags",
-        )
+        message = f"`{one.name}` has these sources: no setup.py and no `load()` names them"
+        requests.note(str(folder), message, hint="check its name and its flags")
 
 
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
@@ -207,14 +183,8 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
         path for path in found if re.fullmatch(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml", path.name)
     ]
     lists = [path for path in found if re.fullmatch(r"requirements?\.(txt|in)", path.name)]
-    lists = (
-        lists[-1:]
-        or [
-            path
-            for path in (top / "requirements/requirements.txt", top / "requirements/base.txt")
-            if path.is_file()
-        ][:1]
-    )
+    below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
+    lists = lists[-1:] or [path for path in below if path.is_file()][:1]
     chosen = [*(images or nested)[:1], *environments[:1]]
     chosen += [path for name in ("pyproject.toml", "setup.cfg", "setup.py") if (path := top / name).is_file()]
     chosen += lists
@@ -222,18 +192,11 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
         read(path, requests)
     others = [path for path in found if re.fullmatch(r"requirements?[-_.].*\.(txt|in)", path.name)]
     for path in [one for one in (*images, *environments, *others) if one not in chosen]:
-        requests.note(
-            str(path),
-            "this file is not read",
-            hint=f"`--from {path}` reads it",
-        )
+        requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
     read_extensions(top, requests)
     if not (chosen or requests.extensions or requests.left):
-        requests.note(
-            str(top),
-            "no file here says what the project needs, and it has no extension",
-            hint="`--from FILE` reads one of another name",
-        )
+        message = "no file here says what the project needs, and it has no extension"
+        requests.note(str(top), message, hint="`--from FILE` reads one of another name")
 
 
 def read_age(path: Path, runner: Runner, requests: Requests) -> None:
@@ -257,11 +220,8 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         read_requirement(text, where, requests)
     extras = project.get("optional-dependencies")
     if isinstance(extras, dict) and extras:
-        requests.leave(
-            where,
-            f"optional-dependencies: {', '.join(extras)}",
-            "extras are chosen by who installs a project",
-        )
+        why = "extras are chosen by who installs a project"
+        requests.leave(where, f"optional-dependencies: {', '.join(extras)}", why)
     poetry = tables.get("tool", {}).get("poetry")
     needed = poetry.get("dependencies") if isinstance(poetry, dict) else None
     for name, wanted in needed.items() if isinstance(needed, dict) else ():
@@ -307,11 +267,8 @@ def read_setup(path: Path, requests: Requests) -> None:
         requests.pin("python", python, where)
     needed = code.keyword(setup, "install_requires")
     if needed and not code.texts(needed) and not isinstance(needed, ast.List):
-        requests.leave(
-            where,
-            f"install_requires={ast.unparse(needed)}",
-            "it is computed when setup.py runs, and nothing runs",
-        )
+        why = "it is computed when setup.py runs, and nothing runs"
+        requests.leave(where, f"install_requires={ast.unparse(needed)}", why)
     for text in code.texts(needed):
         read_requirement(text, where, requests)
     if code.builds:
