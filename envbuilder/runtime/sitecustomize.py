@@ -6,6 +6,7 @@ Listings are sorted, because a setup.py that takes every file would link them in
 """
 
 import glob
+import importlib
 import importlib.abc
 import os
 import sys
@@ -49,6 +50,24 @@ def simulate_gpu(torch):
     pretend(torch, int(major), int(minor))
 
 
+class Driver:
+    """Stands for the driver that triton asks, while modules with its kernels are imported, for the GPU and for a way to measure."""
+
+    def get_current_target(self):
+        number = os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").replace(".", "")
+        return importlib.import_module("triton.backends.compiler").GPUTarget("cuda", int(number), 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_benchmarker(self):
+        return lambda *args, **kwargs: [0.0]
+
+
+def simulate_driver(module):
+    module.driver.set_active(Driver())
+
+
 def choose_gpus(cpp_extension):
     """Let torch compile for the recipe's GPUs, whichever list the project sets. `steady.sh` does the same for nvcc."""
     flags = cpp_extension._get_cuda_arch_flags
@@ -86,6 +105,7 @@ class After(importlib.abc.MetaPathFinder):
 changes = {}
 if os.environ.get("_ENVBUILDER_CAPABILITY"):
     changes["torch"] = simulate_gpu
+    changes["triton.runtime.driver"] = simulate_driver
 if os.environ.get("_ENVBUILDER_GPUS"):
     changes["torch.utils.cpp_extension"] = choose_gpus
 sys.meta_path.insert(0, After(changes))
