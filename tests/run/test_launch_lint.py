@@ -485,6 +485,14 @@ def test_a_sourced_file_is_followed(tmp_path: Path, command: str, word: str):
     assert "EB875" not in [one.code for one in lint_files([job])]
 
 
+@pytest.mark.parametrize("word", ["/dev/zero", ".", f"/{'long' * 100}", "<(module load x)", "none.sh"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, word: str):
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\nsource {word}\npython train.py\n")
+    assert [(one.code, one.where) for one in lint_files([tmp_path / "job.sh"])] == [
+        ("EB896", f"{tmp_path}/job.sh:2")
+    ]
+
+
 def test_what_an_unknown_file_may_set_is_not_missing():
     head = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -c 8 --signal=B:TERM@60\n"
     step = "srun -K apptainer exec env.sif torchrun train.py\n"

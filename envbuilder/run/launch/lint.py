@@ -496,4 +496,8 @@ def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
 
 
 def _sourced(path: Path) -> str | None:
-    return load_text(path, Mistakes()) if path.is_file() else None
+    try:
+        is_file = path.is_file()
+    except OSError:  # the name is too long for a file
+        return None
+    return load_text(path, Mistakes()) if is_file else None

@@ -154,9 +154,8 @@ class _Reader:
     def _command(self, line: Line) -> Iterator[Line]:
         if found := re.match(r"\s*export\s+-f\s+(.+)", line.text):
             self.exported.update(found[1].split())
-        for name in sorted(
-            self.exported & self.functions.keys()
-        ):  # each task runs it, and expands what is in it
+        # Each task runs an exported function, and expands what is in it.
+        for name in sorted(self.exported & self.functions.keys()):
             if not re.search(rf"{OVER_NODES}|\bsh\s+-\w*c\s|\bxargs\s", line.text):
                 continue
             body = "; ".join(one.text.strip() for one in self.functions[name]).replace("$", "\\$")
