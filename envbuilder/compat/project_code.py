@@ -41,7 +41,7 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
 
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
     """Yield the files that say how an extension of the recipe's folder is compiled."""
-    if extension.form is Form.LOAD or extension.git or extension.sdist:
+    if extension.form is Form.LOAD or extension.is_remote:
         return
     folder = recipe.path.parent / extension.path
     is_built = extension.form is Form.PROJECT

@@ -21,6 +21,7 @@ PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN: Final = "debian"  # sources of .deb packages: Debian's main archive
 DEBIAN_SECURITY: Final = "debian-security"  # Debian's security archive
 UBUNTU: Final = "ubuntu"
+URL: Final = "url-"  # begins the sources of an extension's archive
 APT: Final = "apt-"  # begins the sources of other apt repositories: apt-nvidia-ubuntu2004
 CUDA: Final = "cuda"  # the source of toolkits: NVIDIA's redistributable archive
 CUDA_REDIST: Final = "https://developer.download.nvidia.com/compute/cuda/redist/"

@@ -17,7 +17,7 @@ _DECIDED: Final = {
     "wheels": "the Python packages",
 }
 _OPTIONS: Final = (
-    "sources", "include", "cflags", "cuda_cflags", "path", "git", "commit", "sdist", "capture", "env", "patch",
+    "sources", "include", "cflags", "cuda_cflags", "path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch",
 )  # fmt: skip
 
 

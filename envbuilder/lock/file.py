@@ -16,7 +16,7 @@ from envbuilder.recipe.model import SUFFIX
 VERSION: Final = 1  # another version is refused
 REVISION: Final = 0  # a later revision adds keys that may be ignored
 # Keys of an extension that are written only with a value.
-_LATER: Final = ("path", "git", "commit", "sdist", "capture", "env", "patch", "archive")
+_LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

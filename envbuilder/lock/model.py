@@ -52,7 +52,8 @@ class Artifact:
     """One file to fetch. `source` is `debian`, `debian-security` or `ubuntu` (path below a mirror), `cuda` (path below NVIDIA's
     redistributable archive), `pypi` (path `project/filename` in a package index), `pytorch` (path `cu126/project/filename`
     below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
-    below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar) or `registry` (path
+    below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar), `url-SHA256` (the file at
+    an extension's address) or `registry` (path
     `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
     """
 
@@ -128,10 +129,12 @@ class LockedExtension:
     git: Line = ""
     commit: Line = ""
     sdist: Line = ""
+    url: Line = ""
+    sha256: Line = ""
     capture: tuple[Line, ...] = ()
     env: tuple[Variable, ...] = ()
     patch: RelativePath = ""  # one of `files`
-    # The content of `git` or `sdist` as one file.
+    # The content of `git`, `sdist` or `url` as one file.
     archive: Annotated[Artifact, Rule(_check_kind("git", "sdist"))] | None = None
 
     @property

@@ -6,7 +6,9 @@ from pathlib import PurePosixPath
 
 from envbuilder.compat.image_facts import Base, Name
 from envbuilder.core.cache import sha256_text
+from envbuilder.core.sources import URL
 from envbuilder.lock.base_image.apt_lists import parse_line
+from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository
 
@@ -33,8 +35,14 @@ def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
 
 
 def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
-    """Return the address of each repository, by the source of its packages in a lock."""
-    return {one.source: one.url for one in repositories(recipe, base)}
+    """Return the address of each repository, and of the folder of each extension's archive, by its source in a lock."""
+    archives = {archive_source(one): f"{one.url.rpartition('/')[0]}/" for one in recipe.extensions if one.url}
+    return {one.source: one.url for one in repositories(recipe, base)} | archives
+
+
+def archive_source(extension: Extension) -> str:
+    """Return the source of the archive of an extension with `url`."""
+    return f"{URL}{extension.sha256[:12]}"
 
 
 def tag(found: Sequence[object]) -> str:

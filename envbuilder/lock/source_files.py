@@ -52,7 +52,7 @@ def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, 
 def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
     if extension.form is Form.LOAD:
         paths = {*extension.sources, *_headers(extension, folder)}
-    elif extension.git or extension.sdist:
+    elif extension.is_remote:
         paths = set()
     else:
         paths = set(_project(folder / extension.path, folder, code_only=extension.form is Form.CAPTURE))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
-from envbuilder.core.sources import APT, CUDA
+from envbuilder.core.sources import APT, CUDA, URL
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
@@ -69,7 +69,7 @@ def purl(artifact: Artifact) -> str:
     if artifact.kind == "deb":
         architecture = artifact.filename.removesuffix(".deb").rpartition("_")[2]
         return f"pkg:deb/{distribution_of(artifact)}/{_quoted(artifact.name)}@{version}?arch={architecture}"
-    if artifact.kind in {"git", "archive"}:
+    if artifact.kind in {"git", "archive"} or artifact.source.startswith(URL):
         return f"pkg:generic/{_quoted(artifact.name)}@{version}"
     return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"
 

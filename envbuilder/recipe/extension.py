@@ -22,7 +22,7 @@ HERE: Final = "."  # the path of a project whose folder is the recipe's
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
-ORIGINS: Final = ("path", "git", "sdist")
+ORIGINS: Final = ("path", "git", "sdist", "url")
 _FIRST_KEYS: Final = ("name", "sources", "include", "cflags", "cuda_cflags")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
 _GIT: Final = Shape(
@@ -38,6 +38,15 @@ _COMMIT: Final = Shape(
 _SDIST: Final = Shape(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9A-Za-z.!+_-]+",
     expected="`name==version` of a source distribution",
+)
+_URL: Final = Shape(
+    pattern=r"(https?://[^\s?#@]+|file:///[^\s?#]*)/[^\s?#/]+\.(tar\.gz|tgz|zip)",
+    expected="the address of a .tar.gz, .tgz or .zip, without user, password and query",
+)
+_SHA256: Final = Shape(
+    pattern=r"[0-9a-f]{64}",
+    expected="the 64 hexadecimal digits of a sha256",
+    hint="`sha256sum FILE` prints that of a file which you have looked at",
 )
 _PYTHON_NAME: Final = Shape(pattern=r"(?![0-9])(?:[A-Za-z0-9_]|[^\x00-\x7f])+", expected="a Python name")
 _NAME_SCHEMA: Final = WithJsonSchema(_PYTHON_NAME.json_schema() | {"maxLength": LONGEST_NAME})
@@ -73,13 +82,17 @@ class Extension:
         Line,
         WithJsonSchema({"anyOf": [{"const": HERE}, {"allOf": [LINE.json_schema(), BELOW.json_schema()]}]}),
     ] = ""
-    """A folder with a setup.py or pyproject.toml: `.` for the recipe's own folder, or one below it; with `git` or `sdist`, below what they bring."""
+    """A folder with a setup.py or pyproject.toml: `.` for the recipe's own folder, or one below it; with `git`, `sdist` or `url`, below what they bring."""
     git: Annotated[str, _GIT] = ""
     """The URL of a repository with a setup.py or pyproject.toml."""
     commit: Annotated[str, _COMMIT] = ""
     """The commit of that repository."""
     sdist: Annotated[str, _SDIST] = ""
     """A source distribution, as name==version."""
+    url: Annotated[str, _URL] = ""
+    """The address of an archive with one folder at its top, such as a release of a project."""
+    sha256: Annotated[str, _SHA256] = ""
+    """The sha256 of that archive."""
     capture: tuple[Line, ...] = ()
     """Lines of Python: every load() that they reach is compiled."""
     env: Variables = ()
@@ -94,6 +107,11 @@ class Extension:
         if self.capture:
             return Form.CAPTURE
         return Form.LOAD if self.sources else Form.PROJECT
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether its sources are not in the recipe's folder."""
+        return bool(self.git or self.sdist or self.url)
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""
@@ -134,11 +152,13 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     ]
     if len(forms) != 1:
         found = " and ".join(f"`{key}`" for key in forms) or "none of them"
-        yield f"expected one of `sources`, `path`, `git` or `sdist`, found {found}", ""
+        yield f"expected one of `sources`, `path`, `git`, `sdist` or `url`, found {found}", ""
     if "sources" in given and "capture" in given:
         yield "`capture` finds the sources itself; name the project's `path`", ""
     if ("commit" in given) != ("git" in given):
         yield "`git` and `commit` belong together", ""
+    if ("sha256" in given) != ("url" in given):
+        yield "`url` and `sha256` belong together", ""
     if "sources" in given and "patch" in given:
         yield (
             "`patch` is for a project; `sources` are the recipe's own files",
@@ -188,7 +208,7 @@ def _name_mistake(name: str) -> str:
 
 
 def _is_remote(given: Mapping[str, object]) -> bool:
-    return "git" in given or "sdist" in given
+    return not {"git", "sdist", "url"}.isdisjoint(given)
 
 
 def _object(source: str) -> str:

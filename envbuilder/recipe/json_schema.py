@@ -32,11 +32,17 @@ def make_schema() -> _Schema:
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
     del made["description"]
+    remote = ("git", "commit", "sdist", "url", "sha256")
     made["properties"]["extensions"]["items"]["oneOf"] = [
-        {"required": ["sources"], "not": _any_of("path", "git", "sdist", "capture", "commit", "patch")},
-        {"required": ["path"], "not": _any_of("sources", "git", "sdist", "commit", *OPTIONS)},
-        {"required": ["git", "commit"], "not": _any_of("sources", "sdist", *OPTIONS)},
-        {"required": ["sdist"], "not": _any_of("sources", "git", "commit", *OPTIONS)},
+        {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},
+        {"required": ["path"], "not": _any_of("sources", *remote, *OPTIONS)},
+        *(
+            {
+                "required": keys,
+                "not": _any_of("sources", *(one for one in remote if one not in keys), *OPTIONS),
+            }
+            for keys in (["git", "commit"], ["sdist"], ["url", "sha256"])
+        ),
     ]
     some_gpus = {"required": ["gpus"], "properties": {"gpus": {"minItems": 1}}}
     pairs = [

@@ -288,7 +288,7 @@ def missing_projects(
 
 def _brings(extension: Extension, project: Direct) -> bool:
     if not project.git:
-        return not (extension.git or extension.sdist) and extension.path == project.path
+        return not extension.is_remote and extension.path == project.path
     same = extension.git.removesuffix(".git") == project.git.removesuffix(".git")
     return same and project.commit in ("", extension.commit) and extension.path == project.path
 

@@ -115,11 +115,19 @@ FORMS = [
         archive=dataclasses.replace(ARCHIVE, kind="sdist", path="dw/dw-1.tar.gz"),
         **PLAIN,
     ),
+    LockedExtension(
+        name="dw",
+        url="https://h/dw.zip",
+        sha256=C,
+        archive=dataclasses.replace(ARCHIVE, kind="sdist", source="url-cc"),
+        **PLAIN,
+    ),
+    LockedExtension(name="dw", path=".", **(PLAIN | {"files": FUSED.files})),
     LockedExtension(name="ops", path="net", capture=("import ops", "ops.get()"), **PLAIN),
 ]
 
 
-@pytest.mark.parametrize("extension", FORMS, ids=["path", "git", "sdist", "capture"])
+@pytest.mark.parametrize("extension", FORMS, ids=["path", "git", "sdist", "url", "here", "capture"])
 def test_each_form_of_an_extension_is_read_back(extension):
     lock = dataclasses.replace(LOCK, extensions=(extension,))
     assert parse_lock(lock_text(lock), "x.lock") == lock

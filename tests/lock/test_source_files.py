@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import tarfile
+import types
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve import git as git_module
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
@@ -282,6 +284,29 @@ def test_an_sdist_is_found_in_a_folder_and_hashed(tmp_path):
     assert locked.archive is not None
     assert locked.archive.path == "torch-scatter/torch_scatter-2.1.2.tar.gz"
     assert means.store.artifact(locked.archive.sha256).read_bytes() == b"sdist"
+
+
+def test_an_archive_of_an_address_is_hashed_and_can_be_fetched_again(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/knn-1.0.zip").write_bytes(b"archive")
+    url, digest = (tmp_path / "files/knn-1.0.zip").as_uri(), sha256_text("archive")
+    recipe = make_recipe(tmp_path, Extension(name="_knn", url=url, sha256=digest, path="ops"))
+    (locked,) = lock_extensions(recipe, make_means(tmp_path), old=None)
+    assert (locked.url, locked.sha256, locked.path, locked.archive.sha256) == (url, digest, "ops", digest)
+    (again,) = lock_extensions(
+        recipe, make_means(tmp_path / "none"), old=types.SimpleNamespace(extensions=(locked,))
+    )
+    assert again == locked  # without a request
+    means = make_means(tmp_path / "other")
+    means.fetcher.know(addresses(recipe, None))
+    means.fetcher.fetch((locked.archive,))
+    assert means.store.artifact(digest).read_bytes() == b"archive"
+    for other, kind in (
+        (dataclasses.replace(recipe.extensions[0], sha256="0" * 64), LockError),
+        (dataclasses.replace(recipe.extensions[0], url=url.replace("1.0", "2.0")), FetchError),
+    ):
+        with pytest.raises(kind, match="knn"):
+            lock_extensions(make_recipe(tmp_path, other), make_means(tmp_path), old=None)
 
 
 def test_an_sdist_that_nobody_has_is_told(tmp_path):

@@ -1,5 +1,6 @@
 """The SBOM and the provenance: what stands in them, and that others' libraries read them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -102,6 +103,8 @@ def test_the_provenance_is_a_statement_that_in_totos_own_library_accepts():
 def test_package_urls_escape_what_versions_hold():
     assert purl(DEB) == "pkg:deb/debian/libx@1%3A2.0%2Bb1?arch=amd64"
     assert purl(LINKED).endswith("?arch=all")
+    given = dataclasses.replace(artifact("sdist", "knn", "0123abc", "knn.zip"), source="url-0123abc")
+    assert purl(given) == "pkg:generic/knn@0123abc"
     assert purl(artifact("git", "dwconv", "0123abc", "dwconv.tar")) == "pkg:generic/dwconv@0123abc"
     assert (
         purl(artifact("archive", "cpython", "3.10.1+20260101", "x.tar.gz"))

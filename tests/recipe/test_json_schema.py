@@ -147,6 +147,8 @@ WRONG = [
     "extensions: [{name: a, git: 'https://h/a', commit: main}]",
     "extensions: [{name: a, sources: [a.cpp], capture: [import a]}]",
     "extensions: [{name: a, sdist: a}]",
+    "extensions: [{name: a, url: 'https://h/a.tar.gz'}]",
+    "extensions: [{name: a, url: 'https://h/a', sha256: 1}]",
     "extensions: [{name: a, sdist: a==1, patch: /a.patch}]",
     "extensions: [{name: a, sources: [a.cpp], patch: a.patch}]",
     "extensions: [{name: a, sdist: a==1, import: 0}]",

@@ -389,6 +389,10 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
         ("{name: a, git: 'https://h/a', commit: main}", "EB109"),
         ("{name: a, git: '--upload-pack=x', commit: a123456789012345678901234567890123456789}", "EB109"),
         ("{name: a, sdist: a}", "EB109"),
+        ("{name: a, url: 'https://h/a.tar.gz'}", "EB123"),
+        ("{name: a, url: 'https://h/a.tar.gz', sha256: x}", "EB109"),
+        ("{name: a, url: 'https://u:p@h/a.tar.gz', sha256: %s}" % ("1a" * 32), "EB109"),
+        ("{name: a, path: src, sha256: %s}" % ("1a" * 32), "EB123"),
         ("{name: a, path: src, cflags: [-O3]}", "EB123"),
         ("{name: a, sources: [src/a.cpp], capture: [import a]}", "EB123"),
         ("{name: a, capture: [import a]}", "EB123"),
@@ -413,6 +417,7 @@ def test_an_extension_with_a_mistake_is_refused(folder, extension, code):
             "project",
         ),
         ("{name: a, sdist: a==1.0}", "project"),
+        ("{name: a, url: 'https://h/a/v1.0.tar.gz', sha256: %s, path: ops}" % ("1a" * 32), "project"),
         ("{name: a, path: src, capture: [import a], env: {B: '1', A: ''}}", "capture"),
     ],
 )

@@ -127,10 +127,9 @@ def _home(folder: Path, requests: Requests) -> Path:
 
 def _paths(extension: Extension) -> tuple[str, ...]:
     """Return the paths of an extension on this machine."""
-    is_remote = extension.git or extension.sdist
     return (
         ()
-        if is_remote
+        if extension.is_remote
         else (*((extension.path,) if extension.path else ()), *extension.sources, *extension.include)
     )
 

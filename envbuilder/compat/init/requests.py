@@ -115,7 +115,7 @@ class Requests:
 
     def extension(self, found: Extension, where: str) -> None:
         """Request an extension. Captures in one folder are one extension, and one folder is built once."""
-        if not (found.git or found.sdist):
+        if not found.is_remote:
             path = Path(found.path).resolve().as_posix() if found.path else ""
             sources, include = (
                 [Path(one).resolve().as_posix() for one in some] for some in (found.sources, found.include)

@@ -1,17 +1,19 @@
-"""Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
+"""Lock the sources of extensions: the recipe's own files, a git commit, an sdist or an archive, with digests."""
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import fields
 
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
+from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.reachable import silent
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
+from envbuilder.lock.repositories import archive_source
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.git import export_commit
-from envbuilder.lock.resolve.sdists import find_sdist
+from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
@@ -87,15 +89,36 @@ def _store_commit(
 
 
 def _archive(extension: Extension, old: LockedExtension | None, context: ResolveContext) -> Artifact | None:
-    origin = (extension.git, extension.commit, extension.sdist)
+    origin = (extension.git, extension.commit, extension.sdist, extension.url, extension.sha256)
     if not any(origin):
         return None
-    if old is not None and origin == (old.git, old.commit, old.sdist):
+    if old is not None and origin == (old.git, old.commit, old.sdist, old.url, old.sha256):
         return old.archive
     if extension.sdist:
         name, _, version = extension.sdist.partition("==")
         return find_sdist(name, version, context)
+    if extension.url:
+        return _download(extension, context)
     return _export(extension.git, extension.commit, context)
+
+
+def _download(extension: Extension, context: ResolveContext) -> Artifact:
+    """Fetch the archive of an address. Raises FetchError if it is not there, LockError if it is another file."""
+    filename = extension.url.rpartition("/")[2]
+    here = (folder / filename for folder in context.sources().folders)
+    try:
+        content = next((path.read_bytes() for path in here if path.is_file()), None)
+        content = content or context.fetcher.page(extension.url)
+    except SourceError as error:
+        raise FetchError(f"the archive of the extension `{extension.name}` cannot be had: {error}") from error
+    digest = sha256_bytes(content)
+    if digest != extension.sha256:
+        raise LockError(
+            f"`{extension.url}` of the extension `{extension.name}` has the sha256 {digest}, and the recipe says {extension.sha256}",
+            hint="find out why the file is another one before you write its sha256",
+        )
+    name, source = extension.name.strip("_"), archive_source(extension)
+    return add_sdist(name, digest[:12], filename, content, context, source=source)
 
 
 def _export(url: str, commit: str, context: ResolveContext) -> Artifact:

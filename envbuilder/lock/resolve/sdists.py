@@ -57,12 +57,12 @@ def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     for folder in sources.folders:
         for path in sorted(one for suffix in SUFFIXES for one in folder.glob(f"*{suffix}")):
             if _version_of(path.name, project) == wanted:
-                return _add_sdist(project, version, path.name, path.read_bytes(), context)
+                return add_sdist(project, version, f"{project}/{path.name}", path.read_bytes(), context)
     index = open_index(context)
     files = {one: _version_of(one.filename, project) for one in index.files(project)}
     for listed, found in files.items():
         if found == wanted:
-            return _add_sdist(project, version, listed.filename, index.read(listed), context)
+            return add_sdist(project, version, f"{project}/{listed.filename}", index.read(listed), context)
     there = [str(one) for one in sorted(filter(None, set(files.values())), reverse=True)]
     raise FetchError(
         f"no package index here has a source distribution of {name} {version}",
@@ -81,16 +81,17 @@ def _version_of(filename: str, project: str) -> Version | None:
     return version if name == project else None
 
 
-def _add_sdist(
-    project: str, version: str, filename: str, content: bytes, context: ResolveContext
+def add_sdist(
+    name: str, version: str, path: str, content: bytes, context: ResolveContext, *, source: str = "pypi"
 ) -> Artifact:
+    """Put an archive of sources into the store."""
     digest = sha256_bytes(content)
     with context.store.workspace() as work:
         file = work / "sdist"
         file.write_bytes(content)
         context.store.add_artifact(digest, file)
     return Artifact(
-        kind="sdist", name=project, version=version, sha256=digest, size=len(content), source="pypi", path=f"{project}/{filename}"
+        kind="sdist", name=name, version=version, sha256=digest, size=len(content), source=source, path=path
     )  # fmt: skip
 
 
