@@ -33,6 +33,7 @@ class BuildCode(CodeEnum):
 
 
 PROGRAM: Final = "import_extensions.py"
+_REPORT: Final = "envbuilder imports: "  # of the program
 # What an import lacks, and how to bring it. The rest of an error is told as it is.
 _LACKS: Final = (
     (r"No module named '(?P<it>[\w.]+)'", "the package `{it}` is not there", "add `{top}` to `packages` in the recipe"),
@@ -121,7 +122,9 @@ def import_in_sif(
         _need_success(ran, "import of the extensions", "the SIF")
         failed = {
             (one["name"], one.get("file", "")): one["error"]
-            for one in json.loads(ran.output.splitlines()[-1])
+            for line in ran.output.splitlines()  # libraries may warn on stderr
+            if line.startswith(_REPORT)
+            for one in json.loads(line.removeprefix(_REPORT))
         }
         findings = [
             explain_import(one, failed[one.name, one.file])

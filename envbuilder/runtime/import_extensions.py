@@ -1,8 +1,8 @@
 """Import each extension, in a process of its own. Runs in the SIF under the environment's Python.
 
 Called as `python -c TEXT ITEMS`. ITEMS is a JSON list with `name`, and either `module`, which is imported by its name, or `file`, which
-is loaded as a Python module or, without `is_python_module`, as a library of operators. The last line of stdout is a JSON list of the
-failed items, each with `error`. Without a driver, the toolkit's stub stands for libcuda.so.1.
+is loaded as a Python module or, without `is_python_module`, as a library of operators. It prints `envbuilder imports: ` and a JSON
+list of the failed items, each with `error`. Without a driver, the toolkit's stub stands for libcuda.so.1.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import typing
 
 try:
     import torch
-except ImportError:  # a project may do without it
+except Exception:  # noqa: BLE001 - a project may do without it
     torch = None
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # of the host; a toolkit may have a stub of the first
@@ -67,4 +67,4 @@ def isolated(item):
 
 
 failed = [dict(item, error=error) for item in json.loads(sys.argv[1]) for error in [isolated(item)] if error]
-print(json.dumps(failed))
+print("envbuilder imports: " + json.dumps(failed))

@@ -42,7 +42,8 @@ def test_each_import_is_tried_in_a_process_of_its_own(tmp_path: Path):
     words = [sys.executable, "-c", program, json.dumps(items)]
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     failed = {
-        item["name"]: item["error"].partition(str(tmp_path))[2] or item["error"] for item in json.loads(said)
+        item["name"]: item["error"].partition(str(tmp_path))[2] or item["error"]
+        for item in json.loads(said.removeprefix("envbuilder imports: "))
     }
     assert failed == {
         "lacking": "/lacking.so: undefined symbol: somewhere",
