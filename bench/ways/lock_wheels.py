@@ -15,4 +15,4 @@ shop = build_context(Session(environment=dict(os.environ), color=False), Path(sy
 recipe = load(find_recipe(sys.argv[1], shop.recipes))
 resolving = open_context(shop.store, shop.runner, shop.environment, shop.console, offline=False)
 found = resolve_wheels(recipe, make_target(recipe), resolving, toolkit=None, prefer=(), before=None)
-print(*(f"{one.name}=={one.version}" for one in found))
+print(*(f"{one.name}=={one.version}" for one in found.artifacts))

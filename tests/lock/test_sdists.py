@@ -8,12 +8,12 @@ import pytest
 
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.sources import Sources
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import Packages, resolve_wheels
-from tests.support.locks import make_means, make_recipe
+from tests.support.locks import make_artifact, make_means, make_recipe
 from tests.support.package_sources import write_index, write_wheel
-from tests.support.sdists import own_backend, setup_only, write_sdist
+from tests.support.sdists import locked, own_backend, setup_only, write_sdist
 
 pytestmark = pytest.mark.programs
 
@@ -46,7 +46,12 @@ def lock(tmp_path: Path) -> Lock:
     """Lock these packages, with torch and the given files in an index in a folder."""
 
     def lock_packages(
-        packages: tuple[str, ...], *files: Path, folders: tuple[Path, ...] = (), torch: tuple[str, ...] = ()
+        packages: tuple[str, ...],
+        *files: Path,
+        folders: tuple[Path, ...] = (),
+        torch: tuple[str, ...] = (),
+        prefer: tuple[Artifact, ...] = (),
+        builds: tuple[LockedBuild, ...] = (),
     ) -> Packages:
         base, there = tmp_path / "base", tmp_path / "there"
         write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64", requires=torch)
@@ -63,7 +68,9 @@ def lock(tmp_path: Path) -> Lock:
         )
         recipe = make_recipe(tmp_path, packages=packages)
         means = make_means(tmp_path, sources)
-        return resolve_wheels(recipe, make_target(recipe), means, toolkit=None, prefer=(), before=None)
+        return resolve_wheels(
+            recipe, make_target(recipe), means, toolkit=None, prefer=prefer, before=None, builds=builds
+        )
 
     return lock_packages
 
@@ -93,6 +100,27 @@ def test_a_package_is_locked_with_what_it_requires_and_is_built_with(
     assert (named(found, "plain").kind, named(found, "plain").path) == ("sdist", f"plain/{sdist.name}")
     assert named(found, "filelock").kind == "wheel"
     assert tools(found) == built_with
+
+
+@pytest.mark.parametrize(("is_kept", "tool"), [(True, "0.44"), (False, "0.45.0")])
+def test_what_builds_a_package_keeps_its_version_as_long_as_the_package(
+    tmp_path: Path, lock: Lock, tool: str, *, is_kept: bool
+) -> None:
+    files = own_backend("plain", "1.0", needs='"wheel"')
+    sdist = write_sdist(tmp_path / "files", "plain", "1.0", files)
+    old_tool = make_artifact("wheel", "0.44")
+    old = LockedBuild(name="plain", wheels=(old_tool,))
+    prefer = (locked(sdist, "plain", "1.0"),) if is_kept else ()
+    older = write_wheel(tmp_path / "older", "wheel", "0.44")
+    found = lock(
+        ("plain",),
+        sdist,
+        older,
+        write_wheel(tmp_path / "newer", "wheel", "0.45.0"),
+        prefer=prefer,
+        builds=(old,),
+    )
+    assert [one.version for one in found.builds[0].wheels] == [tool]
 
 
 def test_a_source_distribution_in_a_folder_serves_as_well(tmp_path: Path, lock: Lock) -> None:

@@ -135,7 +135,7 @@ def resolve(
     ):
         found = resolve_wheels(
             recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,
-            extensions=_known_distributions(recipe, extensions, context),
+            extensions=_known_distributions(recipe, extensions, context), builds=builds,
         )  # fmt: skip
         wheels, builds = found.artifacts, found.builds
     fitting = without_headers(recipe, parts, wheels)
@@ -190,7 +190,7 @@ def add_to_parent(
         prefer = () if anew else tuple(one for one in known if one.name not in moving)
         found = resolve_added(
             recipe, target, context, below=below.wheels, prefer=prefer, before=options.before,
-            extensions=_known_distributions(recipe, extensions, context),
+            extensions=_known_distributions(recipe, extensions, context), builds=builds,
         )  # fmt: skip
         known, builds = found.artifacts, found.builds
     every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
