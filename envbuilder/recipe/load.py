@@ -300,7 +300,8 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
     """Report the projects of requirements files that no extension brings."""
     projects = tuple(one for found in _lists(file) for one in found.projects)
     for one, where in missing_projects(projects, file.extensions):
-        what = f"the repository `{one.git}`" if one.git else f"the folder `{one.path}`"
+        kind = "repository" if one.git else "archive" if one.url else "folder"
+        what = f"the {kind} `{one.git or one.url or one.path}`"
         hint = f"write `extensions: [{one.entry()}]`"
         if one.git and not one.commit:
             hint += f"; `git ls-remote {one.git} {one.revision or 'HEAD'}` says the commit"

@@ -199,7 +199,7 @@ class _Reader:
                 f"{shown(text)} names one file, and a lock names files by version and sha256", where, hint
             )
             return
-        if found.git:
+        if found.git or found.url:
             self.projects.append((found, where))
             return
         if not found.path:
@@ -287,6 +287,8 @@ def missing_projects(
 
 
 def _brings(extension: Extension, project: Direct) -> bool:
+    if project.url:
+        return extension.url == project.url
     if not project.git:
         return not extension.is_remote and extension.path == project.path
     same = extension.git.removesuffix(".git") == project.git.removesuffix(".git")

@@ -21,7 +21,8 @@ _WITH_VALUE: Final = (
     "--install-option", "--config-setting", "--config-settings", "--use-feature", "--log", "--proxy", "--cert", "--python-version",
     "--platform", "--abi", "--implementation", "--upgrade-strategy", "--root-user-action",
 )  # fmt: skip
-_FILES: Final = (".whl", ".tar.gz", ".tar.bz2", ".tgz", ".zip")
+_SOURCES: Final = (".tar.gz", ".tgz", ".zip")
+_FILES: Final = (".whl", ".tar.bz2", *_SOURCES)
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAMED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?=\S)")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -36,7 +37,9 @@ class Direct:
     git: str = ""  # the address of a repository
     revision: str = ""
     path: str = ""  # a folder here, or below the top of the repository; "." for the folder itself
-    is_file: bool = False  # a wheel or an archive: at `path`, or at an address
+    url: str = ""  # the address of an archive of sources
+    sha256: str = ""
+    is_file: bool = False  # a wheel, or an archive at `path`
 
     @property
     def commit(self) -> str:
@@ -48,6 +51,8 @@ class Direct:
         parts = [f"name: {self.name}"]
         if self.git:
             parts += [f"git: {self.git}", f"commit: {commit or self.commit or 'COMMIT'}"]
+        if self.url:
+            parts += [f"url: {self.url}", f"sha256: {self.sha256 or 'SHA256'}"]
         if self.path:
             parts.append(f"path: {self.path}")
         return f"{{{', '.join(parts)}}}"
@@ -125,6 +130,8 @@ def _remote(text: str, place: str, given: str) -> Direct:
         )
     path, _, revision = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
     is_git = address.startswith("git+")
+    if parts.scheme in ("http", "https") and path.endswith(_SOURCES):
+        return Direct(text=text, name=_module(name or path), url=address, sha256=fields.get("sha256", ""))
     return Direct(
         text=text,
         name=_module(name or path),

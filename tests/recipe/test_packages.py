@@ -114,8 +114,13 @@ FILES = {
         recipe=f"extensions: [{{name: knn, git: 'ssh://git@git.example.org/a/knn.git', commit: {COMMIT}}}]\n",
     ),
     "single files": Case(
-        text="./apex-0.1-cp38-cp38-linux_x86_64.whl\nhttps://files.example.org/dlib.tar.gz\nd @ file:///x/dlib.whl\n",
+        text="./apex-0.1-cp38-cp38-linux_x86_64.whl\nhttps://files.example.org/dlib.whl\nd @ file:///x/dlib.whl\n",
         mistakes=("1: ", "2: ", "3: "),
+    ),
+    "an archive that is an extension": Case(
+        text="https://files.example.org/dlib-19.tar.gz\nd @ https://h/d.zip#sha256=12\n",
+        recipe=f"extensions: [{{name: dlib, url: 'https://files.example.org/dlib-19.tar.gz', sha256: {COMMIT[:24]}{COMMIT}}}]\n",
+        mistakes=("2: the archive `https://h/d.zip` is a project, which the recipe takes as an extension",),
     ),
     "neither": Case(
         text='this is none\n"numpy\n--config-settings "x\n', mistakes=("1: ", "2: ", "3: ")
@@ -165,6 +170,10 @@ def test_a_requirements_file_in_a_real_shape(case: Case, tmp_path: Path) -> None
         ("ops[all]; python_version > '3'", None),
         ("numpy<2", None),
         ("einops @ https://host/einops-0.8.0-py3-none-any.whl", "{name: einops}"),
+        (
+            "https://host/a/dlib-19.1.zip#sha256=12",
+            "{name: dlib, url: https://host/a/dlib-19.1.zip, sha256: 12}",
+        ),
     ],
 )
 def test_a_project_becomes_the_entry_of_an_extension(text: str, entry: str | None) -> None:

@@ -147,7 +147,7 @@ def _compile(text: str, name: str, version: str, where: str, requests: Requests)
 
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
     """Request an extension for a project that pip would build: a folder that is here, or a commit."""
-    folder = None if project.is_file or project.git else locate(project.path)
+    folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
     own = project.path == "." and not project.git
     if folder and any((folder / name).is_file() for name in BUILDS) and (not own or _has_extensions(folder)):
         request_project(folder, requests)
@@ -156,10 +156,16 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         found = Extension(name=project.name, git=project.git, commit=project.commit, path=project.path)
         requests.extension(found, where)
         return
+    if project.sha256:
+        found = Extension(name=project.name, url=project.url, sha256=project.sha256)
+        requests.extension(found, where)
+        return
     hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
     if project.is_file:
         why = "a file of one machine" if project.path else "a file at one address"
         hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
+    elif project.url:
+        why = "an archive without its sha256, whose content can change"
     elif own:
         why = "the environment holds what a project needs, and not the project itself"
         hint = "set `env: {PYTHONPATH: …}`"
