@@ -15,11 +15,16 @@ PLAIN_NAMES: Final = {
     "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
     "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
 }  # fmt: skip
+# What a machine makes of itself at random, secrets among it.
+_OWN: Final = (
+    "var/lib/dbus/machine-id",
+    *(f"etc/ssh/ssh_host_{kind}_key{end}" for kind in ("ecdsa", "ed25519", "rsa") for end in ("", ".pub")),
+)
 # Files that a package manager or a first boot leaves behind. They differ in each build.
 DROP: Final = (
     "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
     "var/lib/dpkg/status-old",  # the status before the last package: it shows the order of installation
-    "etc/apt/sources.list",
+    "etc/apt/sources.list", *_OWN,
 )  # fmt: skip
 # Documentation that nobody reads in a container. Copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
@@ -28,6 +33,7 @@ KEEP: Final = "/usr/share/doc/*/copyright"
 DROP_FROM_IMAGE: Final = (
     "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
     "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+    *_OWN,
 )  # fmt: skip
 
 USER: Final = "vscode"  # in every image; dev container tools give it the UID of the user

@@ -100,7 +100,11 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
             },
         ),
     )  # fmt: skip
-    layer = load_layer(make_os(spacious, *packages))
+    before = os.umask(0o077)  # it decides no mode
+    try:
+        layer = load_layer(make_os(spacious, *packages))
+    finally:
+        os.umask(before)
     assert layer
     found: dict[str, Entry] = {one.path: one for one in read_manifest(layer)}
     texts = read_files(layer, ("etc/both", "etc/victim", "etc/victim.distrib"))
@@ -109,6 +113,10 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
         name: (found[name].uid, found[name].gid, oct(found[name].mode)) for name in ("etc/mine", "etc/his")
     }
     assert owner == {"etc/mine": (65534, 101, "0o2755"), "etc/his": (5, 6, "0o644")}
+    assert {found[name].mode for name in ("etc", "etc/fstab", "var/lib/dpkg/status", "usr/local/bin")} == {
+        0o755,
+        0o644,
+    }
     assert found["etc/able"].xattrs == (("security.capability", bytes.fromhex(CAPABILITY)),)
     assert not [path for path in found if path.startswith(("mnt/", "tmp/", "etc/disk"))]
 

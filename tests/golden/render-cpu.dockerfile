@@ -339,7 +339,7 @@ RUN --network=none --mount=type=bind,from=kit,source=/kit,target=/kit --mount=ty
 #!/bin/bash
 set -euo pipefail
 export EXCLUDE='/usr/share/man/* /usr/share/info/* /usr/share/doc/* /usr/share/locale/*' KEEP='/usr/share/doc/*/copyright'
-export DROP='var/cache/apt var/cache/debconf var/cache/ldconfig/aux-cache var/lib/apt var/log var/lib/dpkg/status-old etc/apt/sources.list'
+export DROP='var/cache/apt var/cache/debconf var/cache/ldconfig/aux-cache var/lib/apt var/log var/lib/dpkg/status-old etc/apt/sources.list var/lib/dbus/machine-id etc/ssh/ssh_host_ecdsa_key etc/ssh/ssh_host_ecdsa_key.pub etc/ssh/ssh_host_ed25519_key etc/ssh/ssh_host_ed25519_key.pub etc/ssh/ssh_host_rsa_key etc/ssh/ssh_host_rsa_key.pub'
 export NAMES='gcc=gcc cc=gcc x86_64-linux-gnu-gcc=gcc g++=g++ c++=g++ x86_64-linux-gnu-g++=g++ cpp=cpp gcc-ar=gcc-ar gcc-nm=gcc-nm gcc-ranlib=gcc-ranlib gcov=gcov'
 sh /kit/configure_os.sh /debs 12 ''
 set -- ''

@@ -181,8 +181,9 @@ def load_owners(record: Path, root: Path) -> Owners:
 def _clean(root: Path) -> None:
     """Remove the files of an installation and of a running system, and give the root the one file that no package has."""
     (root / _POLICY).unlink()
-    (root / "etc/fstab").write_text("# UNCONFIGURED FSTAB FOR BASE SYSTEM\n", encoding="utf-8")
-    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)  # random
+    fstab = root / "etc/fstab"
+    fstab.write_text("# UNCONFIGURED FSTAB FOR BASE SYSTEM\n", encoding="utf-8")
+    fstab.chmod(0o644)
     if (root / MANUALS).is_dir():
         (root / MANUALS).rmdir()
     # The target of /var/lock stays (Debian Policy 9.1.4).
