@@ -74,7 +74,7 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
         if not known or reason:
             tell = compiling.say if known else compiling.debug
             tell(f"torch compiles `{call.name}`: {reason or 'the image has no extension of that name'}")
-            return compiling.run(call, cpp_extension, architectures=index["architectures"], edited=False)
+            return compiling.run(call, cpp_extension, architectures=index["architectures"])
         compared = [(call.differences(entry), entry) for entry in known]
         differences, entry = min(compared, key=lambda pair: len(pair[0]))
         if not differences:
@@ -84,8 +84,7 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
         how = "; ".join(differences)
         what = f"the image's extension `{call.name}` was compiled from something else: {how}"
         if policy == "build":
-            compiling.say(f"{what}; compiling what is here")
-            made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=True)
+            made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=what)
             return _remember(call.name, made)
         raise _reported(
             f"{what}\n"

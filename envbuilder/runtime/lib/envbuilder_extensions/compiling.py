@@ -42,8 +42,8 @@ class OtherProcessError(RuntimeError):
     """Another process compiled the same extension and failed."""
 
 
-def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edited: bool) -> Any:
-    """Call torch's own function. `architectures` are the recipe's. `edited`: the image holds an earlier version."""
+def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edited: str = "") -> Any:
+    """Call torch's own function. `architectures` are the recipe's. `edited` says how the image's extension of that name differs."""
     try:
         root = private_folder()
     except PermissionError as error:
@@ -53,13 +53,15 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
         with _turn(root, _key(call)) as turn:
             folder = ("" if edited else _named_folder(call, cpp_extension, root)) or turn.folder
             call.arguments["build_directory"] = folder
-            debug(f"`{call.name}` is compiled by torch in `{folder}`")
             own = folder == turn.folder
-            with _environment(architectures, force=edited):
+            with _environment(architectures, force=bool(edited)):
                 if own:
                     if _is_compiled(call, folder):
                         return _load(call, cpp_extension, folder)
                     _forget_older(call, folder)
+                if edited:
+                    say(f"{edited}; compiling what is here")
+                debug(f"`{call.name}` is compiled by torch in `{folder}`")
                 began = time.time()
                 made = call.original(**call.arguments)
                 if own:
