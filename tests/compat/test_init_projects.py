@@ -8,6 +8,7 @@ import pytest
 
 from envbuilder.compat.init import make, read_source
 from envbuilder.compat.init.requests import Requests
+from envbuilder.recipe.load import load
 
 SETUP = """\
 from setuptools import setup
@@ -206,6 +207,16 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
         assert [message for message in left if words in message], left
     assert len(case.left) == len(left), left
     assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+
+
+def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:
+    """`shapes.yaml` was written by hand, and an end-to-end test builds it."""
+    folder = Path(__file__).parents[1] / "e2e/projects"
+    written = {(one.path, one.capture) for one in load(folder / "shapes.yaml").extensions}
+    requests = Requests()
+    read_source(folder, requests)
+    found = requests.extensions.values()
+    assert written <= {(Path(one.path).relative_to(folder).as_posix(), one.capture) for one in found}
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
