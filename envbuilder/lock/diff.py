@@ -60,6 +60,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *_diff_artifacts(old.toolkit, new.toolkit),
         *_diff_artifacts(old.wheels, new.wheels),
         *_diff_artifacts(old.added, new.added),
+        *changes(_tools(old), _tools(new)),
         *_diff_extensions(old, new),
     )
 
@@ -129,6 +130,13 @@ def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterato
         elif was != now:
             label = f"{name} {now.version}: same file, found elsewhere"
             yield Change(name=label, before=f"{was.source}:{was.path}", after=f"{now.source}:{now.path}")
+
+
+def _tools(lock: Lock) -> dict[str, str]:
+    """Return the version of each package that another one is built with."""
+    return {
+        f"{build.name} is built with {one.name}": one.version for build in lock.builds for one in build.wheels
+    }
 
 
 def _describe(artifact: Artifact) -> str:

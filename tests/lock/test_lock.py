@@ -142,6 +142,10 @@ def test_a_source_distribution_is_read_back_with_what_it_is_built_with():
     assert parse_lock(lock_text(lock), "x.lock") == lock
     assert build.wheels[0] in lock_artifacts(lock)
     assert "builds" not in json.loads(lock_text(LOCK))
+    tool = f"{one.name} is built with setuptools"
+    assert list(map(str, diff_locks(dataclasses.replace(lock, builds=()), lock))) == [
+        f"+ {tool} {one.version}"
+    ]
 
 
 def test_an_extension_of_sources_has_no_keys_that_came_later():

@@ -124,8 +124,11 @@ def test_what_builds_a_package_keeps_its_version_as_long_as_the_package(
 
 
 def test_a_source_distribution_in_a_folder_serves_as_well(tmp_path: Path, lock: Lock) -> None:
-    write_sdist(tmp_path / "mine", "plain", "1.0", own_backend("plain", "1.0"))
-    assert named(lock(("plain",), folders=(tmp_path / "mine",)), "plain").kind == "sdist"
+    mine = tmp_path / "mine"
+    write_sdist(mine, "plain", "1.0", own_backend("plain", "1.0", needs='"tool"'))
+    write_wheel(mine, "tool", "1.0")
+    found = lock(("plain",), folders=(mine,))
+    assert (named(found, "plain").kind, tools(found)) == ("sdist", {"plain": ["tool"]})
 
 
 def test_a_wheel_is_taken_where_the_version_has_one(tmp_path: Path, lock: Lock) -> None:
@@ -251,8 +254,9 @@ except OSError as error:
         (own_backend("plain", "1.0", needs='"torch"'), "it is built against torch"),
         ({"setup.py": "import torch\n"}, "No module named 'torch'"),
         ({"setup.py": "raise SystemExit('no compiler')\n"}, "no compiler"),
+        (own_backend("plain", "1.0", needs='"nowhere"'), "nowhere was not found"),
     ],
-    ids=["declared", "undeclared", "broken"],
+    ids=["declared", "undeclared", "broken", "tool"],
 )
 def test_a_project_that_cannot_be_asked_is_named_with_its_form_as_an_extension(
     tmp_path: Path, lock: Lock, files: dict[str, str], reason: str

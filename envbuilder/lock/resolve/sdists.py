@@ -120,7 +120,11 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
             _need_no_torch(sdist, wanted)
             added = [one for one in wanted if one not in installed]
             place = ("--python", str(box / "venv/bin/python"), "--only-binary", ":all:")
-            _run_uv(("pip", "install", *place, "--", *added), work, context)
+            try:
+                _run_uv(("pip", "install", *place, "--", *added), work, context)
+            except CommandError as error:
+                output = error.message.partition("\n")[2]
+                raise _unreadable(sdist, f"what builds it is not there\n{output}") from error
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
 
@@ -191,7 +195,7 @@ def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:
 def _unreadable(sdist: Artifact, reason: str) -> IncompatibleError:
     name = re.sub(r"[^A-Za-z0-9_]", "_", sdist.name)
     return IncompatibleError(
-        f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution is no package: {reason}",
+        f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution cannot be built: {reason}",
         hint="name a version that has a wheel, or build it as an extension: "
         f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`",
     )

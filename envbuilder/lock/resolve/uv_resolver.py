@@ -36,12 +36,7 @@ from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.distributions import Distribution
-from envbuilder.lock.resolve.held import (
-    Choice,
-    is_fair,
-    parse_all,
-    read_requirements,
-)
+from envbuilder.lock.resolve.held import Choice, is_fair, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts, find_sdist, open_index, read_sdist
 
 _LOCK, _ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
@@ -71,9 +66,7 @@ class Question:
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
     candidates: bool = False  # pre-releases may be chosen where no release fits
-    extensions: tuple[
-        Distribution, ...
-    ] = ()  # of the recipe: they are there, and what they require is wanted
+    extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
 
     @property
     def provided(self) -> tuple[Distribution, ...]:
@@ -266,11 +259,16 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
                 part.writestr(entry, whole.read(entry))
 
 
-def uv_settings(question: Question, sources: Sources) -> list[str]:
-    """Return uv's configuration. As arguments, the indexes' URLs could reveal passwords."""
+def uv_settings(question: Question, sources: Sources, *, links: Sequence[str] = ()) -> list[str]:
+    """Return uv's configuration. As arguments, the indexes' URLs could reveal passwords.
+
+    `links` are folders of packages, by default those of the user.
+    """
+    folders = links or [str(folder.absolute()) for folder in sources.folders]
     main, *extra = map(_quoted, sources.indexes)
     more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
     return [
+        f"find-links = [{', '.join(map(_quoted, folders))}]",
         'index-strategy = "unsafe-best-match"',  # as pip: all configured indexes count equally
         *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
         f"[[index]]\nurl = {main}\ndefault = true",
@@ -286,8 +284,7 @@ def _write_question(question: Question, sources: Sources, work: Path, facts: Fac
         ),
         "constraints.in": question.constraints,
         "uv.toml": [
-            'find-links = ["links"]',
-            *uv_settings(question, sources),
+            *uv_settings(question, sources, links=("links",)),
             *(line for key, found in facts.items() for line in _metadata(*key, found)),
         ],
     }

@@ -17,10 +17,7 @@ from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.distributions import Distribution, are_met
-from envbuilder.lock.resolve.held import (
-    TORCH,
-    held_back,
-)
+from envbuilder.lock.resolve.held import TORCH, held_back
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_resolver import Facts, Question, ask_uv, make_choice, uv_settings
 from envbuilder.recipe.model import Recipe
