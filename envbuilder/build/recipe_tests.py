@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
-from envbuilder.build.extensions.cache import TREE
+from envbuilder.build.extensions.cache import TREE, recipe_call
 from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.cache import Store
@@ -20,6 +20,7 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
 from envbuilder.plan.model import Plan
+from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.container import probe_surroundings, run_in_image, run_in_sif
 
@@ -55,7 +56,10 @@ class Import:
 
 
 def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]:
-    """Return the imports of the recipe's extensions, without those that it switches off."""
+    """Return the imports of the recipe's extensions, without those that it switches off.
+
+    The store has none of the docker engine's extensions, so what a project installed there is not known.
+    """
     places = {
         one.name: recipe.place(f"$.extensions[{at}]")
         for at, one in enumerate(recipe.extensions)
@@ -64,16 +68,19 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]
     found: list[Import] = []
     for status in find_extensions(plan, store):
         of, compiled = status.extension.name, status.compiled
-        if of not in places or compiled is None:
+        if of not in places:
             continue
-        if compiled.call is None:
+        call = compiled.call if compiled else None
+        if status.extension.form is Form.LOAD:
+            call = recipe_call(status.extension)
+        if call and not call.is_standalone:
+            file = f"{install_path(call.name, status.key)}/{call.library}"
+            found.append(
+                Import(of=of, place=places[of], name=call.name, file=file, is_python_module=call.is_python_module)
+            )  # fmt: skip
+        elif compiled and not call:
             tree = store.extension(status.key.digest) / TREE / plan.python.site_packages[1:]
             found += [Import(of=of, place=places[of], name=name, module=name) for name in _modules(tree)]
-        elif not compiled.call.is_standalone:
-            file = f"{install_path(compiled.name, compiled.key)}/{compiled.call.library}"
-            found.append(
-                Import(of=of, place=places[of], name=compiled.name, file=file, is_python_module=compiled.call.is_python_module)
-            )  # fmt: skip
     return tuple(dict.fromkeys(found))
 
 

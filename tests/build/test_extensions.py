@@ -1112,6 +1112,8 @@ def test_each_extension_is_imported_unless_the_recipe_says_otherwise(stocked, tm
     assert [one.module for one in imports][:2] == ["", "dw.core"]
     assert re.fullmatch(r"/opt/envbuilder/extensions/fused-\w{16}/fused.so", imports[0].file)
     assert [one.is_python_module for one in imports] == [True, True, True, False][: len(imports)]
+    of_docker = list_imports(load(tmp_path / "tried.yaml"), plan, Store(tmp_path / "another"))
+    assert of_docker == imports[:1]
 
 
 @pytest.mark.parametrize(
