@@ -23,7 +23,8 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
     for index, extension in enumerate(recipe.extensions):
         place = recipe.place(f"$.extensions[{index}]")
         for code in _codes(recipe, extension):
-            for line, text in plain_texts(code):
+            texts = {text: line for line, text in reversed(tuple(plain_texts(code)))}  # each once
+            for text, line in texts.items():
                 _, asked = asked_standard((text,))
                 if torch and asked and asked < torch.std_min:
                     needed = f"the headers of torch {torch.version} need C++{torch.std_min} or newer"

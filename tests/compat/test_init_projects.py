@@ -90,6 +90,15 @@ PROJECTS = {
         files=(("utils/op/__init__.py", ""), ("utils/__init__.py", ""), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op.fused import ops\n")),
         extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
     ),
+    "load() in a package that its own package imports": Project(
+        files=(("utils/op/__init__.py", "from .fused import ops\n"), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op import ops\n"), ("old.py", "import op.fused\n")),
+        extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
+    ),
+    "the same extension in two folders": Project(
+        files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
+        extensions=("{name: DCNv3, path: a/ops}",),
+        left=("`DCNv3` comes from",),
+    ),
     "load() in a folder that is imported from below the top": Project(
         files=(("code/ops/fused.py", LOAD), ("code/train.py", "import ops.fused\n")),
         extensions=("{name: ops, path: code, capture: [import ops.fused]}",),
@@ -128,7 +137,7 @@ PROJECTS = {
     "load() beside a setup.py": Project(
         files=(*setup("_freq", "freq/"), ("freq/backend.py", LOAD), ("freq/__init__.py", "")),
         extensions=("{name: _freq, path: freq}",),
-        left=("`load` is not captured: the project `freq` is built as a whole",),
+        left=("`load()` is not captured: the project `freq` is built as a whole",),
     ),
     "load() that nothing reaches": Project(
         files=(("net.py", "from torch.utils.cpp_extension import load\ndef make(name):\n    return load(name, [name + '.cu'])\n"),),
@@ -226,6 +235,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ("lines", "extensions", "packages", "left"),
     [
         (["COPY ops /tmp/ops", "RUN TORCH_CUDA_ARCH_LIST='8.0 8.6' pip install --no-build-isolation /tmp/ops"], ["ops_cuda ops"], [], []),
+        (["COPY ops/*.py ops/a.cu /tmp/o/", "RUN pip install /tmp/o"], ["ops_cuda ops"], [], []),
         (["WORKDIR /w", "COPY . .", "RUN pip install ./ops && pip install 'tqdm>4'"], ["ops_cuda ops"], ["tqdm>4"], []),
         (["WORKDIR /w", "COPY . .", "RUN cd ops && python setup.py install", "RUN python ops/setup.py develop"], ["ops_cuda ops"], [], []),
         (["COPY . /w", 'RUN cd /w && python3 -c "import torch; from net.backend import get; get()" > /dev/null 2>&1'],

@@ -13,7 +13,7 @@ from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
 
@@ -127,14 +127,19 @@ class Requests:
                 lines = tuple(dict.fromkeys((*one.capture, *found.capture)))
                 self.extensions[name] = replace(one, capture=lines)
                 return
-        name = found.name
-        if name in self.extensions:
-            name = f"{name}_{len(self.extensions) + 1}"
-            self.note(
+        name, first = found.name, self.extensions.get(found.name)
+        if first and first.form is found.form is Form.PROJECT:
+            hint = "if it is another module, write it with a name of its own"
+            self.leave(
                 where,
-                f"`{name}` is the second extension `{found.name}`",
-                hint="give it the name that Python imports",
+                found.path or found.git,
+                f"`{name}` comes from {first.path or first.git} already",
+                hint=hint,
             )
+            return
+        if first:
+            name = f"{name}_{len(self.extensions) + 1}"
+            self.note(where, f"`{name}` is the second extension `{found.name}`")
         self.extensions[name] = replace(found, name=name)
 
     def move(self, tree: Path, url: str, commit: str) -> None:

@@ -86,6 +86,9 @@ class Copied:
             # Only the image tells whether `/tmp` is a folder or the file's new name.
             elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
                 return source
+        for source, target, is_folder in self.files:  # a folder that single files were copied to
+            if is_folder and str(wanted) == target:
+                return source.parent
         return None if PurePosixPath(name).is_absolute() else self.context / name
 
     def clone(self, words: Sequence[str], where: str) -> bool:

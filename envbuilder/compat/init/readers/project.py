@@ -41,12 +41,11 @@ def read_extensions(top: Path, requests: Requests) -> None:
     for folder in sorted(built):
         request_project(folder, requests)
     found = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
+    inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
     for code, call in found:
         where = f"{code.path}:{call.node.lineno}"
-        whole = next((one for one in sorted(built) if code.path.is_relative_to(one)), None)
-        if whole:
-            message = f"`{call.short}` is not captured: the project `{whole.name}` is built as a whole"
-            requests.note(where, message)
+        if whole := next((one for one in sorted(built) if code.path.is_relative_to(one)), None):
+            inside.setdefault(whole, []).append(where)
             continue
         # A function with arguments makes one extension for each caller.
         ways = dict.fromkeys(_reach(code, call, codes))
@@ -57,6 +56,9 @@ def read_extensions(top: Path, requests: Requests) -> None:
             line = f"import {code.path.stem}; {code.path.stem}.{call.owner}(…)"
             hint = f"`capture` takes lines of Python, such as `{line}`"
             requests.leave(where, f"{call.short}()", why, hint=hint)
+    for whole, places in inside.items():
+        message = f"`load()` is not captured: the project `{whole.resolve().name}` is built as a whole"
+        requests.note(", ".join(places), message)
     # A `load()` may name sources of any folder beside or below its own.
     near = {folder for code, _ in found for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, built | near, requests)
@@ -126,7 +128,8 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
         if parts and all(part.isidentifier() for part in parts):
             ways.append((root, ".".join(parts)))
     for root, module in ways:
-        if any(name == module or name.startswith(f"{module}.") for name in imported):
+        # Or a package above it, which may import it itself.
+        if any(f"{name}.".startswith(f"{module}.") or module.startswith(f"{name}.") for name in imported):
             return root, module
     package = next((root for root, _ in reversed(ways) if not (root / "__init__.py").exists()), None)
     if (path.parent / "__init__.py").exists():
