@@ -208,9 +208,8 @@ class Lock:
     inputs: Inputs
     debs: Debs  # the os layer, sorted by name
     toolkit: Parts  # the cuda layer: .debs, wheels or archives, sorted by name
-    wheels: (
-        Packages  # the python layer, sorted by name; an sdist is a package without a wheel for this Python
-    )
+    # The python layer, sorted by name; an sdist is a package without a wheel for this Python.
+    wheels: Packages
     extensions: tuple[Annotated[LockedExtension, Rule(_check_digests)], ...]
     # None if the recipe's base is a suite; otherwise `debs` are installed on top of the image.
     base: LockedBase | None = None

@@ -385,7 +385,7 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
         )
     ways = [_LOOSEN, *_pin_hints(asked, output)]
     return IncompatibleError(
-        f"no set of wheels for Python {question.python} and glibc {question.glibc} fits the recipe's packages\n{output}",
+        f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
         hint="; ".join(ways),
     )
 
