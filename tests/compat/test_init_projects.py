@@ -94,6 +94,10 @@ PROJECTS = {
         files=(("utils/op/__init__.py", "from .fused import ops\n"), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op import ops\n"), ("old.py", "import op.fused\n")),
         extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
     ),
+    "switches of its build": Project(
+        files=(("setup.py", 'import os\nfast = os.getenv("FORCE_CUDA", "0"), os.environ["MAMBA_FORCE_BUILD"]\n' + SETUP.replace("NAME", "scan")),),
+        extensions=('{name: scan, path: ., env: {FORCE_CUDA: "1", MAMBA_FORCE_BUILD: "TRUE"}}',),
+    ),
     "the same extension in two folders": Project(
         files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
         extensions=("{name: DCNv3, path: a/ops}",),
@@ -216,6 +220,14 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
         assert [message for message in left if words in message], left
     assert len(case.left) == len(left), left
     assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+
+
+def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text('import os\nos.getenv("FORCE_CUDA")\n' + SETUP)
+    requests = Requests(gpus=())
+    read_source(tmp_path, requests)
+    (extension,) = make("mine", tmp_path / "recipes", requests, ()).recipe.extensions
+    assert extension.env == ()
 
 
 def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:

@@ -27,6 +27,7 @@ from envbuilder.compat.init.readers.project import (
 )
 from envbuilder.compat.init.render import recipe_text
 from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
@@ -96,7 +97,10 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     path = new_path(name, home)
     tables = load_tables()
     chosen = choose(requests, tables, name=name, path=path)
-    recipe = replace(chosen, extensions=tuple(_placed(one, home) for one in chosen.extensions))
+    extensions = (
+        tuple(_without_cuda(one) for one in chosen.extensions) if not chosen.gpus else chosen.extensions
+    )
+    recipe = replace(chosen, extensions=tuple(_placed(one, home) for one in extensions))
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
         with contextlib.suppress(FileExistsError):
@@ -123,6 +127,12 @@ def _home(folder: Path, requests: Requests) -> Path:
     if all(path.is_relative_to(here) for path in wanted):
         return Path()  # found by its name from here
     return Path(os.path.commonpath(wanted))
+
+
+def _without_cuda(extension: Extension) -> Extension:
+    """Return an extension without the variables that make its build need CUDA."""
+    switches = {one.variable for one in load_switches().rows if one.effect == "cuda"}
+    return replace(extension, env=tuple(pair for pair in extension.env if pair[0] not in switches))
 
 
 def _paths(extension: Extension) -> tuple[str, ...]:

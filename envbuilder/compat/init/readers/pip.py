@@ -10,7 +10,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
-from envbuilder.compat.python_code import read_code
+from envbuilder.compat.python_code import plain_texts, read_code
+from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
@@ -190,9 +191,14 @@ def request_project(folder: Path, requests: Requests) -> None:
             code.text(code.keyword(one, "name") or next(iter(one.node.args), None)) for one in code.extensions
         )
         name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
-    found = Extension(
-        name=module_name(name.partition(".")[0] or folder.resolve().name), path=folder.as_posix()
+    texts = {text for _, text in plain_texts(code)} if code else set()
+    env = tuple(
+        (one.variable, one.value)
+        for one in load_switches().rows
+        if one.effect != "architectures" and one.variable in texts and "{" not in one.value
     )
+    module = module_name(name.partition(".")[0] or folder.resolve().name)
+    found = Extension(name=module, path=folder.as_posix(), env=env)
     requests.extension(found, str(folder))
     pyproject = folder / "pyproject.toml"
     for text in build_requirements(pyproject) if pyproject.is_file() else ():
