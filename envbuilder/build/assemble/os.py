@@ -184,6 +184,9 @@ def _clean(root: Path) -> None:
     fstab = root / "etc/fstab"
     fstab.write_text("# UNCONFIGURED FSTAB FOR BASE SYSTEM\n", encoding="utf-8")
     fstab.chmod(0o644)
+    triggers = root / "var/lib/dpkg/triggers/File"  # in the order in which packages were unpacked
+    if triggers.exists():
+        triggers.write_bytes(b"".join(sorted(triggers.read_bytes().splitlines(keepends=True))))
     if (root / MANUALS).is_dir():
         (root / MANUALS).rmdir()
     # The target of /var/lock stays (Debian Policy 9.1.4).

@@ -49,6 +49,9 @@ fi
 for pair in $NAMES; do ln -sf "../../bin/${pair#*=}-$gcc" "/usr/local/bin/${pair%%=*}"; done
 rm -f "$settings" /usr/sbin/policy-rc.d /tmp/dpkg.log /var/lib/dpkg/available
 [ -z "$manuals" ] || rm -rf "$manuals"
+# In the order in which dpkg unpacked the packages, which is that of a folder.
+triggers=/var/lib/dpkg/triggers/File
+[ ! -s "$triggers" ] || LC_ALL=C sort -o "$triggers" "$triggers"
 # Remove the files of a running system, except the target of /var/lock (Debian Policy 9.1.4).
 find /run -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf --one-file-system {} +
 for path in $DROP; do rm -rf "/${path:?}"; done
