@@ -19,7 +19,7 @@ from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
-from envbuilder.build.inputs import fetch_inputs, need_space
+from envbuilder.build.fetch_inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
 from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps

@@ -1,6 +1,6 @@
 """The commands, one module each: options, typed answer, examples.
 
-The first room of the story: a command reads what the user typed, calls the stage that does the work, and answers.
+A command reads what the user typed, calls the stage that does the work, and answers.
 `cli` imports the module of the command that was called, and no other. To add a command, write `commands/NAME.py` with
 a function NAME under `@command`, and add its line to `COMMANDS`.
 """

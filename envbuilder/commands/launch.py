@@ -57,7 +57,7 @@ Grace = Annotated[
 SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
-# A command whose process the job replaces: its output is the program's.
+# A command that becomes the job: what it prints is the program's output.
 becoming: Final = functools.partial(command, app=launch, has_json=False, cls=ProgramCommand)
 
 

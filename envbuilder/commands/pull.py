@@ -8,7 +8,7 @@ import typer
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import VARIANT, Outputs
 from envbuilder.commands._console import open_console
-from envbuilder.commands._registry import Only, make_client, parse_only
+from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry

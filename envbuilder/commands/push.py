@@ -10,7 +10,7 @@ from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.build.built import sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
-from envbuilder.commands._registry import Only, make_client, parse_only
+from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder

@@ -19,7 +19,7 @@ from envbuilder.core.sources import REGISTRY
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
-PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; it leaves out some at their default
+PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; some are not there while they have their default
     "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),
     "toolkit": ("base", "cuda", "apt_sources"),
     "wheels": ("base", "python", "cuda", "pytorch", "packages"),

@@ -1,6 +1,7 @@
 """The plan: the ordered steps of a build. It does not depend on the machine that builds.
 
-The build key is the sha256 of the text `Plan.canonical()`. Each step also has its own key, made from its lines and from those of the
+The build key is the sha256 of the text `Plan.canonical()`. An image's label and its `plan.txt` hold key and text without the
+last step, the runtime layer, which they are part of. Each step also has its own key, made from its lines and from those of the
 steps that it reads. So two recipes share every layer with the same inputs.
 
 A step has four facts. `name` is also the name of its layer. `lines()` holds everything that decides the layer's bytes. `reads` names the

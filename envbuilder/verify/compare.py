@@ -1,7 +1,8 @@
 """Prove that image, SIF and plan hold the same files, path by path and byte by byte.
 
-Both artifacts are read back from their files, by code that shares nothing with the code that wrote them. Each
-gives a manifest, which is compared with that of the layers. Every difference is a finding.
+Both artifacts are read back from their files, by code that shares nothing with the code that wrote them. The SIF gives a
+manifest. It is compared with that of the layers, whose digests prove the image; where no layers are known, with that of the
+image. Every difference is a finding.
 """
 
 import contextlib

@@ -208,7 +208,7 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
 
 
 def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store) -> None:
-    """Write the files of all packages into one tar with a merged /usr: a root in which its own dpkg can run."""
+    """Write the files of all packages into one tar with a merged /usr: a root whose dpkg can run in it."""
     seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         for name in ("usr", *(f"usr/{name}" for name in MERGED)):

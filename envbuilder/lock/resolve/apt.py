@@ -193,7 +193,7 @@ class Suite:
         return tuple(found[name] for name in sorted(found))
 
     def _tell_replaced(self, debs: Sequence[Artifact]) -> None:
-        """Warn of packages of the base that come from elsewhere: apt takes the newest version of all sources."""
+        """Warn where a repository beside the distribution replaces its package: apt takes the newest version of all."""
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
         own = {source.told for source in self.sources if not source.is_extra}

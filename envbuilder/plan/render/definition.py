@@ -105,7 +105,7 @@ def render_definition(kit: Kit) -> str:
 
 
 def _sections(lines: Sequence[str]) -> str:
-    """Split one script into sections, because Apptainer limits their length. It joins them again.
+    """Split one script into sections, because Apptainer limits their length. Apptainer runs them as one.
 
     Sections end at an empty line that is not part of a file.
     """

@@ -332,7 +332,7 @@ def _each_starts(script: Script, line: Line) -> Iterator[_Mistake]:
 
 
 def _program(script: Script) -> Iterator[_Mistake]:
-    """Check that something that is known starts the program, once for each task."""
+    """Check that lint knows what starts the program, and that several tasks start it with srun."""
     python, foreign = script.find(PYTHON), script.find(FOREIGN)
     if script.find(rf"{LAUNCHER}|{MPI}|{RAY}") or script.has_jobs or not script.commands:
         return

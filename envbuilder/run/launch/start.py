@@ -41,7 +41,7 @@ class Script:
 
     name: str
     text: str
-    folder: Path  # where it starts
+    folder: Path  # the script's working folder
     logs: Path
 
 
