@@ -88,6 +88,7 @@ def test_a_folder_has_the_mode_that_base_files_says(root: Path):
         ("../outside", "x", 0o644),
         ("./usr/../../outside", "x", 0o644),
         ("./usr/.wh.lib", "x", 0o644),
+        ("../outside/", "", 0o755),
     ],
     ids=lambda member: member[0] if isinstance(member, tuple) else member.name,
 )
@@ -121,15 +122,57 @@ def test_a_hard_link_to_a_file_of_others_is_left_to_dpkg(root: Path):
     assert [one.name for one in found.left] == ["a.deb"]
 
 
-def test_packages_that_share_a_path_are_left_to_dpkg_whole(root: Path):
-    both = [
-        package(root, name, (f"./etc/{name}", "x", 0o644), ("./etc/both", name, 0o644)) for name in ("a", "b")
-    ]
-    found = install(root, *both, threads=1)
-    (kept,), (left,) = found.packages, found.left
-    assert {kept.name, left.stem} == {"a", "b"}
-    assert sorted(one.name for one in (root / "etc").iterdir()) == sorted((kept.name, "both"))
-    assert (root / "etc/both").read_text() == kept.name
+SHARED = {
+    "the same file": ((("./etc/both", "a", 0o644),), (("./etc/both", "b", 0o644),)),
+    "a link and a file below it": (
+        (header("./etc/x", LINK, target="y"),),
+        (("./etc/x/deep/file", "b", 0o644),),
+    ),
+    "a link and a folder below it": (
+        (header("./etc/x", LINK, target="y"),),
+        (header("./etc/x/deep/", FOLDER),),
+    ),
+    "a file and a folder below it": ((("./etc/x", "a", 0o644),), (header("./etc/x/deep/", FOLDER),)),
+}
+
+
+@pytest.mark.parametrize("way", SHARED)
+@pytest.mark.parametrize("threads", [1, 8])
+def test_packages_whose_paths_meet_are_left_to_dpkg_whole(root: Path, way: str, threads: int):
+    """Both, whichever was first."""
+    first, second = SHARED[way]
+    one = package(root, "a", ("./etc/mine", "a" * 999, 0o644), *first)
+    two = package(root, "b", *second, ("./usr/mine", "b", 0o644))
+    third = package(root, "c", ("./etc/third", "c", 0o644), ("./etc/near/both", "c", 0o644))
+    found = install(root, one, two, third, threads=threads)
+    assert ([each.name for each in found.packages], [each.name for each in found.left]) == (
+        ["c"],
+        ["a.deb", "b.deb"],
+    )
+    assert sorted(path.name for path in root.rglob("*") if path.is_file()) == ["both", "third"]
+
+
+def test_a_folder_where_another_package_has_a_link_is_the_links(root: Path):
+    one = package(root, "a", header("./etc/x", LINK, target="y"))
+    found = install(root, one, package(root, "b", header("./etc/x/", FOLDER)))
+    assert (found.left, (root / "etc/x").readlink()) == ((), Path("y"))
+
+
+@pytest.mark.parametrize("name", ["status", "info/a.list", "triggers/Unincorp"])
+def test_a_package_cannot_lead_dpkgs_database_elsewhere(root: Path, name: str):
+    (root.parent / "precious").write_text("mine")
+    link = header(f"./var/lib/dpkg/{name}", LINK, target=str(root.parent / "precious"))
+    packages = install(root, package(root, "a", link)).packages
+    with pytest.raises(BuildError, match=rf"a package has `.*/{name}`, which belongs to dpkg's database"):
+        write_database(packages, root)
+    assert (root.parent / "precious").read_text() == "mine"
+
+
+def test_a_list_of_conffiles_shows_no_file_of_the_machine(root: Path):
+    (root.parent / "precious").write_text("mine")
+    packages = install(root, package(root, "a", ("./x", "", 0o644), conffiles="/../precious\n")).packages
+    write_database(packages, root)
+    assert " /../precious newconffile\n" in (root / "var/lib/dpkg/status").read_text()
 
 
 def test_the_database_says_what_dpkg_would(root: Path):

@@ -1,5 +1,6 @@
 """The os layer with packages that share paths, and with scripts that do what they should not."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -119,6 +120,26 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
     }
     assert found["etc/able"].xattrs == (("security.capability", bytes.fromhex(CAPABILITY)),)
     assert not [path for path in found if path.startswith(("mnt/", "tmp/", "etc/disk"))]
+
+
+@pytest.mark.parametrize(
+    "path", ["/run", "/etc/fstab", "/var/lib/dpkg/triggers/File", "/usr/sbin/policy-rc.d"]
+)
+def test_a_link_that_a_script_leaves_harms_nothing_of_the_machine(spacious: Path, path: str):
+    precious = spacious / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    deb = write_package(
+        spacious / "links.deb",
+        [],
+        about="Package: links\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: x\n",
+        control={
+            "postinst": f"#!/bin/sh\nrm -rf {path}; ln -s {precious}{'' if path == '/run' else '/file'} {path}\n"
+        },
+    )
+    with contextlib.suppress(CommandError):
+        make_os(spacious, deb)
+    assert {one.name: one.read_text() for one in precious.iterdir()} == {"file": "mine"}
 
 
 def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import TYPE_CHECKING, Final
 
@@ -32,10 +32,6 @@ _ABOVE_KEPT: Final = KEEP.partition("/*")[0]  # dpkg keeps the folders and links
 _DATABASE: Final = "var/lib/dpkg"
 
 
-class _SharedError(Exception):
-    """A path that another package has, too."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
     """A package that is unpacked. Paths are below the root."""
@@ -45,7 +41,9 @@ class Package:
     control: Mapping[str, tuple[bytes, TarInfo]]
     listed: list[str] = field(default_factory=list)  # all paths of the package, as dpkg lists them
     folders: dict[str, TarInfo] = field(default_factory=dict)
-    files: list[str] = field(default_factory=list)  # those that are written
+    files: list[str] = field(default_factory=list)  # and links
+    written: list[str] = field(default_factory=list)  # those of them that no other package had before
+    apart: list[str] = field(default_factory=list)  # targets of hard links that are not its own
     owned: dict[str, tuple[int, int]] = field(
         default_factory=dict
     )  # uid and gid of the files of others than root
@@ -90,7 +88,7 @@ def unpack(
     sizes = {name: deb.stat().st_size for name, deb in debs.items()}
     largest = sorted(debs, key=lambda name: -sizes[name])
 
-    def work(name: str) -> Package | None:
+    def work(name: str) -> Package:
         done = _unpack(name, debs[name], root)
         advance(sizes[name])
         return done
@@ -100,35 +98,49 @@ def unpack(
     ) as pool:  # decompression, most of the work, runs outside the interpreter's lock
         found = dict(zip(largest, pool.map(work, largest), strict=True))
     # dpkg gives a folder the mode that the first package says.
-    first = "base-files"
-    packages = [one for name in sorted(found, key=lambda one: (one != first, one)) if (one := found[name])]
+    every = sorted(found.values(), key=lambda one: (one.name != "base-files", one.name))
+    left = _sharing(every)
+    for package in every:
+        if package.name in left:  # nothing of it stays
+            for path in package.written:
+                (root / path).unlink()
+    packages = tuple(package for package in every if package.name not in left)
     folders: dict[str, TarInfo] = {}
     for package in packages:
         for path, info in package.folders.items():
-            if path not in folders:
+            if path not in folders and not (root / path).is_symlink():
                 folders[path] = info
                 if info.uid or info.gid:
                     package.owned[path] = info.uid, info.gid
     for path, info in folders.items():
-        if not (root / path).is_symlink():
-            _need_folder(root, path)
-            (root / path).chmod(info.mode & 0o7777)
-    return Unpacked(
-        packages=tuple(packages), left=tuple(debs[name] for name in sorted(debs) if not found[name])
-    )
+        _need_folder(root, path)
+        (root / path).chmod(info.mode & 0o7777)
+    return Unpacked(packages=packages, left=tuple(debs[name] for name in sorted(left)))
 
 
-def _unpack(name: str, deb: Path, root: Path) -> Package | None:
-    """Unpack one package; return None, and leave nothing of it, if it has a path of another one."""
+def _sharing(packages: Sequence[Package]) -> set[str]:
+    """Return the names of the packages whose paths meet: the same file, or something below a link or a file."""
+    owners: dict[str, set[str]] = {}
+    for package in packages:
+        for path in package.files:
+            owners.setdefault(path, set()).add(package.name)
+    left = {package.name for package in packages if package.apart}
+    for names in owners.values():
+        if len(names) > 1:
+            left |= names
+    for package in packages:
+        for path in (*package.files, *package.folders):
+            for above in PurePosixPath(path).parents:
+                if str(above) in owners:
+                    left |= {package.name} | owners[str(above)]
+    return left
+
+
+def _unpack(name: str, deb: Path, root: Path) -> Package:
     package = Package(name=name, deb=deb, control=read_control(deb))
     tar = read_tar(deb, "data")
-    try:
-        for info in members(tar, deb):
-            _add(package, info, tar, root)
-    except _SharedError:
-        for path in package.files:
-            (root / path).unlink()
-        return None
+    for info in members(tar, deb):
+        _add(package, info, tar, root)
     return package
 
 
@@ -138,6 +150,10 @@ def _add(package: Package, info: TarInfo, tar: memoryview, root: Path) -> None:
     path = merged(info.name)
     if _is_left_out(info, listed):
         return
+    if (path and not is_normal(path)) or not (info.isdir() or info.isreg() or info.issym() or info.islnk()):
+        raise BuildError(
+            f"the package `{package.deb}` has `{info.name}`, which is no file, folder or link below the root"
+        )
     if info.isdir():
         if path:
             package.folders[path] = info
@@ -145,28 +161,31 @@ def _add(package: Package, info: TarInfo, tar: memoryview, root: Path) -> None:
     if info.issym() and listed[1:] in MERGED:  # base-files of newer suites brings them
         os.utime(root / listed[1:], (info.mtime, info.mtime), follow_symlinks=False)
         return
-    if not is_normal(path) or not (info.isreg() or info.issym() or info.islnk()):
-        raise BuildError(
-            f"the package `{package.deb}` has `{info.name}`, which is no file, folder or link below the root"
-        )
-    _need_folder(root, path.rpartition("/")[0])
-    full = root / path
-    try:
-        if info.issym():
-            full.symlink_to(info.linkname)
-            os.utime(full, (info.mtime, info.mtime), follow_symlinks=False)
-        elif info.islnk():
-            target = merged(info.linkname)
-            if target not in package.files:
-                raise _SharedError
-            full.hardlink_to(root / target)
-        else:
-            _write(full, tar[info.offset_data :][: info.size], info)
-    except FileExistsError:
-        raise _SharedError from None
     package.files.append(path)
+    try:
+        _write(package, path, info, tar, root)
+    except FileExistsError:  # of another package; `_sharing` says which
+        return
+    package.written.append(path)
     if info.uid or info.gid:
         package.owned[path] = info.uid, info.gid
+
+
+def _write(package: Package, path: str, info: TarInfo, tar: memoryview, root: Path) -> None:
+    """Write a file or a link. Raises FileExistsError if another package has it, or a link or a file above it."""
+    _need_folder(root, path.rpartition("/")[0])
+    full = root / path
+    if info.issym():
+        full.symlink_to(info.linkname)
+        os.utime(full, (info.mtime, info.mtime), follow_symlinks=False)
+    elif info.islnk():
+        target = merged(info.linkname)
+        if target not in package.written:
+            package.apart.append(target)
+            raise FileExistsError
+        full.hardlink_to(root / target)
+    else:
+        write_new(full, tar[info.offset_data :][: info.size], info.mode & 0o7777, info.mtime)
 
 
 def _is_left_out(info: TarInfo, listed: str) -> bool:
@@ -175,17 +194,19 @@ def _is_left_out(info: TarInfo, listed: str) -> bool:
     return not ((info.isdir() or info.issym()) and listed.startswith(_ABOVE_KEPT))
 
 
-def _write(path: Path, content: memoryview, info: TarInfo) -> None:
+def write_new(path: Path, content: bytes | memoryview, mode: int, mtime: float | None = None) -> None:
+    """Write a file that is not there. No link is followed, which may lead out of the root."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
-        os.fchmod(descriptor, info.mode & 0o7777)
-        os.utime(descriptor, (info.mtime, info.mtime))
+        os.fchmod(descriptor, mode)
+        if mtime is not None:
+            os.utime(descriptor, (mtime, mtime))
 
 
 def _need_folder(root: Path, path: str) -> None:
-    """Make a folder below the root. A link of another package on the way is a shared path: it may lead out of the root."""
+    """Make a folder below the root. Raises FileExistsError for a file or a link on the way: it may lead out of the root."""
     full = root
     for part in path.split("/"):
         full /= part
@@ -194,7 +215,7 @@ def _need_folder(root: Path, path: str) -> None:
             full.chmod(0o755)
         except FileExistsError:
             if full.is_symlink() or not full.is_dir():
-                raise _SharedError from None
+                raise
 
 
 def merged(name: str) -> str:
@@ -208,7 +229,14 @@ def merged(name: str) -> str:
 
 
 def write_database(packages: Sequence[Package], root: Path) -> None:
-    """Write dpkg's database: all packages unpacked, none configured."""
+    """Write dpkg's database: all packages unpacked, none configured. Raises BuildError if a package has a file of it."""
+    try:
+        _write_database(packages, root)
+    except FileExistsError as error:
+        raise BuildError(f"a package has `{error.filename}`, which belongs to dpkg's database") from error
+
+
+def _write_database(packages: Sequence[Package], root: Path) -> None:
     folder = root / _DATABASE
     for name in ("info", "updates", "triggers", "alternatives", "parts"):
         _need_folder(root, f"{_DATABASE}/{name}")
@@ -216,13 +244,10 @@ def write_database(packages: Sequence[Package], root: Path) -> None:
     files: list[str] = []
     named: dict[str, list[str]] = {}
     for package in sorted(packages, key=lambda one: one.name):
-        _save(folder / f"info/{package.stem}.list", "".join(f"{path}\n" for path in package.listed))
+        _save_text(folder / f"info/{package.stem}.list", "".join(f"{path}\n" for path in package.listed))
         for name, (content, info) in package.control.items():
             if name != "control":
-                path = folder / f"info/{package.stem}.{name}"
-                path.write_bytes(content)
-                path.chmod(info.mode & 0o7777)
-                os.utime(path, (info.mtime, info.mtime))
+                write_new(folder / f"info/{package.stem}.{name}", content, info.mode & 0o7777, info.mtime)
         stanzas.append(_stanza(package, root))
         for words in _lines(package, "triggers"):
             if words[0].startswith("interest"):
@@ -233,10 +258,10 @@ def write_database(packages: Sequence[Package], root: Path) -> None:
                     named.setdefault(words[1], []).append(f"{one}\n")
     # dpkg has no empty `File`.
     for name, lines in (named | ({"File": files} if files else {}) | {"Unincorp": []}).items():
-        _save(folder / f"triggers/{name}", "".join(lines))
-    _save(folder / "status", "\n".join(stanzas))
-    _save(folder / "arch", "amd64\n")
-    _save(folder / "info/format", "1\n")
+        _save_text(folder / f"triggers/{name}", "".join(lines))
+    _save_text(folder / "status", "\n".join(stanzas))
+    _save_text(folder / "arch", "amd64\n")
+    _save_text(folder / "info/format", "1\n")
 
 
 def preinst_lines(packages: Sequence[Package]) -> Iterator[str]:
@@ -254,15 +279,15 @@ def preinst_lines(packages: Sequence[Package]) -> Iterator[str]:
 def _stanza(package: Package, root: Path) -> str:
     first, *rest = package.control["control"][0].decode().strip("\n").split("\n")
     lines = [first, "Status: install ok unpacked", *rest]
-    if conffiles := [_conffile(words, root) for words in _lines(package, "conffiles")]:
+    if conffiles := [_conffile(words, package, root) for words in _lines(package, "conffiles")]:
         lines += ["Conffiles:", *conffiles]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _conffile(words: Sequence[str], root: Path) -> str:
+def _conffile(words: Sequence[str], package: Package, root: Path) -> str:
     *flags, path = words
-    if flags:  # `remove-on-upgrade`: the package does not bring it
-        return f" {path} newconffile {flags[0]}"
+    if flags or merged(path) not in package.written:  # `remove-on-upgrade`: the package does not bring it
+        return " ".join((f" {path} newconffile", *flags))
     digest = hashlib.md5((root / merged(path)).read_bytes(), usedforsecurity=False).hexdigest()
     return f" {path} {digest}"
 
@@ -274,6 +299,5 @@ def _lines(package: Package, name: str) -> Iterator[list[str]]:
             yield words
 
 
-def _save(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o644)
+def _save_text(path: Path, text: str) -> None:
+    write_new(path, text.encode(), 0o644)

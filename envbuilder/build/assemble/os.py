@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import shlex
-import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
@@ -35,10 +34,23 @@ log = logging.getLogger(__name__)
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
 # dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists. EXCLUDE leaves it out everywhere.
 MANUALS: Final = "usr/share/man/man1"
-DEBS: Final = "/tmp"  # noqa: S108 - the root's own; packages that its dpkg unpacks
+DEBS: Final = "/dev/debs"  # packages that the root's dpkg unpacks; this /dev does not last
 _FILTERS: Final = (*(("exclude", one) for one in EXCLUDE), ("include", KEEP))
 _DONE: Final = "Setting up "  # begins dpkg's line of each package that it configures
-_POLICY: Final = "usr/sbin/policy-rc.d"
+# A package's scripts may leave links that lead out of the root on the machine that builds, so both run inside it.
+_BEFORE: Final = r"""set -e
+umask 022
+# Packages must not start their services (invoke-rc.d(8)).
+printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+chmod 755 /usr/sbin/policy-rc.d"""
+_AFTER: Final = """\
+rm /usr/sbin/policy-rc.d
+echo '# UNCONFIGURED FSTAB FOR BASE SYSTEM' >/etc/fstab
+# In the order in which packages were unpacked.
+triggers=/var/lib/dpkg/triggers/File
+[ ! -s "$triggers" ] || LC_ALL=C sort -o "$triggers" "$triggers"
+# The files of a running system, except the target of /var/lock (Debian Policy 9.1.4).
+find /run -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf --one-file-system {} +"""
 _SECRET: Final = ("etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-")
 _SHADOW: Final = 42  # the group `shadow` of Debian and Ubuntu
 _ENVIRONMENT: Final = (
@@ -65,7 +77,6 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
         debs = {deb.name: job.store.artifact(deb.sha256) for deb in step.artifacts}
         found = unpack(debs, root, threads=job.limits.threads, advance=shown.advance)
         write_database(found.packages, root)
-        _write_service_policy(root)
         _save_owners(record, root, found.owners())
         script = configure_script(step, preinst_lines(found.packages), found.left)
         shown.show_note("configuring")
@@ -75,7 +86,6 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             on_line=reader(shown, owned(log, job.console.owner)),
         )
         shown.show_note("")
-        _clean(root)
         write_layer_from_root(
             name=step.name, root=root, owners=load_owners(record, root), folder=folder, epoch=epoch,
             drop=DROP, threads=job.limits.threads,
@@ -96,7 +106,7 @@ def reader(step: Step, lines: "logging.LoggerAdapter[logging.Logger]") -> Callab
 def configure_script(step: OsStep, preinst: Iterable[str], left: Sequence[Path]) -> str:
     """Return the shell script that configures the packages. It runs in the root, as its root user."""
     filters = " ".join(shlex.quote(f"--path-{kind}={one}") for kind, one in _FILTERS)
-    lines = ["set -e", "umask 022", *preinst]
+    lines = [_BEFORE, *preinst]
     if left:
         lines.append(f"dpkg --unpack --force-unsafe-io --force-depends {filters} {DEBS}/*.deb")
     # After the first failure nothing follows, so its words are the last.
@@ -104,7 +114,9 @@ def configure_script(step: OsStep, preinst: Iterable[str], left: Sequence[Path])
     # The standard library is compiled again with a fixed seed if the seed matters: the package's script sets none.
     if version := seeded_package(deb.name for deb in step.artifacts):
         lines.append(f"PYTHONHASHSEED=0 python{version} -m compileall -q -f /usr/lib/python{version}")
-    return "\n".join((*lines, 'set -- ""', ADD_USER, ""))
+    if needs_manuals(step):
+        lines.append(f"rmdir /{MANUALS}")
+    return "\n".join((*lines, 'set -- ""', ADD_USER, _AFTER, ""))
 
 
 def configure_command(
@@ -123,20 +135,8 @@ def configure_command(
     for name, value in (*_ENVIRONMENT, ("SOURCE_DATE_EPOCH", str(epoch))):
         options += ["--setenv", name, value]
     recorder = str(Path(__file__).with_name("record_owners.py"))
-    argv = (
-        sys.executable,
-        "-I",
-        recorder,
-        str(record),
-        "bwrap",
-        *options,
-        "--chdir",
-        "/",
-        "--",
-        "/bin/sh",
-        "-c",
-        script,
-    )
+    inside = ("--chdir", "/", "--", "/bin/sh", "-c", script)
+    argv = (sys.executable, "-I", recorder, str(record), "bwrap", *options, *inside)
     return Command(argv=argv, why="install the distribution's packages", merged=True)
 
 
@@ -149,13 +149,6 @@ def make_root(root: Path, *, gcc: str, with_manuals: bool) -> None:
         (root / name).chmod(0o755)
     for name, tool in PLAIN_NAMES.items():
         (root / "usr/local/bin" / name).symlink_to(f"../../bin/{tool}-{gcc}")
-
-
-def _write_service_policy(root: Path) -> None:
-    """Keep packages from starting their services (invoke-rc.d(8))."""
-    policy = root / _POLICY
-    policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
-    policy.chmod(0o755)
 
 
 def _save_owners(record: Path, root: Path, owners: Iterable[tuple[str, int, int]]) -> None:
@@ -176,23 +169,6 @@ def load_owners(record: Path, root: Path) -> Owners:
             status = path.stat()
             owners[status.st_dev, status.st_ino] = (0, _SHADOW, b"")
     return owners
-
-
-def _clean(root: Path) -> None:
-    """Remove the files of an installation and of a running system, and give the root the one file that no package has."""
-    (root / _POLICY).unlink()
-    fstab = root / "etc/fstab"
-    fstab.write_text("# UNCONFIGURED FSTAB FOR BASE SYSTEM\n", encoding="utf-8")
-    fstab.chmod(0o644)
-    triggers = root / "var/lib/dpkg/triggers/File"  # in the order in which packages were unpacked
-    if triggers.exists():
-        triggers.write_bytes(b"".join(sorted(triggers.read_bytes().splitlines(keepends=True))))
-    if (root / MANUALS).is_dir():
-        (root / MANUALS).rmdir()
-    # The target of /var/lock stays (Debian Policy 9.1.4).
-    for path in (*(root / "run").iterdir(), *(root / DEBS[1:]).glob("*")):
-        if path.name != "lock":
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def needs_manuals(step: OsStep) -> bool:
