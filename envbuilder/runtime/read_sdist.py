@@ -1,7 +1,7 @@
 """Ask a source distribution what it requires, through the hooks of PEP 517. Runs in a sandbox under this machine's own Python.
 
 Called as `python read_sdist.py SPEC`. SPEC is a JSON file with `sdist` (the archive), `work` (a folder that may be written) and
-`installed` (the requirements that are installed). The answer goes to `answer.json` in that folder: `builds_with`, the requirements of
+`installed` (the requirements that are installed). The answer is JSON on stdout: `builds_with`, the requirements of
 the build, and once all of these are installed, what the metadata says: `requires`, `extras` and `python`.
 """
 
@@ -14,6 +14,8 @@ import sys
 import tomllib
 import zipfile
 
+out = os.dup(1)
+os.dup2(2, 1)  # what the project prints is no answer
 with open(sys.argv[1]) as given:
     spec = json.load(given)
 work = spec["work"]
@@ -33,8 +35,8 @@ builds_with = list(system.get("requires", ["setuptools>=40.8.0"]))
 
 
 def answer(**more):
-    with open(os.path.join(work, "answer.json"), "w") as out:
-        json.dump(dict(more, builds_with=builds_with), out)
+    with os.fdopen(out, "w") as stream:
+        json.dump(dict(more, builds_with=builds_with), stream)
 
 
 def is_ready():

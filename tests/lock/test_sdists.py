@@ -234,6 +234,10 @@ except OSError:
     pass
 else:
     raise AssertionError("uv runs this Python outside the sandbox")
+for name in ("spec.json", "answer.json"):
+    link = pathlib.Path.home() / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(here / "precious")
 found = [one for one in here.rglob("*") if one.name in ("secret", "uv.toml")]
 assert not found, found
 try:
@@ -241,11 +245,13 @@ try:
 except OSError as error:
     assert error.errno == 101, error  # not refused, but not reached
 """
-    (tmp_path / "secret").write_text("x")
+    for name in ("secret", "precious"):
+        (tmp_path / name).write_text("x")
     files = setup_only("plain", "1.0")
     files["setup.py"] = reach + files["setup.py"]
     lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))
     assert not (tmp_path / "touched").exists()
+    assert (tmp_path / "precious").read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
         _run_uv(("venv", "--python", sys.executable, str(box / "venv")), work, context)
         installed: tuple[str, ...] = ()
         for _ in range(_ROUNDS):
-            answer = _ask(sdist, installed, box, context)
+            answer = _ask(sdist, installed, work, context)
             wanted = tuple(answer["builds_with"])
             if "requires" in answer:
                 return SdistFacts(
@@ -130,12 +130,13 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
 
 
 def _ask(
-    sdist: Artifact, installed: Sequence[str], box: Path, context: ResolveContext
+    sdist: Artifact, installed: Sequence[str], work: Path, context: ResolveContext
 ) -> dict[str, list[str]]:
     """Run the program in the sandbox, with the packages that are installed so far."""
-    file = context.store.artifact(sdist.sha256)
+    box, file = work / "box", context.store.artifact(sdist.sha256)
     specification = {"sdist": f"/{sdist.filename}", "work": str(box), "installed": list(installed)}
-    (box / "spec.json").write_text(json.dumps(specification), encoding="utf-8")
+    given = work / "spec.json"  # outside the box: the project may leave links there
+    given.write_text(json.dumps(specification), encoding="utf-8")
     options = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
     options += ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -150,19 +151,21 @@ def _ask(
         "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
         "--bind", str(box), str(box),
         "--ro-bind", str(box / "venv"), str(box / "venv"),  # uv runs its Python outside
-        "--ro-bind", str(file), f"/{sdist.filename}",
+        "--ro-bind", str(file), f"/{sdist.filename}", "--ro-bind", str(given), "/spec.json",
         "--ro-bind", str(runtime.path(_PROGRAM)), f"/{_PROGRAM}",
     ]  # fmt: skip
     variables = {"PATH": f"{box}/venv/bin:/usr/bin:/bin", "HOME": str(box), "LC_ALL": "C.UTF-8"}
     for name, value in variables.items():
         options += ["--setenv", name, value]
-    python = (str(box / "venv/bin/python"), f"/{_PROGRAM}", str(box / "spec.json"))
+    python = (str(box / "venv/bin/python"), f"/{_PROGRAM}", "/spec.json")
     why = f"ask the source distribution of `{sdist.name}` what it requires"
     try:
-        context.runner.run(Command(argv=("bwrap", *options, "--chdir", str(box), "--", *python), why=why))
+        said = context.runner.run(
+            Command(argv=("bwrap", *options, "--chdir", str(box), "--", *python), why=why)
+        )
     except CommandError as error:
         raise _unreadable(sdist, error.message.partition("\n")[2]) from error
-    answer: dict[str, list[str]] = json.loads((box / "answer.json").read_text(encoding="utf-8"))
+    answer: dict[str, list[str]] = json.loads(said)
     return answer
 
 
