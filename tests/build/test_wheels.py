@@ -2,6 +2,7 @@
 
 import shutil
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.limits import Limits
-from envbuilder.core.process import ProcessRunner, Runner
+from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from tests.support.plans import LOCK, RECIPE, deb, make_plan, sdist, wheel
 from tests.support.runner import FakeRunner
@@ -134,3 +135,27 @@ def test_the_key_of_a_wheel_holds_what_decides_its_bytes(change: Lock, is_other:
         for plan in (make_plan(RECIPE, with_sdist(ONE, TOOL)), make_plan(RECIPE, change))
     )
     assert (before != after) == is_other
+
+
+class LeavingLink(FakeRunner):
+    """A build whose project leaves a link to a file of the machine."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__()
+        self.target = target
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        folder = Path(command.argv[command.argv.index("/space") - 1])
+        (folder / "wheel").mkdir()
+        (folder / "wheel/zlang-1.0-py3-none-any.whl").symlink_to(self.target)
+        return ""
+
+
+def test_a_link_in_place_of_a_wheel_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    one = sdist("zlang", "1.0")
+    job = make_job(tmp_path, with_sdist(one), LeavingLink(tmp_path / "secret"))
+    (tmp_path / "archive").write_text("")
+    job.store.add_artifact(one.sha256, tmp_path / "archive")
+    with pytest.raises(BuildError, match=r"the build of `zlang 1\.0` left a link in place of a wheel"):
+        built_wheels(job.plan.python, job, lambda: HOST)

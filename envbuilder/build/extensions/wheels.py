@@ -12,7 +12,7 @@ from envbuilder.build.engine import Job
 from envbuilder.build.extensions import programs
 from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import PythonStep
@@ -65,6 +65,10 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
                     raise
                 (wheel,) = (work / "space/wheel").glob("*.whl")
+                if not wheel.resolve().is_relative_to((work / "space").resolve()):
+                    raise BuildError(
+                        f"the build of `{sdist.name} {sdist.version}` left a link in place of a wheel"
+                    )
                 shutil.copyfile(wheel, out / wheel.name)
     (found,) = folder.glob("*.whl")
     return found
