@@ -95,7 +95,7 @@ PACKING: Final = (
 RUNTIME: Final = 2  # raise it when the same plan gives another runtime layer
 OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
 # An engine's part of the keys of its layers. Raise its number when the same plan gives other bytes.
-_ENGINES: Final = {EngineName.ASSEMBLE: (), EngineName.DOCKER: ("docker 1",)}
+_ENGINES: Final = {EngineName.ASSEMBLE: ("assemble 2",), EngineName.DOCKER: ("docker 2",)}
 
 
 def tools() -> tuple[str, ...]:

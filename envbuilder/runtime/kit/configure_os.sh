@@ -18,8 +18,7 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 set -f # the patterns in the lists are for dpkg, not for this shell
 
 mkdir -p /etc/dpkg/dpkg.cfg.d /var/lib/dpkg/info /var/lib/dpkg/triggers /var/lib/dpkg/updates \
-  /var/lib/dpkg/alternatives /var/lib/dpkg/parts /usr/local/bin /opt/envbuilder /.singularity.d \
-  /etc/apt/preferences.d /etc/apt/sources.list.d
+  /var/lib/dpkg/alternatives /var/lib/dpkg/parts /usr/local/bin /opt/envbuilder /.singularity.d
 settings=/etc/dpkg/dpkg.cfg.d/99envbuilder
 echo force-unsafe-io >"$settings" # no fsync: the root is packed next
 for path in $EXCLUDE; do
