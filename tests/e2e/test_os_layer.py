@@ -160,4 +160,5 @@ def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):
         make_os(spacious, deb)
     assert "could not install the distribution's packages" in failed.value.message
     assert "these are my last words" in failed.value.message
+    assert failed.value.hint == "the log has all that the packages' scripts said"
     assert "breaks" in failed.value.message

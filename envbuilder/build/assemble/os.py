@@ -22,6 +22,7 @@ from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Step
 from envbuilder.core.deb import members, read_tar
+from envbuilder.core.errors import CommandError
 from envbuilder.core.log import owned
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Owners, write_layer_from_root
@@ -81,10 +82,12 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
         script = configure_script(step, preinst_lines(found.packages), found.left)
         shown.show_note("configuring")
         shown.expect(len(step.artifacts), items=True)
-        job.runner.run(
-            configure_command(script, root, record, epoch=epoch, debs=found.left),
-            on_line=reader(shown, owned(log, job.console.owner)),
-        )
+        command = configure_command(script, root, record, epoch=epoch, debs=found.left)
+        try:
+            job.runner.run(command, on_line=reader(shown, owned(log, job.console.owner)))
+        except CommandError as failure:
+            failure.hint = "the log has all that the packages' scripts said"
+            raise
         shown.show_note("")
         write_layer_from_root(
             name=step.name, root=root, owners=load_owners(record, root), folder=folder, epoch=epoch,
@@ -115,7 +118,7 @@ def configure_script(step: OsStep, preinst: Iterable[str], left: Sequence[Path])
     if version := seeded_package(deb.name for deb in step.artifacts):
         lines.append(f"PYTHONHASHSEED=0 python{version} -m compileall -q -f /usr/lib/python{version}")
     if needs_manuals(step):
-        lines.append(f"rmdir /{MANUALS}")
+        lines.append(f"rm -r /{MANUALS}")
     return "\n".join((*lines, 'set -- ""', ADD_USER, _AFTER, ""))
 
 
