@@ -656,11 +656,14 @@ def test_extensions_of_one_name_are_told_apart_and_said(stocked):
     other = dataclasses.replace(CAPTURE, name="twin", capture=("import ops as twin",))
 
     class Two(Sandbox):
+        turn = threading.Lock()  # captures run side by side, and each has its own calls
+
         def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
             name = next((one for one in files if f"`{one}`" in command.why), "ops")
             call = Call(function="load", name="scale", sources=(f"/space/src/net/ops/{files[name]}",))
-            self.calls = [dataclasses.asdict(call)]
-            return super().run(command, on_line=on_line)
+            with self.turn:
+                self.calls = [dataclasses.asdict(call)]
+                return super().run(command, on_line=on_line)
 
     runner = Two(targets=(), says="[1/1] c++ -c scale.cpp")
     plan = make_plan(CAPTURE, other)
