@@ -9,7 +9,8 @@ import io
 import json
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_
 from envbuilder.layers.extract import BlobReader, unpack
 from envbuilder.layers.import_root import Owners, index_root, walk
 from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
-from envbuilder.layers.tar import is_normal
+from envbuilder.layers.tar import Member, is_normal
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
 if TYPE_CHECKING:
@@ -80,17 +81,14 @@ def write_layer_from_tar(
     if plain:
         parts = plain_parts(parts, epoch=epoch)
     parts = tuple(part for part in parts if part.entry.path not in omit)
-    written: dict[str, Entry] = {}
-    with space_errors(folder), io.FileIO(tar) as stream, LayerWriter(name, folder, threads=threads) as writer:
-        for part in parts:
-            if part.hard in written:
-                writer.add_hard_link(part.entry, written[part.hard])
-            elif part.entry.size:
-                stream.seek(part.offset)
-                written[part.entry.path] = writer.add_file(part.entry, stream)
-            else:
-                writer.add(part.entry)
-        return writer.finish()
+    with io.FileIO(tar) as stream:
+
+        @contextlib.contextmanager
+        def content(part: Member) -> Iterator[io.FileIO]:
+            stream.seek(part.offset)
+            yield stream
+
+        return _write_parts(name, folder, parts, content, threads=threads)
 
 
 def write_layer_from_root(
@@ -108,13 +106,28 @@ def write_layer_from_root(
     A file that `owners` does not name is root's.
     """
     parts = index_root(root, owners, epoch=epoch, drop=drop)
+    top = os.fsencode(root) + b"/"
+    return _write_parts(
+        name, folder, parts, lambda part: io.FileIO(top + to_bytes(part.entry.path)), threads=threads
+    )
+
+
+def _write_parts(
+    name: str,
+    folder: Path,
+    parts: Sequence[Member],
+    content: Callable[[Member], AbstractContextManager[io.FileIO]],
+    *,
+    threads: int,
+) -> Layer:
+    """Write indexed parts. `content` opens the file of a part, at its beginning."""
     written: dict[str, Entry] = {}
     with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
         for part in parts:
             if part.hard in written:
                 writer.add_hard_link(part.entry, written[part.hard])
             elif part.entry.size:
-                with io.FileIO(os.fsencode(root) + b"/" + to_bytes(part.entry.path)) as stream:
+                with content(part) as stream:
                     written[part.entry.path] = writer.add_file(part.entry, stream)
             else:
                 writer.add(part.entry)

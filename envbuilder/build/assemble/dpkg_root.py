@@ -1,7 +1,7 @@
 """Unpack packages into a new root as dpkg would, several at once, and write dpkg's database.
 
-What is left is to run their `preinst` scripts and `dpkg --configure`, which the root's own dpkg does. Packages that share a path need
-dpkg's rules of `Replaces` and of diversions: the root's dpkg unpacks the later one (`left`).
+What is left is to run their `preinst` scripts and `dpkg --configure`, which the root's own dpkg does. Packages whose paths meet need
+dpkg's rules of `Replaces` and of diversions: the root's dpkg unpacks all of these (`left`).
 """
 
 import fnmatch
@@ -44,9 +44,8 @@ class Package:
     files: list[str] = field(default_factory=list)  # and links
     written: list[str] = field(default_factory=list)  # those of them that no other package had before
     apart: list[str] = field(default_factory=list)  # targets of hard links that are not its own
-    owned: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # uid and gid of the files of others than root
+    # uid and gid of the files of others than root
+    owned: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def about(self) -> "Message[str, str]":
@@ -93,9 +92,8 @@ def unpack(
         advance(sizes[name])
         return done
 
-    with ThreadPoolExecutor(
-        threads
-    ) as pool:  # decompression, most of the work, runs outside the interpreter's lock
+    # Decompression, most of the work, runs outside the interpreter's lock.
+    with ThreadPoolExecutor(threads) as pool:
         found = dict(zip(largest, pool.map(work, largest), strict=True))
     # dpkg gives a folder the mode that the first package says.
     every = sorted(found.values(), key=lambda one: (one.name != "base-files", one.name))

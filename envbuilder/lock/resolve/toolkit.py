@@ -53,7 +53,9 @@ def resolve_toolkit(
     old: tuple[Artifact, ...],
     options: LockOptions,
 ) -> tuple[Artifact, ...]:
-    """Return the packages of the first source that has the recipe's CUDA: first the source of the `old` packages is asked, then others by preference.
+    """Return the packages of the first source that has the recipe's CUDA.
+
+    The source of the `old` packages is asked first, then the others by preference.
 
     Those that only bring headers are among them; `without_headers` leaves them out. Raises IncompatibleError with what
     each source says if none has it.
