@@ -23,6 +23,7 @@ from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
     INDEXES,
+    NO_MATTER,
     Direct,
     logical_lines,
     parse_direct,
@@ -36,10 +37,6 @@ _AS_EXTENSION: Final = (
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
 )
 TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
-# Options that change how pip works, and not what it installs.
-_NO_MATTER: Final = (
-    "--trusted-host", "--no-cache-dir", "--prefer-binary", "--only-binary", "--use-feature", "--require-hashes",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +171,7 @@ class _Reader:
             message = "hashes are not compared: the lock names each file by the sha256 that its index states"
             if not any(one.message == message for one in self.notes):
                 self._note(message, where)
-        elif option not in _NO_MATTER:
+        elif option not in NO_MATTER:
             self._note(f"`{text}` is an option of pip that a lock does not follow", where)
 
     def _read_requirement(self, text: str, path: Path, where: str, *, binds: bool) -> None:

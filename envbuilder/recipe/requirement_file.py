@@ -21,6 +21,14 @@ _WITH_VALUE: Final = (
     "--install-option", "--config-setting", "--config-settings", "--use-feature", "--log", "--proxy", "--cert", "--python-version",
     "--platform", "--abi", "--implementation", "--upgrade-strategy", "--root-user-action",
 )  # fmt: skip
+# Options that change how pip works, and not what it installs. Some stand in the arguments of `pip install` alone.
+NO_MATTER: Final = (
+    "--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes", "-v", "--verbose",
+    "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages", "--no-build-isolation",
+    "--root-user-action", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary", "--hash", "--require-hashes",
+    "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar", "--trusted-host", "--only-binary",
+    "--use-feature",
+)  # fmt: skip
 _SOURCES: Final = (".tar.gz", ".tgz", ".zip")
 _FILES: Final = (".whl", ".tar.bz2", *_SOURCES)
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")

@@ -21,7 +21,8 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.uv_resolver import Question, ask_uv
+from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.lock.resolve.uv_resolver import ask_uv
 from envbuilder.plan.model import CudaStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe

@@ -26,13 +26,13 @@ from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
-from envbuilder.lock.resolve import make_target, resolve, uv_resolver
+from envbuilder.lock.resolve import make_target, resolve, uv_question, uv_resolver
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
-from envbuilder.lock.resolve.uv_resolver import choose_wheel
+from envbuilder.lock.resolve.uv_answer import choose_wheel
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.lock.security import CONFIGURATION
 from envbuilder.lock.source_files import own_files, source_digests
@@ -156,7 +156,7 @@ def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) 
         "cache",
         "--python-platform",
     ]
-    subprocess.run([*command, uv_resolver.uv_platform(base.glibc)], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run([*command, uv_question.uv_platform(base.glibc)], cwd=tmp_path, check=True, timeout=60)
 
 
 # The recipe's own files
@@ -362,7 +362,7 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
 def test_a_large_local_wheel_is_locked_by_its_own_bytes(
     tmp_path: Path, world: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uv_resolver, "LARGE", 100)
+    monkeypatch.setattr(uv_question, "LARGE", 100)
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
     lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
@@ -836,7 +836,7 @@ def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(
             raise Asked
 
         context = replace(make_idle_means(tmp_path), sources=lambda: sources, waiting=waiting)
-        question = uv_resolver.Question(python="3.11", glibc="2.36", requirements=("einops",))
+        question = uv_question.Question(python="3.11", glibc="2.36", requirements=("einops",))
         with pytest.raises(Asked):
             uv_resolver.ask_uv(question, context)
     assert asked == [f"http://{place}/simple/"]

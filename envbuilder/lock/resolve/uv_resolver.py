@@ -2,20 +2,12 @@
 
 import contextlib
 import functools
-import json
 import re
-import tomllib
-import venv
-import zipfile
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
-import uv
-from packaging import tags
 from packaging.requirements import Requirement
 from packaging.utils import (
     InvalidSdistFilename,
@@ -27,54 +19,30 @@ from packaging.utils import (
 from packaging.version import Version
 
 from envbuilder.compat.tables.torch import load_torches
-from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.http.reachable import silent
-from envbuilder.core.process import Command
-from envbuilder.core.sources import Sources, file_path
+from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
-from envbuilder.lock.resolve.distributions import Distribution
 from envbuilder.lock.resolve.held import Choice, is_fair, parse_all, read_requirements
-from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts, find_sdist, open_index, read_sdist
+from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, open_index, read_sdist
+from envbuilder.lock.resolve.uv_answer import choose_wheel, read_answer
+from envbuilder.lock.resolve.uv_question import (
+    ANNOTATED,
+    LOCK,
+    Facts,
+    Question,
+    make_command,
+    show_folders,
+    uv_settings,
+    write_python,
+    write_question,
+)
 
-_LOCK, _ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
-LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
-_BUILD: Final = re.compile(r"cpu|cu\d+")
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
-NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
-# In the Python that uv asks for its version: it answers, and ends for a program of a project.
-_NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
-_LEGACY: Final = {5: ("manylinux1_x86_64",), 12: ("manylinux2010_x86_64",), 17: ("manylinux2014_x86_64",)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A query to uv: the packages that meet these requirements on the target."""
-
-    python: str
-    glibc: str
-    requirements: tuple[str, ...]
-    constraints: tuple[str, ...] = ()
-    dependencies: bool = True
-    build: str = ""  # PyTorch's own index to search as well, e.g. cu126
-    prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
-    before: date | None = None
-    parent: str = ""  # the recipe whose versions are the constraints
-    wheels_only: bool = False
-    candidates: bool = False  # pre-releases may be chosen where no release fits
-    extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
-
-    @property
-    def provided(self) -> tuple[Distribution, ...]:
-        """Return the extensions that count for others; of the rest, only what they require is known."""
-        return tuple(one for one in self.extensions if one.name and one.version)
-
-
-Facts = MutableMapping[tuple[str, str], SdistFacts]  # by name and version
 
 
 def make_choice(
@@ -107,8 +75,8 @@ def _parents(
     """Ask uv which packages require each package."""
     pins = tuple(f"{one.name}=={one.version}" for one in found)
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
-    with _answered(pinned, context, facts, _ANNOTATED) as (work, _):
-        lines = (work / _ANNOTATED).read_text(encoding="utf-8").splitlines()
+    with _answered(pinned, context, facts, ANNOTATED) as (work, _):
+        lines = (work / ANNOTATED).read_text(encoding="utf-8").splitlines()
     known = {one.name for one in found}
     rows = (line.partition("# via ") for line in lines)
     return {
@@ -164,16 +132,16 @@ def _installable(name: str, question: Question, context: ResolveContext) -> set[
 
 
 def _ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
-    with _answered(question, context, facts, _LOCK) as (work, local):
-        text = (work / _LOCK).read_text(encoding="utf-8")
-        return _with_sizes(_read_answer(text, question, context.sources(), local), question, context)
+    with _answered(question, context, facts, LOCK) as (work, local):
+        text = (work / LOCK).read_text(encoding="utf-8")
+        return read_answer(text, question, context, local)
 
 
 @contextlib.contextmanager
 def _answered(
     question: Question, context: ResolveContext, facts: Facts, output: str
 ) -> Iterator[tuple[Path, dict[Path, Path]]]:
-    """Yield the folder with uv's answer in the file `output`, and the local packages as `_show_folders` returns them.
+    """Yield the folder with uv's answer in the file `output`, and the local packages as `show_folders` returns them.
 
     uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
     """
@@ -181,14 +149,14 @@ def _answered(
     pins = tuple(f"{one.name}=={one.version}" for one in question.prefer)
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with context.store.workspace() as work:
-        local = _show_folders(sources.folders, work / "links")
+        local = show_folders(sources.folders, work / "links")
         for one in question.provided:
             one.write_wheel(work / "links")
-        _write_python(work / "python")
+        write_python(work / "python")
         attempts = [pinned, question] if pins else [question]
         while attempts:
-            _write_question(attempts[0], sources, work, facts)
-            command = _command(
+            write_question(attempts[0], sources, work, facts)
+            command = make_command(
                 question, sources, work=work, cache=context.store.resolver("uv"), output=output
             )
             try:
@@ -219,129 +187,6 @@ def _read_unbuilt(error: CommandError, question: Question, context: ResolveConte
     else:
         facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
     return True
-
-
-def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
-    """Make a folder that shows uv every local package, large wheels by metadata alone. Returns shown → real path.
-
-    uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
-    """
-    links.mkdir()
-    local: dict[Path, Path] = {}
-    files = (path for folder in reversed(folders) for path in folder.glob("*"))
-    for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
-        shown = links / file.name
-        shown.unlink(missing_ok=True)
-        if file.suffix != ".whl" or file.stat().st_size < LARGE:
-            shown.symlink_to(file.absolute())
-        else:
-            _write_metadata_only(file, shown)
-        local[shown] = file
-    return local
-
-
-def _write_python(folder: Path) -> None:
-    """Make an environment whose Python tells uv what it is, and ends when uv would run a project's code with it."""
-    venv.create(folder, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
-
-
-def _write_metadata_only(wheel: Path, shown: Path) -> None:
-    """Write a wheel with only the `.dist-info` of another. A file that is no wheel is skipped."""
-    with (
-        contextlib.suppress(zipfile.BadZipFile),
-        zipfile.ZipFile(wheel) as whole,
-        zipfile.ZipFile(shown, "w") as part,
-    ):
-        for entry in whole.infolist():
-            if re.fullmatch(r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD)", entry.filename):
-                part.writestr(entry, whole.read(entry))
-
-
-def uv_settings(question: Question, sources: Sources, *, links: Sequence[str] = ()) -> list[str]:
-    """Return uv's configuration. As arguments, the indexes' URLs could reveal passwords.
-
-    `links` are folders of packages, by default those of the user.
-    """
-    folders = links or [str(folder.absolute()) for folder in sources.folders]
-    main, *extra = map(_quoted, sources.indexes)
-    more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
-    return [
-        f"find-links = [{', '.join(map(_quoted, folders))}]",
-        'index-strategy = "unsafe-best-match"',  # as pip: all configured indexes count equally
-        *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
-        f"[[index]]\nurl = {main}\ndefault = true",
-    ]
-
-
-def _write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
-    """Write uv's input files."""
-    files: dict[str, Sequence[str]] = {
-        "requirements.in": (
-            *question.requirements,
-            *(_extension_lines(question) if question.dependencies else ()),
-        ),
-        "constraints.in": question.constraints,
-        "uv.toml": [
-            *uv_settings(question, sources, links=("links",)),
-            *(line for key, found in facts.items() for line in _metadata(*key, found)),
-        ],
-    }
-    (work / _LOCK).unlink(missing_ok=True)
-    if question.prefer:  # uv prefers the versions in its output file
-        kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
-        packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in kept]
-        files[_LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
-    for name, lines in files.items():
-        (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _extension_lines(question: Question) -> Iterator[str]:
-    """Yield what the extensions are, or what they require if nobody knows their version."""
-    for one in question.extensions:
-        yield from (one.pin,) if one in question.provided else one.requires or ()
-
-
-def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
-    """Yield the lines that tell uv what a source distribution requires."""
-    yield f"[[dependency-metadata]]\nname = {_quoted(name)}\nversion = {_quoted(version)}"
-    yield f"requires-dist = [{', '.join(map(_quoted, facts.requires))}]"
-    yield f"provides-extra = [{', '.join(map(_quoted, facts.extras))}]"
-    if facts.python:
-        yield f"requires-python = {_quoted(facts.python)}"
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML string: a JSON string is one."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
-    argv = [
-        uv.find_uv_bin(), "pip", "compile", "requirements.in",
-        "--constraints", "constraints.in",
-        "--config-file", "uv.toml",
-        "--cache-dir", str(cache),
-        "--python", "python/bin/python",
-        "--python-version", question.python,
-        "--python-platform", uv_platform(question.glibc),
-        "--no-build-isolation",
-        "--format", output,
-        "--output-file", output,
-        "--annotation-style", "line",
-        "--prerelease", "if-necessary-or-explicit" if question.candidates else "explicit",
-        "--no-python-downloads", "--no-header", "--quiet",
-    ]  # fmt: skip
-    if question.wheels_only:
-        argv += ["--only-binary", ":all:"]
-    if not question.dependencies:
-        argv.append("--no-deps")
-    if question.before is not None:
-        argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
-    patience = (("UV_HTTP_TIMEOUT", "15"), ("UV_HTTP_RETRIES", "1"))  # so a silent index takes 30 s
-    env = (*patience, *((("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()))
-    return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
 
 
 def _need_access(question: Question, sources: Sources, error: CommandError, context: ResolveContext) -> None:
@@ -413,111 +258,3 @@ def _pin_hints(asked: Sequence[Requirement], output: str) -> Iterator[str]:
         elif name != "torch":
             sdist = f"{{name: {name.replace('-', '_')}, sdist: {one.name}=={pin[1]}}}"
             yield f"or build it as an extension: `extensions: [{sdist}]`"
-
-
-def uv_platform(glibc: str) -> str:
-    """Return uv's platform name for this glibc; for a newer one than uv knows, its newest."""
-    major, minor = (int(part) for part in glibc.split("."))
-    return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
-
-
-def _read_answer(
-    text: str, question: Question, sources: Sources, local: Mapping[Path, Path]
-) -> dict[str, Artifact]:
-    """Return URL → file of uv's answer: a wheel, or the sdist. The size is 0 if the index does not state it."""
-    found = {}
-    own = {one.name for one in question.provided}
-    for package in tomllib.loads(text).get("packages", []):
-        name = package["name"]
-        if name in own:
-            continue
-        if not package.get("wheels") and not package.get("sdist"):
-            raise IncompatibleError(
-                f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
-                hint="name a version; a direct reference (`name @ URL`) cannot be locked",
-            )
-        wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
-        filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
-        kind = "wheel"
-        if filename is None and package.get("sdist") and not question.wheels_only:
-            kind, filename = "sdist", _filename(package["sdist"])
-            wheels[filename] = package["sdist"]
-        if filename is None:
-            raise IncompatibleError(
-                f"`{name} {package['version']}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
-                hint="choose another version of it, or another base",
-            )
-        wheel = wheels[filename]
-        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
-        real = local.get(file_path(url) or Path())
-        digest = sha256_file(real) if real else wheel.get("hashes", {}).get("sha256")
-        if digest is None:
-            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
-        size = real.stat().st_size if real else wheel.get("size", 0)
-        found[url] = Artifact(
-            kind=kind, name=name, version=package["version"], sha256=Sha256(digest), size=size,
-            **_place(url, name, package["version"], question, sources),
-        )  # fmt: skip
-    return found
-
-
-def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
-    """Return the file that an installer on the target would take: best tag first, then highest build number."""
-    order = _tag_order(python, glibc)
-    ranked = []
-    for filename in filenames:
-        try:
-            _, version, build, wheel_tags = parse_wheel_filename(filename)
-        except InvalidWheelFilename:
-            continue
-        fitting = [order[tag] for tag in wheel_tags if tag in order]
-        if fitting:
-            ranked.append((-min(fitting), build or (), version, filename))
-    return max(ranked)[-1] if ranked else None
-
-
-@functools.cache
-def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
-    version = tuple(int(part) for part in python.split("."))
-    interpreter = f"cp{version[0]}{version[1]}"
-    platforms: list[str] = []
-    for minor in range(int(glibc.split(".")[1]), 4, -1):  # manylinux_2_5 is the oldest for x86-64
-        platforms += [f"manylinux_2_{minor}_x86_64", *_LEGACY.get(minor, ())]
-    platforms.append("linux_x86_64")
-    ordered = [
-        *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
-        *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),
-    ]
-    return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
-
-
-def _with_sizes(
-    found: Mapping[str, Artifact], question: Question, context: ResolveContext
-) -> tuple[Artifact, ...]:
-    """Return the wheels, sorted by name. Missing sizes come from the old lock, the cache or the network."""
-    known = {one.sha256: one.size for one in question.prefer}
-    sizes = {}
-    for url, wheel in found.items():
-        cached = context.store.artifact(wheel.sha256)
-        sizes[url] = (
-            wheel.size or known.get(wheel.sha256) or (cached.stat().st_size if cached.is_file() else 0)
-        )
-    left = [url for url, size in sizes.items() if not size]
-    sizes.update(zip(left, context.fetcher.measure(left), strict=True))
-    wheels = (replace(wheel, size=sizes[url]) for url, wheel in found.items())
-    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
-
-
-def _place(url: str, name: str, version: str, question: Question, sources: Sources) -> dict[str, str]:
-    """Return the source and path of a wheel in a lock: PyTorch's own index for its builds, otherwise PyPI."""
-    filename = _filename({"url": url})
-    local = Version(version).local or ""
-    own = question.build if url.startswith(sources.pytorch) else ""
-    build = local if _BUILD.fullmatch(local) else own
-    if build:
-        return {"source": "pytorch", "path": f"{build}/{name}/{filename}"}
-    return {"source": "pypi", "path": f"{name}/{filename}"}
-
-
-def _filename(wheel: Mapping[str, str]) -> str:
-    return unquote(urlsplit(wheel.get("url") or wheel["path"]).path).rpartition("/")[2]

@@ -19,7 +19,8 @@ from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.held import TORCH, held_back
 from envbuilder.lock.resolve.sdists import read_sdist
-from envbuilder.lock.resolve.uv_resolver import Facts, Question, ask_uv, make_choice, uv_settings
+from envbuilder.lock.resolve.uv_question import Facts, Question, uv_settings
+from envbuilder.lock.resolve.uv_resolver import ask_uv, make_choice
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
+    NO_MATTER,
     Direct,
     logical_lines,
     parse_direct,
@@ -25,12 +26,6 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
-# Options that do not change which packages are installed.
-_HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes", "-v", "--verbose",
-                    "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages", "--no-build-isolation",
-                    "--root-user-action", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary", "--hash",
-                    "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar", "--global-option",
-                    "--config-setting", "--config-settings", "--trusted-host")  # fmt: skip
 # Packages with CUDA sources and without wheels for every torch: a build compiles their sdist.
 _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
 
@@ -87,7 +82,7 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
         requests.leave(
             where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
-    elif option not in _HARMLESS:
+    elif option not in NO_MATTER:
         requests.leave(where, text, "an option of pip that recipes do not have")
 
 

@@ -1,0 +1,133 @@
+"""Read uv's answer: choose the file of each package that an installer on the target would take."""
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from packaging import tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.core.sources import Sources, file_path
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.uv_question import Question
+
+_BUILD: Final = re.compile(r"cpu|cu\d+")
+_LEGACY: Final = {5: ("manylinux1_x86_64",), 12: ("manylinux2010_x86_64",), 17: ("manylinux2014_x86_64",)}
+
+
+def read_answer(
+    text: str, question: Question, context: ResolveContext, local: Mapping[Path, Path]
+) -> tuple[Artifact, ...]:
+    """Return the files of uv's answer, sorted by name. `local` is shown → real path of local packages."""
+    return _with_sizes(_chosen_files(text, question, context.sources(), local), question, context)
+
+
+def _chosen_files(
+    text: str, question: Question, sources: Sources, local: Mapping[Path, Path]
+) -> dict[str, Artifact]:
+    """Return URL → file of uv's answer: a wheel, or the sdist. The size is 0 if the index does not state it."""
+    found = {}
+    own = {one.name for one in question.provided}
+    for package in tomllib.loads(text).get("packages", []):
+        name = package["name"]
+        if name in own:
+            continue
+        if not package.get("wheels") and not package.get("sdist"):
+            raise IncompatibleError(
+                f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
+                hint="name a version; a direct reference (`name @ URL`) cannot be locked",
+            )
+        wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
+        filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
+        kind = "wheel"
+        if filename is None and package.get("sdist") and not question.wheels_only:
+            kind, filename = "sdist", _filename(package["sdist"])
+            wheels[filename] = package["sdist"]
+        if filename is None:
+            raise IncompatibleError(
+                f"`{name} {package['version']}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
+                hint="choose another version of it, or another base",
+            )
+        wheel = wheels[filename]
+        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
+        real = local.get(file_path(url) or Path())
+        digest = sha256_file(real) if real else wheel.get("hashes", {}).get("sha256")
+        if digest is None:
+            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
+        size = real.stat().st_size if real else wheel.get("size", 0)
+        found[url] = Artifact(
+            kind=kind, name=name, version=package["version"], sha256=Sha256(digest), size=size,
+            **_place(url, name, package["version"], question, sources),
+        )  # fmt: skip
+    return found
+
+
+def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
+    """Return the file that an installer on the target would take: best tag first, then highest build number."""
+    order = _tag_order(python, glibc)
+    ranked = []
+    for filename in filenames:
+        try:
+            _, version, build, wheel_tags = parse_wheel_filename(filename)
+        except InvalidWheelFilename:
+            continue
+        fitting = [order[tag] for tag in wheel_tags if tag in order]
+        if fitting:
+            ranked.append((-min(fitting), build or (), version, filename))
+    return max(ranked)[-1] if ranked else None
+
+
+@functools.cache
+def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{version[0]}{version[1]}"
+    platforms: list[str] = []
+    for minor in range(int(glibc.split(".")[1]), 4, -1):  # manylinux_2_5 is the oldest for x86-64
+        platforms += [f"manylinux_2_{minor}_x86_64", *_LEGACY.get(minor, ())]
+    platforms.append("linux_x86_64")
+    ordered = [
+        *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
+        *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    ]
+    return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
+
+
+def _with_sizes(
+    found: Mapping[str, Artifact], question: Question, context: ResolveContext
+) -> tuple[Artifact, ...]:
+    """Return the wheels, sorted by name. Missing sizes come from the old lock, the cache or the network."""
+    known = {one.sha256: one.size for one in question.prefer}
+    sizes = {}
+    for url, wheel in found.items():
+        cached = context.store.artifact(wheel.sha256)
+        sizes[url] = (
+            wheel.size or known.get(wheel.sha256) or (cached.stat().st_size if cached.is_file() else 0)
+        )
+    left = [url for url, size in sizes.items() if not size]
+    sizes.update(zip(left, context.fetcher.measure(left), strict=True))
+    wheels = (replace(wheel, size=sizes[url]) for url, wheel in found.items())
+    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
+
+
+def _place(url: str, name: str, version: str, question: Question, sources: Sources) -> dict[str, str]:
+    """Return the source and path of a wheel in a lock: PyTorch's own index for its builds, otherwise PyPI."""
+    filename = _filename({"url": url})
+    local = Version(version).local or ""
+    own = question.build if url.startswith(sources.pytorch) else ""
+    build = local if _BUILD.fullmatch(local) else own
+    if build:
+        return {"source": "pytorch", "path": f"{build}/{name}/{filename}"}
+    return {"source": "pypi", "path": f"{name}/{filename}"}
+
+
+def _filename(wheel: Mapping[str, str]) -> str:
+    return unquote(urlsplit(wheel.get("url") or wheel["path"]).path).rpartition("/")[2]
