@@ -51,11 +51,11 @@ def page(failure: Failure) -> str:
 
 def sources_page(
     catalogue: Sequence[Failure],
-    programs: Sequence[Mapping[str, Any]],
+    sources: Mapping[str, Any],
     proven: Mapping[str, int],
     excerpts: Mapping[str, int],
 ) -> str:
-    """The table of what the patterns were derived from. `proven` counts a failure's patterns that match a source's string."""
+    """The tables of what the patterns were derived from. `proven` counts a failure's patterns that match a source's string."""
     lines = [
         "# Sources of the messages that `diagnose` knows",
         "",
@@ -67,7 +67,7 @@ def sources_page(
         "| program | source | versions gone through | files | strings | failures |",
         "|:--|:--|:--|--:|--:|--:|",
     ]
-    for one in programs:
+    for one in sources["programs"]:
         versions, strings = list(one["files"]), one["strings"]
         codes = {row["code"] for row in strings}
         lines.append(
@@ -75,16 +75,30 @@ def sources_page(
         )
     lines += [
         "",
-        "Patterns that match no string of these sources are of other programs: the Linux kernel, Python packages, tools",
-        "of sites. They are proven by excerpts alone.",
+        "A pattern that matches no string of these sources is proven by excerpts alone. The file says why, and the test",
+        "refuses a new pattern without either:",
         "",
-        "| code | failure | patterns | with a source | excerpts |",
-        "|:--|:--|--:|--:|--:|",
+        "| reason | patterns | meaning |",
+        "|:--|--:|:--|",
     ]
+    why = {
+        name: [row["code"] for row in sources["without"] if row["why"] == name] for name in sources["reasons"]
+    }
+    lines += [f"| {name} | {len(why[name])} | {meaning} |" for name, meaning in sources["reasons"].items()]
+    lines += [f"| open | {sum(sources['open'].values())} | no source was looked for yet |"] * bool(
+        sources["open"]
+    )
     lines += [
-        f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.marks)} | {proven.get(one.code, 0)} | {excerpts.get(one.code, 0)} |"
-        for one in catalogue
+        "",
+        "| code | failure | patterns | with a source | without one | excerpts |",
+        "|:--|:--|--:|--:|:--|--:|",
     ]
+    for one in catalogue:
+        reasons = [f"{codes.count(one.code)} {name}" for name, codes in why.items() if one.code in codes]
+        reasons += [f"{sources['open'][one.code]} open"] if one.code in sources["open"] else []
+        lines.append(
+            f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.marks)} | {proven.get(one.code, 0)} | {', '.join(reasons)} | {excerpts.get(one.code, 0)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
