@@ -32,7 +32,6 @@ from tests.support.workbench import (
     locked_artifacts,
     open_folder,
     run,
-    seconds,
 )
 
 if TYPE_CHECKING:
@@ -363,16 +362,9 @@ def test_sizes_of_a100(a100: Built):
     assert sum(int(str(artifact["size"])) for artifact in locked_artifacts("a100")) <= 3.6e9
 
 
-@pytest.mark.alone
-def test_a_build_with_nothing_to_do_says_so_within_a_second(loaded: Built, slack: int):
-    command = (ENVBUILDER, "build", loaded.name, "--output", loaded.output)
-    assert "nothing to do" in run(*command)
-    assert seconds(*command) < slack
-
-
-def test_a_build_with_nothing_to_do_takes_little_cpu_time(tiny: Built):
+def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):
     """0.6 s where the reference takes 0.1 s."""
-    command = (ENVBUILDER, "build", tiny.recipe, "--output", tiny.output)
+    command = (ENVBUILDER, "build", loaded.name, "--output", loaded.output)
     assert "nothing to do" in run(*command)
     took, unit = (
         min(each) for each in zip(*((cpu_seconds(*command), reference()) for _ in range(3)), strict=True)

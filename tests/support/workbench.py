@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -144,16 +143,6 @@ def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
         ended.stdout + ended.stderr
     )
     return list(answer["findings"])
-
-
-def seconds(*argv: object, tries: int = 3) -> float:
-    """Return the shortest wall time of a few runs, since other load can only add time."""
-    times = []
-    for _ in range(tries):
-        began = time.monotonic()
-        run(*argv)
-        times.append(time.monotonic() - began)
-    return min(times)
 
 
 def as_nobody(*argv: object, groups: str = "") -> tuple[object, ...]:
