@@ -160,9 +160,13 @@ class Job:
         )  # fmt: skip
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower one has too. Where packages are installed, lower layers name them."""
-        below: tuple[Step, ...] = (self.plan.python,) if isinstance(step, ExtensionsStep) else ()
-        if isinstance(step, AddedStep):
+        """Return the folders of a step's layer that a lower one has too. Where it is not certain, lower layers name them."""
+        below: tuple[Step, ...] = ()
+        if isinstance(step, ExtensionsStep):
+            below = (self.plan.python,)
+        elif isinstance(step, RuntimeStep):
+            below = (self.plan.os,)  # an image may lack /etc/profile.d
+        elif isinstance(step, AddedStep):
             below = self.plan.steps[: self.plan.steps.index(step)]
         layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
         folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)

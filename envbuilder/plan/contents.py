@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envbuilder.plan.model import RuntimeStep
+from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH, RuntimeStep
 
 # ---- the os layer
 
@@ -99,17 +99,36 @@ USER_ENVIRONMENT: Final = (
 BASE_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
 )
+LOGIN: Final = "etc/profile.d/envbuilder.sh"
+
+
+def _login_script(env: Sequence[tuple[str, str]]) -> str:
+    """Return the script that restores the image's variables in login shells. Variables that are set stay."""
+    lines = [
+        "# Login shells read this file: /etc/profile sets another PATH, and `su -` and sshd drop the rest."
+    ]
+    for name, value in env:
+        if name == "PATH":
+            own = (one for one in value.split(":") if one not in SYSTEM_PATH.split(":"))
+            first = shlex.quote(":".join(dict.fromkeys(own)))
+            lines.append(f'case :$PATH: in *:{ENV_PREFIX}/bin:*) ;; *) export PATH={first}:"$PATH" ;; esac')
+        else:
+            lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(value)}')
+    return "\n".join(lines) + "\n"
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     """Return path → text and mode of every file of the layer."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
-    apptainer = {
+    read_at_start = {
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
         ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
         ".singularity.d/env/99-base.sh": (BASE_ENVIRONMENT, 0o755),
         ".singularity.d/runscript": (RUNSCRIPT, 0o755),
         ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),
+        LOGIN: (_login_script(step.env), 0o644),
     }
-    return apptainer | {path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files}
+    return read_at_start | {
+        path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files
+    }

@@ -218,7 +218,7 @@ class RuntimeStep:
 
     def lines(self) -> tuple[str, ...]:
         return (
-            "step runtime layout 2",
+            "step runtime layout 3",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *map(_file_line, self.files),

@@ -51,6 +51,8 @@ for program in $(grep -l '^#!/opt/env/bin/python' /opt/env/bin/* || true); do
   sed "1s|.*|#!$venv/bin/python|" "$program" >"$venv/bin/${program##*/}"
   chmod 755 "$venv/bin/${program##*/}"
 done
+# A login shell gets another PATH from /etc/profile.
+echo "PATH=$venv/bin:\$PATH" >/etc/profile.d/venv.sh
 # Compiled code fits one version of torch, so pip must not bring another.
 /opt/env/bin/python - >"$venv/constraints.txt" <<'END'
 import importlib.metadata as metadata

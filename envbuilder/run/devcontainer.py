@@ -59,7 +59,7 @@ def metadata(facts: EditorFacts) -> dict[str, object]:
         "mounts": [SHARED_MEMORY],
         "containerEnv": {"PYTHONNOUSERSITE": "1"},
         **user,
-        # Debian's /etc/profile would remove the environment from PATH.
+        # The image's variables are enough. A probing shell would read start files, which may choose another Python.
         "userEnvProbe": "none",
         "customizations": {"vscode": {"extensions": _extensions(facts), "settings": _settings(facts)}},
     }

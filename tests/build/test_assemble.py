@@ -31,8 +31,9 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.contents import RUNSCRIPT, runtime_files, seeded_package
+from envbuilder.plan.contents import LOGIN, RUNSCRIPT, runtime_files, seeded_package
 from envbuilder.plan.model import (
+    SYSTEM_PATH,
     ExtensionsStep,
     InterpreterStep,
     OsStep,
@@ -447,7 +448,7 @@ HOSTILE = (
     ("QUOTES", """it's "quoted" and `ticked`"""),
     ("DOLLARS", "$HOME ${HOME} $(echo no) $((1+1))"),
     ("BACKSLASHES", "a\\b\\n\\"),
-    ("LINES", "one\ntwo\n"),
+    ("TWO_LINES", "one\ntwo\n"),
     ("SIGNS", "*?[a]~!#&;|<>()%"),
     ("DASH", "-n -e"),
     ("UNICODE", "räksmörgås ☃"),
@@ -472,17 +473,45 @@ def test_the_files_of_a_runtime_layer(golden):
 
 
 @runs_programs
-def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path):
-    text, _ = runtime_files(make_runtime(env=HOSTILE))[".singularity.d/env/10-docker2singularity.sh"]
+@pytest.mark.parametrize("shell", ["dash", "bash", "zsh"])
+@pytest.mark.parametrize("path", [".singularity.d/env/10-docker2singularity.sh", LOGIN])
+def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path, path, shell):
+    text, _ = runtime_files(make_runtime(env=HOSTILE))[path]
     (tmp_path / "env.sh").write_text(text, encoding="utf-8")
+    seen = sourced(shell, tmp_path / "env.sh", {})
+    assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
+
+
+def sourced(shell, file, variables):
+    """Return the variables after a shell has read a file. `variables` are those before."""
     said = subprocess.run(
-        ["/bin/sh", "-c", f". {tmp_path}/env.sh; exec /usr/bin/env -0"],
-        env={},
+        [shutil.which(shell), "-euc", f". {file}; exec /usr/bin/env -0"],
+        env=variables,
         check=True,
         capture_output=True,
     ).stdout
-    seen = dict(line.split("=", 1) for line in said.decode().split("\0") if line)
-    assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
+    return dict(line.split("=", 1) for line in said.decode().split("\0") if line)
+
+
+OF_DEBIAN = "/usr/local/bin:/usr/bin:/bin"  # as its /etc/profile sets it
+
+
+@runs_programs
+@pytest.mark.parametrize(
+    ("variables", "path", "threads"),
+    [
+        ({"PATH": OF_DEBIAN}, f"/opt/env/bin:/base/bin:{OF_DEBIAN}", "8"),  # `su -`, `ssh`
+        ({"PATH": OF_DEBIAN, "OMP_NUM_THREADS": "2"}, f"/opt/env/bin:/base/bin:{OF_DEBIAN}", "2"),
+        ({"PATH": f"/mine:/opt/env/bin:{OF_DEBIAN}"}, f"/mine:/opt/env/bin:{OF_DEBIAN}", "8"),
+    ],
+    ids=["all are lost", "PATH is lost", "a profile that keeps PATH"],
+)
+def test_a_login_shell_gets_back_what_it_has_lost(tmp_path, variables, path, threads):
+    own = f"/opt/env/bin:/usr/local/bin:/base/bin:{SYSTEM_PATH}:/base/bin"
+    text, _ = runtime_files(make_runtime(env=(("PATH", own), ("OMP_NUM_THREADS", "8"))))[LOGIN]
+    (tmp_path / "envbuilder.sh").write_text(text, encoding="utf-8")
+    seen = sourced("sh", tmp_path / "envbuilder.sh", variables)
+    assert (seen["PATH"], seen["OMP_NUM_THREADS"]) == (path, threads)
 
 
 def write_runscript(folder):
@@ -571,6 +600,17 @@ def test_a_layer_in_the_store_is_not_missing(store):
     folder.mkdir()
     write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
     assert make_engine(store).missing() == PLAN.steps[:-1]
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_the_folder_for_login_shells_is_in_one_layer_whether_a_base_has_it_or_not(store, has_folder):
+    job = make_engine(store).job
+    (store.root / "work/etc" / ("profile.d" if has_folder else "")).mkdir(parents=True)
+    folder = store.layer(job.keys[OS])
+    folder.mkdir()
+    write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    assert ("etc/profile.d" in job.shared_folders(PLAN.runtime)) == has_folder
+    assert "etc" in job.shared_folders(PLAN.runtime)
 
 
 def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):

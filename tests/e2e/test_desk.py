@@ -123,7 +123,8 @@ def check_second_environment(project: Path, devcontainer: Callable[..., str]) ->
     """The person's tools and own packages, beside an environment that stays as it is."""
     assert devcontainer("exec", "git", "-C", "/opt", "--version").startswith("git version")
     assert "sleep" in devcontainer("exec", "ps", "-e")
-    assert devcontainer("exec", "which", "python") == "/home/vscode/venv/bin/python\n"
+    for words in (("which", "python"), ("bash", "-lc", "which python")):
+        assert devcontainer("exec", *words) == "/home/vscode/venv/bin/python\n"
     before = devcontainer("exec", "sh", "-c", "find /opt/env -newer /opt/env/pyvenv.cfg | sort")
     devcontainer("exec", "pip", "install", "--no-build-isolation", "--no-index", "--editable", ".")
     mine = 'import torch, fused, mine; assert torch.__file__.startswith("/opt/env"); print(mine.WHERE)'

@@ -116,6 +116,9 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
             place=place,
         )
         assert said.split("\n") == ["of the site", "a b", "12", "/opt/env/bin/python", ""]
+    login = ("bash", "-lc", "command -v python; echo $SITE")
+    for plain in (("docker", "run", "--rm", built.image), ("apptainer", "exec", "--no-home", built.sif)):
+        assert run(*plain, *login) == "/opt/env/bin/python\na b\n"
     assert (
         inside(built, recipe, "python", "-c", "import markupsafe, numpy; print(numpy.zeros(2))")
         == "[0. 0.]\n"

@@ -127,7 +127,7 @@ def ways(tiny: Built) -> Iterator[dict[str, list[str]]]:
             "module python": ["bash", "-c", f"{lmod} python seen.py"],
             "module bash": ["bash", "-c", f"{lmod} tiny-exec bash -ilc 'python seen.py'"],
             "image exec": [*inside, "image", "--", "python", "seen.py"],
-            "image exec bash": [*inside, "image", "--", "bash", "-ic", "python seen.py"],
+            "image exec bash": [*inside, "image", "--", "bash", "-ilc", "python seen.py"],
             "image shell": ["script", "-qec", f"{shell} image", "/dev/null"],
         }  # fmt: skip
 
@@ -159,6 +159,17 @@ def test_the_environments_python_wins(ways, way, name, project, home):
         env=os.environ | {"HOME": str(home), "APPTAINER_HOME": str(home)} | variables,
     )  # fmt: skip
     hostile.need_own(ended.stdout)
+
+
+@pytest.mark.parametrize(
+    ("form", "shell"),
+    [("sif", "bash -lc"), ("sif", "sh -lc"), ("image", "bash -lc"), ("image", "sh -lc"), ("image", "su - vscode -c")],
+)  # fmt: skip
+def test_a_login_shell_without_envbuilder_has_the_environment(tiny, form, shell):
+    """Debian's /etc/profile sets another PATH, and `su -` drops every variable."""
+    sif, image = ("apptainer", "exec", "--no-home", tiny.sif), ("docker", "run", "--rm", tiny.image)
+    said = run(*(sif if form == "sif" else image), *shell.split(), "command -v python; echo $WHICH")
+    assert said == "/opt/env/bin/python\ntiny\n"
 
 
 def test_what_a_person_sets_on_purpose_reaches_the_program(line, project):

@@ -820,6 +820,13 @@ file 755 /root/out/.singularity.d/startscript <<'END'
 |#!/bin/sh
 END
 
+file 644 /root/out/etc/profile.d/envbuilder.sh <<'END'
+|# Login shells read this file: /etc/profile sets another PATH, and `su -` and sshd drop the rest.
+|case :$PATH: in *:/opt/env/bin:*) ;; *) export PATH=/opt/env/bin:/usr/local/cuda/bin:"$PATH" ;; esac
+|[ -n "${PYTORCH_VERSION+set}" ] || export PYTORCH_VERSION=2.6.0
+|[ -n "${CUDA_HOME+set}" ] || export CUDA_HOME=/usr/local/cuda
+END
+
 file 755 /root/out/opt/envbuilder/start <<'END'
 |#!/bin/sh
 |exec "$@"
