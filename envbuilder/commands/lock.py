@@ -12,7 +12,7 @@ from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
-from envbuilder.recipe.load import expand
+from envbuilder.recipe.load import expand, find_recipe, load
 
 
 class LockChanges(Answer):
@@ -71,6 +71,8 @@ def lock(
     for one in variants:
         with console.group(f"lock {one}"):
             found = lock_recipe(one, recipes, context, console, options=options, save=not check)
+        if found:  # what a requirements file says otherwise matters to what was chosen now
+            session.findings = (*session.findings, *load(find_recipe(one, recipes)).notes)
         changes += (f"{one}: {line}" if len(variants) > 1 else line for line in found)
     session.data = LockChanges(changes=tuple(changes))
     session.text = "\n".join(changes) or f"the lock of {name} is up to date"

@@ -276,6 +276,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         pytorch=file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(constraints)),
+        hashes=tuple(one for found in lists for one in found.hashes),
         apt=file.apt,
         apt_sources=tuple(make_repository(one, path.parent) for one in file.apt_sources),
         security=file.security,

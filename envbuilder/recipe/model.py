@@ -14,7 +14,7 @@ from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Ru
 from envbuilder.core.places import Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
-from envbuilder.recipe.packages import Packages
+from envbuilder.recipe.packages import Hashed, Packages
 from envbuilder.recipe.repository import Repositories, Repository
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -197,6 +197,7 @@ class Recipe:
     pytorch: str
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
+    hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
     extensions: tuple[Extension, ...]
@@ -232,8 +233,11 @@ class Recipe:
             value["security"] = False
         if self.parent:
             value["add"] = self.add
-        if self.constraints:
-            value["packages"] = [*self.packages, {"constraints": self.constraints}]
+        bounds: dict[str, object] = {"constraints": self.constraints} if self.constraints else {}
+        if self.hashes:
+            bounds["hashes"] = [(one.requirement, *one.sha256) for one in self.hashes]
+        if bounds:
+            value["packages"] = [*self.packages, bounds]
         if self.apt_sources:
             value["apt_sources"] = [one.canonical() for one in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

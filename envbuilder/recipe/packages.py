@@ -36,7 +36,26 @@ _AS_EXTENSION: Final = (
     "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
 )
+_SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
 TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """A requirement with the sha256 of each file that may be taken for it."""
+
+    requirement: str
+    sha256: tuple[str, ...]
+    where: str
+
+    @property
+    def name(self) -> str:
+        return canonicalize_name(Requirement(self.requirement).name)
+
+    def is_about(self, name: str, version: str) -> bool:
+        return self.name == name and Requirement(self.requirement).specifier.contains(
+            version, prereleases=True
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +68,7 @@ class Requirements:
     indexes: tuple[tuple[str, str], ...]  # option and address
     projects: tuple[tuple[Direct, str], ...]  # each needs an extension
     own: tuple[tuple[str, str], ...]  # the project of the recipe's own folder
+    hashes: tuple[Hashed, ...]
     notes: tuple[Finding, ...]
     files: tuple[Path, ...]
 
@@ -76,8 +96,8 @@ def _parse(text: str) -> Requirement:
         raise _refused(f"{shown(text)} is not a PEP 508 requirement: {reason}", hint) from error
 
 
-def _refused(message: str, hint: str = "") -> PydanticCustomError:
-    return Mistake(message=message, code=RecipeCode.REQUIREMENT, hint=hint).error()
+def _refused(message: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIREMENT) -> PydanticCustomError:
+    return Mistake(message=message, code=code, hint=hint).error()
 
 
 def _is_torch(requirement: Requirement) -> bool:
@@ -109,6 +129,11 @@ class _Reader:
     indexes: list[tuple[str, str]] = field(default_factory=list)
     projects: list[tuple[Direct, str]] = field(default_factory=list)
     own: list[tuple[str, str]] = field(default_factory=list)
+    hashes: list[Hashed] = field(default_factory=list)
+    bare: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # requirements without a hash, or that name no version
+    needs_hashes: bool = False
     notes: list[Finding] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
@@ -127,11 +152,14 @@ class _Reader:
         for number, line in logical_lines(text):
             where = f"{path}:{number}:1"
             try:
-                for option, value in split_arguments(split_line(line)):
+                arguments = list(split_arguments(split_line(line)))
+                hashes = tuple(value for option, value in arguments if option == "--hash")
+                self.needs_hashes |= bool(hashes)
+                for option, value in arguments:
                     if option:
                         self._read_option(option, value, path, where, binds=binds)
                     else:
-                        self._read_requirement(value, path, where, binds=binds)
+                        self._read_requirement(value, path, where, hashes, binds=binds)
             except PydanticCustomError as error:
                 self.mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
             except ValueError as error:  # an open quotation
@@ -167,29 +195,46 @@ class _Reader:
                 where,
                 hint,
             )
-        elif option == "--hash":
-            message = "hashes are not compared: the lock names each file by the sha256 that its index states"
-            if not any(one.message == message for one in self.notes):
-                self._note(message, where)
-        elif option not in NO_MATTER:
+        elif option == "--require-hashes":
+            self.needs_hashes = True
+        elif option not in (*NO_MATTER, "--hash"):
             self._note(f"`{text}` is an option of pip that a lock does not follow", where)
 
-    def _read_requirement(self, text: str, path: Path, where: str, *, binds: bool) -> None:
+    def _read_requirement(
+        self, text: str, path: Path, where: str, hashes: tuple[str, ...], *, binds: bool
+    ) -> None:
+        digests = tuple(found[1] for one in hashes if (found := _SHA256.fullmatch(one)))
+        if hashes and not digests:
+            message = f"expected `--hash=sha256:` and 64 hexadecimal digits, found {shown(hashes[0])}"
+            raise _refused(message, "a lock has the sha256 of each file", RecipeCode.HASH)
         if parse_direct(text):
             named = re.match(r"torch\s*(\[.*?\])?\s*@", text)
             if not named:
-                self._need_project(text, path, where)
+                self._need_project(text, path, where, digests)
                 return
-            text = "torch"
+            text, digests = "torch", ()
         requirement = _parse(text)
+        if digests:
+            self.hashes.append(Hashed(requirement=str(requirement), sha256=digests, where=where))
         if _is_torch(requirement):
             self.torch.append((requirement, where))
-        else:
-            (self.constraints if binds else self.packages).append((str(requirement), where))
+            return
+        (self.constraints if binds else self.packages).append((str(requirement), where))
+        if not binds and not (digests and re.fullmatch(r"===?[^,*]+", str(requirement.specifier))):
+            self.bare.append((str(requirement), where))
 
-    def _need_project(self, text: str, path: Path, where: str) -> None:
+    def compare_hashes(self) -> None:
+        """Refuse a requirement without a hash if another has one, as pip does. The recipe decides torch's."""
+        for text, where in self.bare if self.needs_hashes else ():
+            message = f"`{text}` needs a version by `==` and a hash, as the file has hashes"
+            hint = "`uv pip compile --generate-hashes` or `pip-compile --generate-hashes` writes them for all packages"
+            self._refuse(message, where, hint, RecipeCode.HASH)
+
+    def _need_project(self, text: str, path: Path, where: str, digests: tuple[str, ...] = ()) -> None:
         """Note a project that an extension must bring; refuse a file, for which no extension stands."""
         found = parse_place(text)
+        if found.url and digests and not found.sha256:
+            found = replace(found, sha256=digests[0])
         if found.is_file:
             hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder with wheels"
             self._refuse(
@@ -220,8 +265,10 @@ class _Reader:
         else:
             self.projects.append((replace(found, path=str(place.relative_to(home))), where))
 
-    def _refuse(self, message: str, where: str, hint: str = "") -> None:
-        self.mistakes.append(Mistake(message=message, code=RecipeCode.REQUIREMENT, hint=hint, where=where))
+    def _refuse(
+        self, message: str, where: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIREMENT
+    ) -> None:
+        self.mistakes.append(Mistake(message=message, code=code, hint=hint, where=where))
 
     def _note(self, message: str, where: str, hint: str = "") -> None:
         self.notes.append(make_note(message, where, hint))
@@ -242,6 +289,7 @@ def _read_file(file: _File, info: ValidationInfo) -> Requirements:
     assert isinstance(info.context, Path)
     reader = _Reader(info.context)
     reader.read(info.context / file.requirements)
+    reader.compare_hashes()
     raise_mistakes(reader.mistakes)
     return Requirements(
         packages=tuple(reader.packages),
@@ -250,6 +298,7 @@ def _read_file(file: _File, info: ValidationInfo) -> Requirements:
         indexes=tuple(reader.indexes),
         projects=tuple(reader.projects),
         own=tuple(reader.own),
+        hashes=tuple(reader.hashes),
         notes=tuple(reader.notes),
         files=tuple(reader.files),
     )
@@ -285,7 +334,7 @@ def missing_projects(
 
 def _brings(extension: Extension, project: Direct) -> bool:
     if project.url:
-        return extension.url == project.url
+        return extension.url == project.url and project.sha256 in ("", extension.sha256)
     if not project.git:
         return not extension.is_remote and extension.path == project.path
     same = extension.git.removesuffix(".git") == project.git.removesuffix(".git")

@@ -25,7 +25,7 @@ _WITH_VALUE: Final = (
 NO_MATTER: Final = (
     "--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes", "-v", "--verbose",
     "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages", "--no-build-isolation",
-    "--root-user-action", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary", "--hash", "--require-hashes",
+    "--root-user-action", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary", "--require-hashes",
     "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar", "--trusted-host", "--only-binary",
     "--use-feature",
 )  # fmt: skip

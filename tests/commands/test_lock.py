@@ -178,3 +178,11 @@ def test_a_security_upgrade_names_no_packages(place: Place, words: tuple[str, ..
     code, _, err = place.run("lock", place.path, *words)
     assert code == 2
     assert "--upgrade --security" in err
+
+
+def test_what_the_recipe_decides_otherwise_is_said_where_it_matters(place: Place) -> None:
+    (place.path.parent / "r.txt").write_text("numpy>=2\nfilelock\ntorch==2.6.0\n")
+    place.path.write_text(RECIPE.replace('["numpy>=2"]', "[{requirements: r.txt}]"))
+    for name, is_said in (("first", True), ("again", False)):
+        code, _, err = place.run("lock", place.path)
+        assert (code, "the recipe's `pytorch: 2.13.0` at" in err) == (0, is_said), name

@@ -32,6 +32,7 @@ class Case:
     recipe: str = ""
     packages: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    hashes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # line, and the beginning of the message
     mistakes: tuple[str, ...] = ()
 
@@ -53,7 +54,22 @@ FILES = {
     "compiled with hashes": Case(
         text=f"numpy==1.26.4 \\\n    --hash={HASH} \\\n    --hash={HASH}\n    # via scipy\nscipy==1.11.4 --hash={HASH}\n",
         packages=("numpy==1.26.4", "scipy==1.11.4"),
-        notes=("1: hashes are not compared",),
+        hashes=(f"numpy==1.26.4 {HASH} {HASH}", f"scipy==1.11.4 {HASH}"),
+    ),
+    "hashes of other kinds": Case(
+        text=f"numpy==1.26.4 --hash=sha512:12 --hash={HASH}\nscipy==1.11.4 --hash=md5:12\n",
+        mistakes=("2: expected `--hash=sha256:` and 64 hexadecimal digits",),
+    ),
+    "hashes of some": Case(
+        text=f"numpy==1.26.4 --hash={HASH}\nscipy>=1.9 --hash={HASH}\ntqdm==4.0\ntorch\n-c bounds.txt\n",
+        more=(("bounds.txt", "einops<1\n"),),
+        mistakes=("2: `scipy>=1.9` needs a version by `==`", "3: `tqdm==4.0` needs a version by `==` and a hash"),
+    ),
+    "hashes that are required": Case(text="--require-hashes\nnumpy==1.26.4\n", mistakes=("2: `numpy==1.26.4` needs a version",)),
+    "the hash of an archive": Case(
+        text=f"https://h/d.zip --hash={HASH}\n",
+        recipe=f"extensions: [{{name: d, url: 'https://h/d.zip', sha256: {'a' * 64}}}]\n",
+        mistakes=("1: the archive `https://h/d.zip` is a project",),
     ),
     "torch as the pin": Case(text="torch==2.6.0\n"),
     "torch within bounds": Case(text="torch>=1.10,<3\n"),
@@ -148,6 +164,8 @@ def test_a_requirements_file_in_a_real_shape(case: Case, tmp_path: Path) -> None
         return
     recipe = load(tmp_path / "x.yaml")
     assert (recipe.packages, recipe.constraints) == (case.packages, case.constraints)
+    shas = (" ".join((one.requirement, *(f"sha256:{sha}" for sha in one.sha256))) for one in recipe.hashes)
+    assert tuple(shas) == case.hashes
     agree([short(one.where, one.message) for one in recipe.notes], case.notes)
     assert {one.severity for one in recipe.notes} <= {Severity.WARNING}
     assert recipe.files[1:] == (

@@ -44,9 +44,9 @@ class Choice:
     def _is_about(self, requirement: Requirement, name: str) -> bool:
         return canonicalize_name(requirement.name) == name and applies(requirement, self.python)
 
-    def needed_by_torch(self) -> set[str]:
-        """Return torch and all that it requires, and those require."""
-        needed = {TORCH}
+    def needed_by(self, names: Collection[str]) -> set[str]:
+        """Return these packages and all that they require, and those require."""
+        needed = set(names)
         while more := {name for name, parents in self.parents.items() if needed & set(parents)} - needed:
             needed |= more
         return needed
@@ -69,7 +69,7 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact]) -> Iterator[str]:
         if name in newest and Version(newest[name].version) > Version(one.version)
     }
     reasons = {name: tuple(_reasons(choice, one)) for name, one in older.items()}
-    needed, fitting = choice.needed_by_torch(), {TORCH}
+    needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {
         name: [one for one in found if one.is_own or one.who not in needed] for name, found in reasons.items()
     }

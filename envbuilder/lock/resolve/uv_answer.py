@@ -3,10 +3,10 @@
 import functools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from packaging import tags
@@ -41,34 +41,58 @@ def _chosen_files(
         name = package["name"]
         if name in own:
             continue
+        version = package["version"]
         if not package.get("wheels") and not package.get("sdist"):
             raise IncompatibleError(
                 f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
                 hint="name a version; a direct reference (`name @ URL`) cannot be locked",
             )
-        wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
-        filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
-        kind = "wheel"
-        if filename is None and package.get("sdist") and not question.wheels_only:
-            kind, filename = "sdist", _filename(package["sdist"])
-            wheels[filename] = package["sdist"]
-        if filename is None:
+        hashes = {one for line in question.hashes if line.is_about(name, version) for one in line.sha256}
+        chosen = _choose_file(package, question, local, hashes) if hashes else None
+        chosen = chosen or _choose_file(package, question, local)
+        if chosen is None:
             raise IncompatibleError(
-                f"`{name} {package['version']}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
+                f"`{name} {version}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
                 hint="choose another version of it, or another base",
             )
-        wheel = wheels[filename]
-        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
-        real = local.get(file_path(url) or Path())
-        digest = sha256_file(real) if real else wheel.get("hashes", {}).get("sha256")
+        kind, file = chosen
+        real, digest = _identity(file, local)
         if digest is None:
-            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
-        size = real.stat().st_size if real else wheel.get("size", 0)
-        found[url] = Artifact(
-            kind=kind, name=name, version=package["version"], sha256=Sha256(digest), size=size,
-            **_place(url, name, package["version"], question, sources),
+            raise FetchError(f"the index gives no sha256 for `{_filename(file)}`, so it cannot be locked")
+        found[_url(file)] = Artifact(
+            kind=kind, name=name, version=version, sha256=Sha256(digest), size=real.stat().st_size if real else file.get("size", 0),
+            **_place(_url(file), name, version, question, sources),
         )  # fmt: skip
     return found
+
+
+def _choose_file(
+    package: Mapping[str, Any],
+    question: Question,
+    local: Mapping[Path, Path],
+    hashes: Collection[str] | None = None,
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the kind and the entry of the file to take, among those with one of these hashes."""
+
+    def is_fit(file: Mapping[str, Any]) -> bool:
+        return hashes is None or _identity(file, local)[1] in hashes
+
+    wheels = {_filename(one): one for one in package.get("wheels", []) if is_fit(one)}
+    filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
+    if filename:
+        return "wheel", wheels[filename]
+    sdist = package.get("sdist")
+    return ("sdist", sdist) if sdist and not question.wheels_only and is_fit(sdist) else None
+
+
+def _identity(file: Mapping[str, Any], local: Mapping[Path, Path]) -> tuple[Path | None, str | None]:
+    """Return the local file of an entry, if there is one, and its sha256 if it is known."""
+    real = local.get(file_path(_url(file)) or Path())
+    return real, sha256_file(real) if real else file.get("hashes", {}).get("sha256")
+
+
+def _url(file: Mapping[str, Any]) -> str:
+    return str(file.get("url") or Path(file["path"]).absolute().as_uri())
 
 
 def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:

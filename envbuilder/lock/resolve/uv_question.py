@@ -18,6 +18,7 @@ from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.distributions import Distribution
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
+from envbuilder.recipe.packages import Hashed
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
@@ -40,6 +41,7 @@ class Question:
     build: str = ""  # PyTorch's own index to search as well, e.g. cu126
     prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
     before: date | None = None
+    hashes: tuple[Hashed, ...] = ()  # a file that has one of them is taken before others
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
     candidates: bool = False  # pre-releases may be chosen where no release fits

@@ -1,11 +1,13 @@
 """Resolve the packages of the python layer. `uv_resolver` asks uv for them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
+
+from packaging.utils import canonicalize_name
 
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.suggest import find_on_package_index
@@ -17,7 +19,8 @@ from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.distributions import Distribution, are_met
-from envbuilder.lock.resolve.held import TORCH, held_back
+from envbuilder.lock.resolve.hashes import need_hashes
+from envbuilder.lock.resolve.held import TORCH, held_back, parse_all
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_question import Facts, Question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import ask_uv, make_choice
@@ -53,6 +56,7 @@ def resolve_wheels(
         prefer=prefer,
         before=before,
         extensions=extensions,
+        hashes=recipe.hashes,
     )
     facts: Facts = {}
     try:
@@ -61,6 +65,7 @@ def resolve_wheels(
         if build:
             _need_own_index(recipe, target, sources, build, error)
         raise
+    _need_hashes(recipe, found, question, context, facts)
     _say_held_back(recipe, found, question, context, facts)
     return _with_builds(found, question, context, facts, builds)
 
@@ -85,15 +90,31 @@ def resolve_added(
         before=before,
         parent=recipe.parent.stem,
         extensions=extensions,
+        hashes=recipe.hashes,
     )
     facts: Facts = {}
     found = ask_uv(question, context, facts)
+    _need_hashes(recipe, found, question, context, facts, below=pins)
     added = tuple(one for one in found if one.name not in pins)
     if not added and recipe.add:
         has = ", ".join(pins[one.name] for one in found)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
     _say_held_back(recipe, found, question, context, facts)
     return _with_builds(added, question, context, facts, builds)
+
+
+def _need_hashes(
+    recipe: Recipe,
+    found: tuple[Artifact, ...],
+    question: Question,
+    context: ResolveContext,
+    facts: Facts,
+    *,
+    below: Collection[str] = (),
+) -> None:
+    asked = [*question.requirements, *(text for one in question.extensions for text in one.requires or ())]
+    given = {canonicalize_name(one.name) for one in parse_all(asked)} | set(below)
+    need_hashes(recipe, found, given, lambda: make_choice((), found, question, context, facts))
 
 
 def _say_held_back(

@@ -82,6 +82,9 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
         requests.leave(
             where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
+    elif option == "--hash":
+        why = "a recipe lists packages without them; `packages: [{requirements: FILE}]` compares them"
+        requests.leave_all(where.rpartition(":")[0], "the hashes", why)
     elif option not in NO_MATTER:
         requests.leave(where, text, "an option of pip that recipes do not have")
 
