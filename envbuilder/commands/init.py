@@ -1,4 +1,4 @@
-"""`init`: write a first recipe, from questions or from the files of a project."""
+"""`init`: write a first recipe: from questions, from the files of a project, or from an example."""
 
 import functools
 import re
@@ -19,7 +19,8 @@ from envbuilder.build.pipeline import build_recipe, resolve_context
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.check import load_tables
-from envbuilder.compat.init import make, new_path, read_source
+from envbuilder.compat.init import WrittenRecipe, make, new_path, read_source
+from envbuilder.compat.init.examples import copy_example
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
 from envbuilder.compat.init.readers.machine import read_machine
 from envbuilder.compat.init.readers.project import read_age
@@ -34,7 +35,7 @@ from envbuilder.recipe.requirement_file import parse_place
 
 
 class NewRecipe(Answer):
-    """The recipe that was written, with its pins. `reached` is checked, or with `--try` locked or built."""
+    """The recipe that was written, with its pins. `reached` is checked, or with `--try` or an example locked or built."""
 
     name: str
     file: Path
@@ -54,6 +55,7 @@ class NewRecipe(Answer):
     "init",
     (
         "envbuilder init mine",
+        "envbuilder init --example a100",
         "envbuilder init mine --gpu A100 --pytorch 2.6.0",
         "envbuilder init mine --from . --gpu A100 --try",
         "envbuilder init mine --from environment.yml --gpu A100",
@@ -62,8 +64,16 @@ class NewRecipe(Answer):
 )
 def init(
     session: Session,
-    new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")],
+    new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")] = "",
     *,
+    example: Annotated[
+        str,
+        typer.Option(
+            "--example",
+            metavar="EXAMPLE",
+            help="copy an example such as a100, with its lock and sources; it keeps its name",
+        ),
+    ] = "",
     projects: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,7 +97,25 @@ def init(
     output: Output,
     recipes: Recipes,
 ) -> None:
-    """Write a first recipe: from three questions, or from what a project or this machine has."""
+    """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
+    if example:
+        if new or projects or from_machine or gpus or pytorch or python:
+            raise UsageError(
+                "`--example` takes neither a name nor pins",
+                hint=f"`envbuilder init --example {example}`, then edit the recipe",
+            )
+        recipe, reached = copy_example(example, recipes), "locked"
+        written = WrittenRecipe(path=recipe.path, recipe=recipe, findings=())
+        session.text = f"{recipe.path}\n$ envbuilder build {written.typed()}"
+        if goes_on:
+            reached = _go_on(recipe.path, session, recipes, output)
+        session.data = _answer(written, reached)
+        return
+    if not new:
+        raise UsageError(
+            "which name has the new recipe?",
+            hint="`envbuilder init NAME`, or `envbuilder init --example a100`",
+        )
     new_path(new, recipes)
     gathered, tables = Requests(), load_tables()
     runner = ProcessRunner(session.environment)
@@ -116,9 +144,13 @@ def init(
     session.text, session.findings, reached = written.text(), written.findings, "checked"
     if goes_on:
         reached = _go_on(written.path, session, recipes, output)
+    session.data = _answer(written, reached)
+
+
+def _answer(written: WrittenRecipe, reached: str) -> NewRecipe:
     keys = NewRecipe.model_fields.keys() - {"file", "reached"}
     values = {key: getattr(written.recipe, key) for key in keys}
-    session.data = NewRecipe.model_validate({"file": written.path, "reached": reached, **values})
+    return NewRecipe.model_validate({"file": written.path, "reached": reached, **values})
 
 
 def _go_on(path: Path, session: Session, recipes: Path, output: Path) -> str:

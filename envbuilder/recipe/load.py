@@ -75,7 +75,7 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
     if not names:
         raise UsageError(
             f"`{folder}` holds no recipes",
-            hint="`envbuilder init NAME` writes a first one; `--recipes` names another folder",
+            hint="`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder",
         )
     return names
 
@@ -105,7 +105,7 @@ def find_recipe(name: str, folder: Path) -> Path:
         return here  # `init` writes it beside the sources of its extensions
     if not file_of(path)[0].is_file():
         known = list_recipes(folder)
-        empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` writes one"
+        empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
         listing = f"recipes: {', '.join(known)}" if known else empty
         hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"
         raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)

@@ -120,7 +120,9 @@ def test_list_of_a_folder_without_recipes_is_no_success(call: Call, tmp_path: Pa
     answer = call("list", "--recipes", tmp_path / place)
     assert (answer.code, answer.out) == (2, "")
     assert f"`{tmp_path / place}` holds no recipes" in answer.err
-    assert "hint: `envbuilder init NAME` writes a first one; `--recipes` names another folder" in answer.err
+    assert (
+        "hint: `envbuilder init NAME` writes a first one, and `envbuilder init --example a100`" in answer.err
+    )
 
 
 def test_show_says_where_a_value_came_from(call: Call):

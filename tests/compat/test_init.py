@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
+from envbuilder.compat.init.examples import examples_folder
 from envbuilder.compat.init.prompt import ask_missing
 from envbuilder.compat.init.readers.conda import read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
@@ -23,8 +24,9 @@ from envbuilder.compat.init.readers.project import read_age
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.lock.fresh import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu
-from envbuilder.recipe.load import load
+from envbuilder.recipe.load import list_recipes, load
 from envbuilder.recipe.model import Recipe
 from tests.support.runner import FakeRunner
 
@@ -568,3 +570,51 @@ def test_what_it_says_to_do_next_finds_the_recipe(
     assert [words[:3] for words in commands] == [["$", "envbuilder", "lock"], ["$", "envbuilder", "build"]]
     for words in commands:
         assert call(capsys, "show", *words[3:])[0] == 0
+
+
+@pytest.mark.parametrize("name", list_recipes(examples_folder()))
+def test_an_example_comes_with_a_fresh_lock_and_all_its_sources(
+    name: str, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(capsys, "init", "--example", name)
+    assert (code, out) == (0, f"recipes/{name}.yaml\n$ envbuilder build {name}\n")
+    assert call(capsys, "check", name)[0] == 0
+    ours, theirs = load(Path(f"recipes/{name}.yaml")), load(examples_folder() / f"{name}.yaml")
+    assert load_fresh(ours, name) == load_fresh(theirs, name)
+
+
+def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, "init", "--example", "a100")[0] == 0
+    Path("recipes/schema.json").write_text("{}")
+    assert call(capsys, "init", "--example", "h100")[0] == 0
+    assert Path("recipes/schema.json").read_text() == "{}"
+    code, _, err = call(capsys, "init", "--example", "a100")
+    assert (code, "nothing is overwritten" in err) == (2, True)
+    Path("recipes/fused/fused_bias_act.cpp").write_text("// mine\n")
+    code, _, err = call(capsys, "init", "--example", "cpu")
+    assert (code, "`recipes/fused/fused_bias_act.cpp` is there with other content" in err) == (2, True)
+    assert not Path("recipes/cpu.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--example", "a10"), "did you mean `a100`?"),
+        (("mine", "--example", "a100"), "neither a name nor pins"),
+        ((), "which name"),
+    ],
+)
+def test_an_example_is_asked_for_by_its_name_alone(words, told: str, tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, "init", *words)
+    assert (code, told in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wheel_has_the_examples_in_the_package(tmp_path: Path):
+    package = tmp_path / "envbuilder"
+    assert examples_folder(package) == tmp_path / "recipes"
+    (package / "examples").mkdir(parents=True)
+    assert examples_folder(package) == package / "examples"

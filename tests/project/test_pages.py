@@ -40,6 +40,8 @@ OTHERS = {
     "pip",
     "module",
     "python",
+    "python3",
+    "uv",
     "torchrun",
     "nvcc",
     "a100-exec",

@@ -1,8 +1,10 @@
 """A release: which files it has, that it is the same bytes wherever it is made, and what it refuses."""
 
+import ast
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -45,7 +47,8 @@ def checkout(folder: Path) -> Path:
 
 
 def release(folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["scripts/release"], cwd=folder, check=False, capture_output=True, text=True)
+    command = ["scripts/release", "--offline"]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,45 @@ def test_an_sdist_has_exactly_these_files(made: Path, golden: Callable[[str, str
     golden("release-sdist.txt", "".join(f"{name}\n" for name in names if "/envbuilder/" not in name))
     with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
         package = sorted(name for name in wheel.namelist() if name.startswith("envbuilder/"))
+    package = [name for name in package if "/examples/" not in name]  # the sdist has them in `recipes`
     assert [name.partition("/")[2] for name in names if "/envbuilder/" in name] == package
+
+
+def test_a_wheel_has_every_file_of_the_recipes(made: Path):
+    with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
+        packed = {name: wheel.read(name) for name in wheel.namelist() if "/examples/" in name}
+    listed = subprocess.run(
+        ["git", "ls-files", "recipes"], cwd=made.parent, check=True, capture_output=True, text=True
+    )
+    assert packed == {
+        name.replace("recipes/", "envbuilder/examples/", 1): (ROOT / name).read_bytes()
+        for name in listed.stdout.splitlines()
+    }
+
+
+def test_the_start_of_the_single_file_can_be_read_by_an_old_python():
+    ast.parse((ROOT / "scripts/zipapp_main.py").read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("sys.version_info = (3, 6, 8)", "envbuilder needs Python 3.11 or newer, and this is Python 3.6"),
+        ("sys.version_info = (3, 19, 0)", "this file is for Python 3.11, 3.12, and this is Python 3.19"),
+        ("platform.machine = lambda: 'aarch64'", "this file is for x86-64 Linux with glibc, and this is Linux aarch64"),
+        ("platform.system = lambda: 'Darwin'; del os.confstr", "this is Darwin x86_64"),
+        ("os.confstr = lambda name: 'glibc 2.17'", "envbuilder needs glibc 2.28 or newer, and this is glibc 2.17"),
+    ],
+)  # fmt: skip
+def test_the_single_file_says_in_one_sentence_where_it_cannot_run(change: str, told: str, tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "one.pyz", "w") as archive:
+        archive.write(ROOT / "scripts/zipapp_main.py", "__main__.py")
+        archive.writestr("pythons.txt", "3.11\n3.12")
+    code = f"import os, platform, runpy, sys; {change}; runpy.run_path({str(tmp_path / 'one.pyz')!r}, run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-I", "-c", code], check=False, capture_output=True, text=True)
+    assert (ended.returncode, told in ended.stderr.splitlines()[0]) == (8, True), ended.stderr
+    assert ended.stderr.splitlines()[1:2] == [""]
+    assert ended.stderr.splitlines()[2].startswith("hint: ")
 
 
 def test_the_wheel_says_what_it_is(made: Path):

@@ -47,9 +47,13 @@ class WrittenRecipe:
     recipe: Recipe
     findings: tuple[Finding, ...]  # the lines that were left out or moved, then the warnings of `check`
 
+    def typed(self) -> str:
+        """Return the recipe as a command takes it: by its name where that finds it."""
+        found = self.path.parent in (recipes_folder({}), Path())
+        return self.recipe.name if found else shlex.quote(str(self.path))
+
     def text(self) -> str:
-        found = self.path.parent == recipes_folder({})  # by its name
-        name = self.recipe.name if found or self.path.parent == Path() else shlex.quote(str(self.path))
+        name = self.typed()
         return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
