@@ -1,5 +1,6 @@
 """`pull`: image and SIF from an OCI registry."""
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import VARIANT, Outputs
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
-from envbuilder.commands.context import Output, Session, command
+from envbuilder.commands.context import Output, Session, command, open_store
+from envbuilder.layers.layer import find_blobs
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
@@ -43,9 +45,11 @@ def pull(
     name = source.repository.rpartition("/")[2]
     if f"{name}{VARIANT}{source.tag}" == wanted:
         name = wanted
+    folders = open_store(session, writes=False).layers()
     outputs = Outputs(folder=output.absolute(), name=name)
     with shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
-            source, client, outputs=outputs, forms=forms, key=key, console=shown
-        )
+            source, client, outputs=outputs, forms=forms, key=key,
+            cached=functools.partial(find_blobs, folders), console=shown,
+        )  # fmt: skip
     session.text = done.text()

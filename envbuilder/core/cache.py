@@ -97,6 +97,10 @@ class Store:
     def layer(self, key: Sha256) -> Path:
         return self.root / "layers" / key
 
+    def layers(self) -> tuple[Path, ...]:
+        """Return the folders of all layers, also unfinished or damaged ones."""
+        return tuple((self.root / "layers").glob("*"))
+
     def tree(self, key: Sha256) -> Path:
         return self.root / "trees" / key
 

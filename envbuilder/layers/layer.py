@@ -9,14 +9,14 @@ import io
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zstandard
 
-from envbuilder.core.cache import sha256_file, space_errors
+from envbuilder.core.cache import Sha256, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
@@ -146,6 +146,17 @@ def load_layer(folder: Path) -> Layer | None:
     except (OSError, ValueError, TypeError):
         return None
     return layer if sizes == (layer.size, layer.tree, layer.blocks) else None
+
+
+def find_blobs(folders: Iterable[Path], digests: Collection[Sha256]) -> dict[Sha256, Path]:
+    """Return the blobs with these digests among layers in folders. The bytes are not read."""
+    found = {}
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            digest = json.loads((folder / "layer.json").read_text(encoding="utf-8"))["digest"]
+            if digest in digests:
+                found[Sha256(digest)] = folder / "layer.tar.zst"
+    return found
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from envbuilder.artifacts.oci.model import MANIFESTS, MOST_JSON, Descriptor, Manifest, parse_manifest
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
-from envbuilder.core.cache import sha256_bytes
+from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import SourceError
@@ -54,9 +54,9 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
     raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has them for: {there}")
 
 
-def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
+def read_blob(client: Client, reference: Reference, blob: Descriptor, *, most: int = MOST_JSON) -> bytes:
     """Read a small blob, such as a config or a signature; raises RegistryError."""
-    if blob.size > MOST_JSON:
+    if blob.size > most:
         raise ContentError(f"`{reference}` has a manifest or config of {blob.size} bytes, which is too large")
 
     def ask(place: Reference) -> bytes:
@@ -95,6 +95,32 @@ def fetch_blob(
 
         return download(
             url, sha256=blob.digest, size=blob.size, partial=partial, progress=progress, stop=stop, request=ask
+        )  # fmt: skip
+
+    return _anywhere(client, reference, fetch, patient=False)
+
+
+def fetch_range(
+    client: Client, reference: Reference, blob: Sha256, start: int, size: int, *, partial: Path, progress: Progress,
+    stop: threading.Event,
+) -> int:  # fmt: skip
+    """Download a range of a blob, as `fetch_blob` does a whole one. The caller checks the bytes.
+
+    Raises AbsentError when the registry sends no ranges.
+    """
+
+    def fetch(place: Reference) -> int:
+        url = client.url(place, f"blobs/sha256:{blob}")
+
+        def ask(headers: Mapping[str, str]) -> Response:
+            response = client.ask(place, "GET", url, headers=headers, accept=(200, 206))
+            if response.status_code == 200:
+                response.close()
+                raise AbsentError(f"`{place.registry}` sends no ranges of a blob")
+            return response
+
+        return download(
+            url, sha256="", size=size, partial=partial, progress=progress, stop=stop, request=ask, start=start
         )  # fmt: skip
 
     return _anywhere(client, reference, fetch, patient=False)

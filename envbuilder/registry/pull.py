@@ -1,11 +1,10 @@
 """Pull image and SIF from a registry. Each gets its final name when it is whole and matches its digest.
 
 Neither Docker nor Apptainer is needed. Partial files lie in a hidden folder beside the output,
-where the next pull resumes them.
+where the next pull resumes them. `envbuilder/registry/assemble.py` makes the SIF from what is here.
 """
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,8 +25,9 @@ from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, commit_path, held, remove_tree, save_text, sha256_file, space_errors
 from envbuilder.core.console import Console
-from envbuilder.core.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
+from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
+from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 
@@ -49,6 +49,7 @@ class Pulled(Answer):
     signature_verified: bool
     bytes: int  # that were not here before
     bytes_resumed: int  # of them: kept from before a break
+    bytes_here: int  # of the SIF: taken from other files of this machine
 
     def text(self) -> str:
         lines = [f"{file.form:<6} {file.path}  {file.digest}" for file in self.files]
@@ -56,8 +57,9 @@ class Pulled(Answer):
         resumed = (
             f", {self.bytes_resumed / 1e6:.1f} MB kept from before a break" if self.bytes_resumed else ""
         )
+        here = f", {self.bytes_here / 1e6:.1f} MB of the SIF were here" if self.bytes_here else ""
         signed = ", signature verified" if self.signature_verified else ""
-        return "\n".join([*lines, f"{new}{resumed}{signed}"])
+        return "\n".join([*lines, f"{new}{resumed}{here}{signed}"])
 
 
 def pull(
@@ -67,9 +69,13 @@ def pull(
     outputs: Outputs,
     forms: Sequence[Form],
     key: Path | None,
+    cached: LayerFinder,
     console: Console,
 ) -> Pulled:
-    """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay."""
+    """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay.
+
+    `cached` finds layers in the cache.
+    """
     found = find_artifacts(client, reference, forms)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         statement = b""
@@ -80,9 +86,23 @@ def pull(
         missing = {
             form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
         }
-        blobs = {blob.digest: blob for manifest in missing.values() for blob in _blobs(manifest)}
-        wanted = [blob for blob in blobs.values() if blob.digest not in kept]
-        saved = _fetch(client, reference, wanted, folder, console)
+        transfer = Transfer()
+        if image := missing.get("image"):
+            wanted = [blob for blob in _blobs(image) if blob.digest not in kept]
+            _fetch(client, reference, wanted, folder=folder, transfer=transfer, console=console)
+        if sif := missing.get("sif"):
+            # The image first: the SIF is made of its layers.
+            def layers(digests: Sequence[Sha256]) -> dict[Sha256, Path]:
+                places = {one: (folder / one, outputs.image / "blobs/sha256" / one) for one in digests}
+                near = {one: path for one, paths in places.items() for path in paths if path.is_file()}
+                return {**cached([one for one in digests if one not in near]), **near}
+
+            index = find_index(client, reference, sif)
+            if not index or not assemble(
+                client, reference, sif.layers[0], index,
+                outputs=outputs, layers=layers, folder=folder, transfer=transfer, console=console,
+            ):  # fmt: skip
+                _fetch(client, reference, sif.layers, folder=folder, transfer=transfer, console=console)
         for form, manifest in missing.items():
             _finish(outputs, form, manifest, folder, kept, name=reference)
         if statement:
@@ -98,8 +118,9 @@ def pull(
             for form, manifest in found.items()
         ),
         signature_verified=key is not None,
-        bytes=sum(blob.size for blob in wanted),
-        bytes_resumed=saved,
+        bytes=transfer.fetched,
+        bytes_resumed=transfer.resumed,
+        bytes_here=transfer.here,
     )
 
 
@@ -192,28 +213,27 @@ def _holds(path: Path, blob: Descriptor) -> bool:
 
 
 def _fetch(
-    client: Client, reference: Reference, wanted: Sequence[Descriptor], folder: Path, console: Console
-) -> int:
-    """Download the blobs into the folder. Returns how many bytes were resumed."""
+    client: Client,
+    reference: Reference,
+    wanted: Sequence[Descriptor],
+    *,
+    folder: Path,
+    transfer: Transfer,
+    console: Console,
+) -> None:
+    """Download the blobs into the folder."""
     if not wanted:
-        return 0
+        return
     total = sum(blob.size for blob in wanted)
-    have = sum(path.stat().st_size for path in folder.iterdir())
-    free = shutil.disk_usage(folder).free
-    if free < total - have:
-        raise SpaceError(
-            f"the pull needs {(total - have) / 1e9:.2f} GB at `{folder.parent}`; {free / 1e9:.2f} GB are free",
-            hint="free space there, or choose another --output",
-        )
-    saved = []
-    with console.step(f"pull {reference.repository}", total) as transfer:
+    partial = [path for path in (folder / blob.digest for blob in wanted) if path.is_file()]
+    need_space(folder, total - sum(path.stat().st_size for path in partial))
+    with console.step(f"pull {reference.repository}", total) as step:
 
         def work(blob: Descriptor, stop: threading.Event) -> None:
             path = folder / blob.digest
-            saved.append(fetch_blob(client, reference, blob, path, progress=transfer, stop=stop))
+            transfer.add(blob.size, fetch_blob(client, reference, blob, path, progress=step, stop=stop))
 
         each(sorted(wanted, key=lambda blob: -blob.size), work)
-    return sum(saved)
 
 
 def _finish(

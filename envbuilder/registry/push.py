@@ -3,7 +3,7 @@
 The image keeps the digest of the build, so its manifest cannot name the SIF. The SIF's manifest
 names the image instead, as its subject and in its annotations. The registry then lists the SIF
 among the image's referrers (OCI distribution specification). SBOM, provenance and signature are
-listed in the same way.
+listed in the same way, and for the SIF the index of its parts, with which `pull` fetches only some.
 """
 
 import json
@@ -16,6 +16,7 @@ from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
+from envbuilder.artifacts.parts_index import make_index
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
@@ -139,11 +140,14 @@ class _Shipment:
             )
             manifests.append(("sif", sif))
         documents += _signature(outputs, manifests)
-        if documents:
-            sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
+        sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
         attached = [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
+        if "sif" in forms:
+            index = _small(naming.PARTS_TYPE, _index(outputs, layout))
+            sources.append(index)
+            attached.append(_attachment(index, dict(manifests)["sif"], marks))
         unique = {source.blob.digest: source for source in sources}
         largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
         return cls(sources=tuple(largest_first), manifests=tuple(manifests), attached=tuple(attached))
@@ -190,6 +194,11 @@ def _sif(outputs: Outputs) -> Source:
         annotations=((naming.TITLE, outputs.sif.name),),
     )  # fmt: skip
     return Source(blob=blob, content=outputs.sif)
+
+
+def _index(outputs: Outputs, layout: Layout | None) -> bytes:
+    layers = {one.blob.digest: layout.path(one.blob) for one in layout.layers} if layout else {}
+    return make_index(outputs.sif, layers).to_bytes()
 
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:

@@ -9,22 +9,20 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from envbuilder.artifacts.oci.layout import read_layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
-from envbuilder.artifacts.oci.naming import FORMS, sif_reference
+from envbuilder.artifacts.oci.naming import FORMS, Form, sif_reference
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.sif import DataType, Document, write_sif
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError
 from envbuilder.core.http import session as wire
-from envbuilder.layers.layer import write_layer
 from envbuilder.registry import upload as write
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest, read_referrers
@@ -32,48 +30,18 @@ from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
 from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
+from tests.support.toys import EPOCH, LOCK, make_toy
 from tests.support.workbench import ENVBUILDER, Built, attempt, run, start
 
 pytestmark = pytest.mark.builds
-EPOCH = 1_700_000_000
-LOCK = "cd" * 32
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """An image and a SIF of a few MB that do not compress, with the documents of a real build."""
-    folder = tmp_path_factory.mktemp("toy")
-    random_bytes, layers = random.Random(7), []
-    for name in ("os", "python"):
-        tree = folder / name
-        (tree / name).mkdir(parents=True)
-        (tree / name / "big").write_bytes(random_bytes.randbytes(1_500_000))
-        layers.append(
-            write_layer(name=name, tree=tree, folder=folder / f"{name}-layer", epoch=EPOCH, threads=1)
-        )
-    outputs = Outputs(folder=folder / "out", name="toy")
-    write_layout(
-        layers=layers, config=ImageConfig(cmd=("sh",)), epoch=EPOCH, platform="linux/amd64", folder=outputs.image,
-        name="envbuilder/toy:latest",
-    )  # fmt: skip
-    files = [{"name": "opt/envbuilder/lock.json", "digest": {"sha256": LOCK}}]
-    provenance = {
-        "_type": "https://in-toto.io/Statement/v1", "subject": [],
-        "predicate": {"buildDefinition": {"externalParameters": {"files": files}}},
-    }  # fmt: skip
-    documents = (
-        Document(data_type=DataType.SBOM, name="sbom", content=b'{"spdxVersion": "SPDX-2.3"}'),
-        Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
-    )
-    write_sif(
-        layers=layers,
-        out=outputs.sif,
-        epoch=EPOCH,
-        definition="# by a test\n",
-        labels={},
-        documents=documents,
-    )
-    return outputs
+    random_bytes = random.Random(7)
+    layers = {name: random_bytes.randbytes(1_500_000) for name in ("os", "python")}
+    return make_toy(tmp_path_factory.mktemp("toy"), layers)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +66,11 @@ def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
     )
 
 
-def bring(where: Reference, folder: Path, home: Path) -> Pulled:
-    outputs = Outputs(folder=folder, name="toy")
-    return pull(where, quick(home), outputs=outputs, forms=FORMS, key=None, console=Console(quiet=True))
+def bring(where: Reference, folder: Path, home: Path, forms: Sequence[Form] = FORMS) -> Pulled:
+    return pull(
+        where, quick(home), outputs=Outputs(folder=folder, name="toy"), forms=forms, key=None,
+        cached=lambda _: {}, console=Console(quiet=True),
+    )  # fmt: skip
 
 
 def named(host: str, repository: str, tag: str = "1") -> Reference:
@@ -207,7 +177,8 @@ def test_a_killed_pull_goes_on_where_it_was(
     toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, sent: signal.Signals, code: int
 ):
     send(toy, named(real.host, "team/toy"), tmp_path)
-    proxy.faults = [Fault(method="GET", path="/blobs/", cut_answer=1_000_000, hold=30)]
+    whole = f"/blobs/sha256:{sha256_file(toy.sif)}"
+    proxy.faults = [Fault(method="GET", path=whole, cut_answer=1_000_000, hold=30)]
     command = (
         ENVBUILDER,
         "pull",
@@ -268,7 +239,7 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
         "application/vnd.sylabs.sif.config.v1+json", "application/spdx+json", "application/vnd.in-toto+json"
     }  # fmt: skip
     assert {dict(one.annotations)["io.envbuilder.lock"] for one in listed} == {f"sha256:{LOCK}"}
-    assert pushed.attached == 4
+    assert pushed.attached == 5
 
 
 def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Registry, tmp_path: Path):

@@ -91,6 +91,7 @@ class Fault:
     delay: float = 0.0  # seconds before the answer
     after: int = 0  # matching requests that pass first
     hold: float = 0.0  # seconds between the last byte sent and the end of the connection
+    no_range: bool = False  # the whole blob, whatever range is asked for
 
     def fits(self, method: str, path: str) -> bool:
         return self.method in ("", method) and self.path in path
@@ -103,6 +104,7 @@ class Proxy:
     used: list[Fault] = field(default_factory=list)
     resumed: int = 0  # bytes that a Range request or a later piece did not ask for or send again
     received: int = 0  # bytes of blobs that were uploaded through here
+    sent: int = 0  # bytes of answers
     asked: list[tuple[str, str]] = field(default_factory=list)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -143,7 +145,10 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
             self.count(body)
             onward = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=60)
             try:
-                onward.request(self.command, self.path, body=body, headers=dict(self.headers))
+                asked = dict(self.headers)
+                if fault.no_range:
+                    asked.pop("Range", None)
+                onward.request(self.command, self.path, body=body, headers=asked)
                 answer = onward.getresponse()
                 content = answer.read()
                 headers = {
@@ -193,6 +198,8 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
             if 0 <= cut < len(content):
                 content, self.close_connection = content[:cut], True
             if self.command != "HEAD":
+                with state.guard:
+                    state.sent += len(content)
                 with contextlib.suppress(OSError):
                     self.wfile.write(content)
                     self.wfile.flush()

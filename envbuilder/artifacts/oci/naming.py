@@ -17,6 +17,7 @@ SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
 SBOM_TYPE: Final = "application/spdx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
 BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+PARTS_TYPE: Final = "application/vnd.envbuilder.sif.parts.v1.json+zstd"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"

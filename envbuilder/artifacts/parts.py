@@ -1,0 +1,158 @@
+"""Cut a SIF into parts that other SIFs may hold too, and put one together from such parts.
+
+A squashfs of envbuilder is made of zstd frames: one for each block of a file, one for each group of
+small files. After an edit most of them are the same, at other places. So a part begins where a frame
+begins, which its first four bytes show. No table of the file is read, so any SIF can give parts: an
+old one, a signed one, a damaged one.
+
+Standard library and Python 3.8 alone: `sync` runs this text on machines without envbuilder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from typing import IO, Iterator, Sequence
+
+FRAME = b"\x28\xb5\x2f\xfd"  # the first bytes of a zstd frame (RFC 8878, 3.1.1)
+MOST = 4 << 20  # bytes of a part, where there are no frames
+DIGITS = 32  # of a part's sha256: the sha256 of the whole file is checked in the end
+_BLOCK = 4096  # a file system shares bytes of two files in blocks
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cut(stream: IO[bytes]) -> Iterator[tuple[int, int, str]]:
+    """Yield the place, size and digest of each part. Equal stretches of two files give equal parts."""
+    at, data, more = 0, b"", True
+    while more:
+        piece = stream.read(MOST)
+        data, more, start = data + piece, bool(piece), 0
+        while len(data) - start >= MOST + len(FRAME) or (not more and start < len(data)):
+            end = data.find(FRAME, start + 1, start + MOST + len(FRAME))
+            end = min(start + MOST, len(data)) if end < 0 else end
+            yield at + start, end - start, digest(memoryview(data)[start:end])
+            start = end
+        at, data = at + start, data[start:]
+
+
+def digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()[:DIGITS]
+
+
+class Assembly:
+    """A file that is put together from parts, each given by size and digest. `missing` holds their numbers."""
+
+    def __init__(self, path: str, parts: Sequence[tuple[int, str]]) -> None:
+        """Open the file. Parts that an earlier attempt put there are kept."""
+        self.parts = parts
+        self.places: list[int] = []
+        self._numbers: dict[str, list[int]] = {}
+        self.size = 0
+        for number, (size, name) in enumerate(parts):
+            self.places.append(self.size)
+            self._numbers.setdefault(name, []).append(number)
+            self.size += size
+        self._out = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self.missing = set(range(len(parts)))
+        if os.fstat(self._out).st_size:
+            self.check()
+
+    def close(self) -> None:
+        os.close(self._out)
+
+    @property
+    def lacks(self) -> int:
+        """The bytes that are missing."""
+        return sum(self.parts[number][0] for number in self.missing)
+
+    def check(self) -> None:
+        """Read the file, and count every part with other bytes as missing."""
+        for number, (size, name) in enumerate(self.parts):
+            if digest(os.pread(self._out, size, self.places[number])) == name:
+                self.missing.discard(number)
+            else:
+                self.missing.add(number)
+
+    def put(self, number: int, data: bytes) -> bool:
+        """Write a part; False if its bytes are wrong."""
+        if digest(data) != self.parts[number][1]:
+            return False
+        left, at = memoryview(data), self.places[number]
+        while left:
+            count = os.pwrite(self._out, left, at)
+            left, at = left[count:], at + count
+        self.missing.discard(number)
+        return True
+
+    def take(self, path: str) -> None:
+        """Copy the missing parts that another SIF has. A file that cannot be read gives what came before."""
+        try:
+            with open(path, "rb") as stream:
+                run = _Run(0, 0)
+                for at, size, name in cut(stream):
+                    for number in self._numbers.get(name, ()):
+                        if number in self.missing:
+                            if not run.goes_on(at, self.places[number]):
+                                self._copy_run(stream.fileno(), run)
+                                run = _Run(at, self.places[number])
+                            run.add(number, size)
+                self._copy_run(stream.fileno(), run)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+
+    def copy(self, source: int, at: int, number: int) -> None:
+        """Copy a part from a place of an open file, whose digest is known. The bytes are not read here."""
+        run = _Run(at, self.places[number])
+        run.add(number, self.parts[number][0])
+        self._copy_run(source, run)
+
+    def finish(self) -> str:
+        """Write the file to the disk; return its sha256."""
+        os.ftruncate(self._out, self.size)
+        os.fsync(self._out)
+        whole, at = hashlib.sha256(), 0
+        while at < self.size:
+            data = os.pread(self._out, MOST, at)
+            if not data:
+                break
+            whole.update(data)
+            at += len(data)
+        return whole.hexdigest()
+
+    def _copy_run(self, source: int, run: _Run) -> None:
+        if self._copy(source, run.at, run.to, run.size):
+            self.missing.difference_update(run.numbers)
+
+    def _copy(self, source: int, at: int, to: int, size: int) -> bool:
+        """Copy bytes; False when the file ends before. Where it can, the file system shares whole blocks."""
+        step = -at % _BLOCK if (at - to) % _BLOCK == 0 else 0
+        while size:
+            length = min(size, step or size)
+            try:
+                count = os.copy_file_range(source, self._out, length, at, to)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                count = os.pwrite(self._out, os.pread(source, min(length, MOST), at), to)
+            if not count:
+                return False
+            at, to, size = at + count, to + count, size - count
+            step = -at % _BLOCK if (at - to) % _BLOCK == 0 else 0
+        return True
+
+
+class _Run:
+    """Consecutive parts that are consecutive in another file too."""
+
+    def __init__(self, at: int, to: int) -> None:
+        self.at, self.to, self.size = at, to, 0
+        self.numbers: list[int] = []
+
+    def goes_on(self, at: int, to: int) -> bool:
+        return (at, to) == (self.at + self.size, self.to + self.size)
+
+    def add(self, number: int, size: int) -> None:
+        self.numbers.append(number)
+        self.size += size

@@ -1,0 +1,234 @@
+"""A pull of a SIF fetches what this machine lacks, whatever is wrong with what it has."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts.oci.naming import FORMS, Form
+from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.errors import RegistryError
+from envbuilder.core.http import session as wire
+from envbuilder.layers.layer import find_blobs
+from envbuilder.registry import assemble
+from envbuilder.registry.client import Client
+from envbuilder.registry.pull import Pulled, pull
+from envbuilder.registry.push import push
+from tests.support.registries import Fault, Proxy, Registry, faulty, registry
+from tests.support.runner import FakeRunner
+from tests.support.toys import make_toy
+from tests.support.workbench import ENVBUILDER, attempt
+
+pytestmark = pytest.mark.programs
+LAYERS = {"os": 600_000, "python": 400_000, "extensions": 30_000}  # half of the bytes of a file
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A registry with an environment before and after the edit of an extension."""
+
+    registry: Registry
+    folder: Path
+    old: Outputs
+    new: Outputs
+
+    @property
+    def size(self) -> int:
+        return self.new.sif.stat().st_size
+
+
+def text(seed: str, half: int) -> bytes:
+    """Bytes that compress to half, as those of programs do."""
+    return random.Random(seed).randbytes(half).hex().encode()
+
+
+def place(host: str, tag: str) -> Reference:
+    return Reference(registry=host, repository="team/toy", tag=tag)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    contents = {name: text(name, half) for name, half in LAYERS.items()}
+    old = make_toy(folder / "old", contents)
+    new = make_toy(folder / "new", contents | {"extensions": text("edited", LAYERS["extensions"])})
+    with registry(folder / "registry") as real:
+        for tag, outputs in (("old", old), ("new", new)):
+            push(
+                outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS,
+                memory=folder / "memory", console=Console(quiet=True),
+            )  # fmt: skip
+        yield World(registry=real, folder=folder, old=old, new=new)
+
+
+@pytest.fixture
+def proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    monkeypatch.setattr(wire, "PAUSES", (0.0, 0.0, 0.0))
+    with faulty(world.registry) as one:
+        yield one
+
+
+def bring(
+    proxy: Proxy, folder: Path, tag: str = "new", forms: tuple[Form, ...] = ("sif",),
+    cached: Callable[[object], Mapping[str, Path]] = lambda _: {},
+) -> Pulled:  # fmt: skip
+    return pull(
+        place(proxy.host, tag), Client({"HOME": str(folder)}, FakeRunner()), outputs=Outputs(folder=folder, name="toy"),
+        forms=forms, key=None, cached=cached, console=Console(quiet=True),
+    )  # fmt: skip
+
+
+def have_old(world: World, folder: Path, name: str = "toy.sif") -> Path:
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.copy(world.old.sif, folder / name))
+
+
+def is_new(world: World, folder: Path) -> bool:
+    """Whether the new SIF is there to the byte, and nothing else was left."""
+    left = [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    return not left and sha256_file(folder / "toy.sif") == sha256_file(world.new.sif)
+
+
+def test_after_an_edit_only_the_changed_parts_travel(world: World, proxy: Proxy, tmp_path: Path):
+    have_old(world, tmp_path)
+    done = bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+    assert done.bytes < 0.15 * world.size
+    assert done.bytes_here > 0.85 * world.size
+    assert proxy.sent < 0.2 * world.size  # with manifests and the index
+    proxy.sent = 0
+    assert bring(proxy, tmp_path).bytes == 0
+
+
+@pytest.mark.parametrize("source", ["another SIF", "the cache", "the image"])
+def test_parts_come_from_whatever_this_machine_has(world: World, proxy: Proxy, tmp_path: Path, source: str):
+    folders = list((world.folder / "old").glob("*-layer"))
+    cached = (lambda digests: find_blobs(folders, digests)) if source == "the cache" else lambda _: {}
+    if source == "another SIF":
+        have_old(world, tmp_path, "other.sif")
+    elif source == "the image":
+        bring(proxy, tmp_path, "old", ("image",))
+    done = bring(proxy, tmp_path, cached=cached)
+    assert is_new(world, tmp_path)
+    assert 0 < done.bytes < 0.15 * world.size
+
+
+def test_of_a_new_pair_each_byte_travels_once(world: World, proxy: Proxy, tmp_path: Path):
+    done = bring(proxy, tmp_path, forms=FORMS)
+    assert is_new(world, tmp_path)
+    assert done.bytes < 1.15 * world.size
+
+
+def test_with_nothing_here_the_sif_is_one_download(world: World, proxy: Proxy, tmp_path: Path):
+    done = bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+    assert (done.bytes, done.bytes_here) == (world.size, 0)
+    assert len([path for method, path in proxy.asked if sha256_file(world.new.sif) in path]) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ faults
+
+
+def spoil(path: Path, at: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(at * len(content))] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.05, 0.3, 0.5, 0.7, 0.99])
+def test_a_damaged_old_sif_only_costs_bytes(world: World, proxy: Proxy, tmp_path: Path, at: float):
+    spoil(have_old(world, tmp_path), at)
+    done = bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+    assert done.bytes < 0.5 * world.size
+
+
+@pytest.mark.parametrize("content", [b"", b"no SIF at all", bytes(5_000_000)])
+def test_an_old_file_that_is_no_sif_gives_nothing(world: World, proxy: Proxy, tmp_path: Path, content: bytes):
+    (tmp_path / "toy.sif").write_bytes(content)
+    (tmp_path / "dangling.sif").symlink_to("nowhere")
+    (tmp_path / "folder.sif").mkdir()
+    assert bring(proxy, tmp_path).bytes == world.size
+    assert is_new(world, tmp_path)
+
+
+def test_a_damaged_layer_in_the_cache_is_fetched(world: World, proxy: Proxy, tmp_path: Path):
+    folder = Path(shutil.copytree(world.folder / "old/python-layer", tmp_path / "python-layer"))
+    spoil(folder / "layer.tar.zst", 0.5)
+    folders = [folder, world.folder / "old/os-layer"]
+    done = bring(proxy, tmp_path, cached=lambda digests: find_blobs(folders, digests))
+    assert is_new(world, tmp_path)
+    assert done.bytes < 0.7 * world.size
+
+
+@pytest.mark.parametrize("cut", [0, 20_000])
+def test_a_cut_connection_is_asked_again(world: World, proxy: Proxy, tmp_path: Path, cut: int):
+    have_old(world, tmp_path)
+    proxy.faults = [Fault(method="GET", path=sha256_file(world.new.sif), cut_answer=cut)] * 2
+    bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+    assert len(proxy.used) == 2
+
+
+def test_after_a_break_the_next_pull_goes_on(
+    world: World, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(assemble, "RANGE", 20_000)
+    have_old(world, tmp_path)
+    proxy.faults = [Fault(method="GET", path=sha256_file(world.new.sif), cut_answer=5000, after=2)] * 60
+    with pytest.raises(RegistryError):
+        bring(proxy, tmp_path)
+    assert sha256_file(tmp_path / "toy.sif") == sha256_file(world.old.sif)
+    assert proxy.used
+    proxy.faults, first = [], proxy.sent
+    proxy.sent = 0
+    bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+    assert proxy.sent < first + 0.1 * world.size
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(method="GET", path="SIF", no_range=True), Fault(method="GET", path="SIF", flip=True)],
+    ids=["no ranges", "other bytes"],
+)
+def test_where_ranges_cannot_be_had_the_whole_file_is_fetched(
+    world: World, proxy: Proxy, tmp_path: Path, fault: Fault, capsys: pytest.CaptureFixture[str]
+):
+    have_old(world, tmp_path)
+    fault.path = sha256_file(world.new.sif)
+    proxy.faults = [fault]
+    done = pull(
+        place(proxy.host, "new"), Client({"HOME": str(tmp_path)}, FakeRunner()),
+        outputs=Outputs(folder=tmp_path, name="toy"), forms=("sif",), key=None, cached=lambda _: {}, console=Console(),
+    )  # fmt: skip
+    assert is_new(world, tmp_path)
+    assert done.bytes >= world.size
+    assert "could not be put together from its parts: the whole file is fetched" in capsys.readouterr().err
+
+
+def test_without_an_index_the_whole_file_is_fetched(world: World, proxy: Proxy, tmp_path: Path):
+    have_old(world, tmp_path)
+    proxy.faults = [Fault(method="GET", path="/manifests/sha256-", status=404)]
+    assert bring(proxy, tmp_path).bytes == world.size
+    assert is_new(world, tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_sif(world: World, tmp_path: Path):
+    place_of = tmp_path / "small"
+    place_of.mkdir()
+    script = (
+        f"mount -t tmpfs -o size={int(1.5 * world.size)} none {place_of} && cp {world.old.sif} {place_of}/toy.sif && "
+        f"'{ENVBUILDER}' pull --only sif {world.registry.host}/team/toy:new --output {place_of}; code=$?; "
+        f"sha256sum {place_of}/toy.sif; exit $code"
+    )
+    ended = attempt("unshare", "--mount", "--", "sh", "-c", script, env={"HOME": str(tmp_path)})
+    assert ended.returncode == 6, ended.stderr
+    assert sha256_file(world.old.sif) in ended.stdout

@@ -1,0 +1,53 @@
+"""Images and SIFs of given bytes, without a recipe and without a build."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuilder.artifacts.oci.layout import write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.sif import DataType, Document, write_sif
+from envbuilder.layers.layer import write_layer
+
+EPOCH = 1_700_000_000
+LOCK = "cd" * 32
+
+
+def make_toy(folder: Path, layers: Mapping[str, bytes]) -> Outputs:
+    """Write the image and the SIF `toy` of layers with one file each, with the documents of a real build.
+
+    The layers stay beside, as `NAME-layer`.
+    """
+    made = []
+    for name, content in layers.items():
+        (folder / name / name).mkdir(parents=True)
+        (folder / name / name / "big").write_bytes(content)
+        made.append(
+            write_layer(
+                name=name, tree=folder / name, folder=folder / f"{name}-layer", epoch=EPOCH, threads=1
+            )
+        )
+    outputs = Outputs(folder=folder / "out", name="toy")
+    write_layout(
+        layers=made, config=ImageConfig(cmd=("sh",)), epoch=EPOCH, platform="linux/amd64", folder=outputs.image,
+        name="envbuilder/toy:latest",
+    )  # fmt: skip
+    files = [{"name": "opt/envbuilder/lock.json", "digest": {"sha256": LOCK}}]
+    provenance = {
+        "_type": "https://in-toto.io/Statement/v1", "subject": [],
+        "predicate": {"buildDefinition": {"externalParameters": {"files": files}}},
+    }  # fmt: skip
+    documents = (
+        Document(data_type=DataType.SBOM, name="sbom", content=b'{"spdxVersion": "SPDX-2.3"}'),
+        Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
+    )
+    write_sif(
+        layers=made,
+        out=outputs.sif,
+        epoch=EPOCH,
+        definition="# by a test\n",
+        labels={},
+        documents=documents,
+    )
+    return outputs
