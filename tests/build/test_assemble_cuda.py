@@ -5,7 +5,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -82,12 +82,15 @@ def wheel(path: Path, files: dict[str, str], *, modes: dict[str, int] | None = N
     return path
 
 
-def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> Path:
+def lay(
+    tmp_path: Path, toolkit: Toolkit, *packages: Path, advance: Callable[[int], None] = lambda _: None
+) -> Path:
     parts = dict(zip((part.name for part in toolkit.parts), packages, strict=False))
     artifacts = tuple(map(locked, toolkit.parts[: len(packages)]))
     install_toolkit(
         CudaStep(toolkit=toolkit, artifacts=artifacts), parts,
         site=f"/{SITE}", python=tmp_path / "python", root=tmp_path / "root",
+        advance=advance,
     )  # fmt: skip
     return tmp_path / "root/usr/local/cuda-9.9"
 
@@ -307,7 +310,9 @@ def test_two_parts_may_bring_the_same_bytes(tmp_path: Path) -> None:
         wheel(tmp_path / "1.whl", {"pkg/bin/a": "same"}),
         wheel(tmp_path / "2.whl", {"bin/a": "same"}),
     )
-    home = lay(tmp_path, load(TWO, tmp_path), first, second)
+    told: list[int] = []
+    home = lay(tmp_path, load(TWO, tmp_path), first, second, advance=told.append)
+    assert told == [first.stat().st_size, second.stat().st_size]  # the progress of the step
     assert [path.read_text() for path in home.rglob("*") if path.is_file()] == ["same"]
 
 

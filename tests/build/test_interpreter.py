@@ -133,6 +133,14 @@ def test_a_python_is_installed_at_its_place_with_the_same_bytes_each_time(archiv
     assert (one / "bin/python").readlink() == Path(f"python{MINOR}")
 
 
+def test_the_progress_of_a_python_is_the_archives_bytes(archive: Path, tmp_path: Path):
+    told: list[int] = []
+    unpack(archive, tmp_path / "python", advance=told.append)
+    size = archive.stat().st_size
+    assert len([one for one in told if one]) > 10
+    assert 0.9 * size < sum(told) <= size
+
+
 @pytest.mark.programs
 def test_an_extension_compiles_by_what_it_says_of_its_build(archive: Path, tmp_path: Path):
     place = install(tmp_path, archive)

@@ -50,7 +50,7 @@ def make_home(home: Path) -> Path:
 def set_start_files(home: Path, variables: dict[str, str], text: str = START_FILE) -> None:
     exports = "".join(f'export {name}="{value}"\n' for name, value in variables.items())
     for name in (".bashrc", ".bash_profile", ".profile"):
-        (home / name).write_text((text + exports).replace("HOME", str(home)))
+        (home / name).write_text((text + exports).replace("HOME/", f"{home}/"))
 
 
 def variables(home: Path, name: str) -> dict[str, str]:

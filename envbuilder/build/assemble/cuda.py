@@ -4,7 +4,7 @@ Headers and libraries that torch's wheels have are linked, not copied. BuildKit 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
@@ -20,18 +20,21 @@ from envbuilder.runtime.kit.install_toolkit import ToolkitError, install
 def write_tree(step: CudaStep, job: Job, python: Path, work: Path) -> None:
     """Install the toolkit into `work/tree`. `python` is the tree of the Python environment."""
     packages = {one.name: job.store.artifact(one.sha256) for one in step.artifacts}
-    with job.console.step(f"install CUDA {step.toolkit.cuda}"):
+    with job.console.step(f"install CUDA {step.toolkit.cuda}") as shown:
+        shown.expect(sum(path.stat().st_size for path in packages.values()))
         install_toolkit(
-            step, packages, site=job.plan.python.site_packages, python=python, root=work / "tree"
+            step, packages, site=job.plan.python.site_packages, python=python, root=work / "tree",
+            advance=shown.advance,
         )  # fmt: skip
 
 
 def install_toolkit(
-    step: CudaStep, packages: Mapping[str, Path], *, site: str, python: Path, root: Path
-) -> None:
+    step: CudaStep, packages: Mapping[str, Path], *, site: str, python: Path, root: Path,
+    advance: Callable[[int], None] = lambda _: None,
+) -> None:  # fmt: skip
     """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. Raises BuildError for a ToolkitError.
 
-    `packages` maps each part to its package. `site` is the image's site-packages, below `python` on this machine.
+    `packages` maps each part to its package. `advance` is told the bytes of each package that is installed. `site` is the image's site-packages, below `python` on this machine.
     """
 
     def read_deb(_name: str, package: str) -> AbstractContextManager[IO[bytes]]:
@@ -39,6 +42,9 @@ def install_toolkit(
 
     paths = {name: str(path) for name, path in packages.items()}
     try:
-        install(json.loads(rules(step)), paths, site, root=str(root), python=str(python), deb=read_deb)
+        install(
+            json.loads(rules(step)), paths, site, root=str(root), python=str(python), deb=read_deb,
+            done=lambda name: advance(packages[name].stat().st_size),
+        )  # fmt: skip
     except ToolkitError as error:
         raise BuildError(str(error), hint=error.hint) from error

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -24,10 +25,14 @@ def commands(step: InterpreterStep, work: Path) -> tuple[Command, ...]:
 
 def write_tree(step: InterpreterStep, job: Job, work: Path) -> None:
     """Install the standalone Python into `work/tree`."""
-    with job.console.step(f"install Python {step.archive.version}"):
+    with job.console.step(f"install Python {step.archive.version}") as shown:
         python.unpack_root(step.python, job, work)
-        unpack(job.store.artifact(step.archive.sha256), work / "tree" / STANDALONE_PREFIX[1:])
+        archive = job.store.artifact(step.archive.sha256)
+        shown.expect(archive.stat().st_size)
+        unpack(archive, work / "tree" / STANDALONE_PREFIX[1:], advance=shown.advance)
+        shown.show_note("compiling byte code")
         job.runner.run(install_command(step, work=work))
+        shown.show_note("")
 
 
 def install_command(step: InterpreterStep, *, work: Path) -> Command:
@@ -42,12 +47,18 @@ def install_command(step: InterpreterStep, *, work: Path) -> Command:
     )
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack the files of the archive's only folder. Raises BuildError for an archive of another form."""
+def unpack(archive: Path, folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Unpack the files of the archive's only folder. `advance` is told the bytes of the archive as they are read.
+
+    Raises BuildError for an archive of another form.
+    """
+    read = 0
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with archive.open("rb") as stream, tarfile.open(archive, "r:gz", fileobj=stream) as tar:
             for member in tar:
                 _place(tar, member, folder)
+                advance(stream.tell() - read)
+                read = stream.tell()
     except (tarfile.TarError, EOFError) as error:
         raise BuildError(f"`{archive}` is no archive of a standalone Python: {error}") from error
 

@@ -63,12 +63,13 @@ def read_deb(name: str, package: str) -> Iterator[IO[bytes]]:
 
 
 def install(
-    rules: Any, packages: dict[str, str], site: str, *, root: str = "", python: str = "", deb: ReadDeb = read_deb
+    rules: Any, packages: dict[str, str], site: str, *, root: str = "", python: str = "", deb: ReadDeb = read_deb,
+    done: Callable[[str], None] = lambda _: None,
 ) -> None:  # fmt: skip
     """Install the toolkit and the link to it below `root`. `packages` maps the name of each part to its package.
 
-    `site` is the path in the image; on this machine it lies below `python`. `deb` reads a package of Debian. Files get mode 0755 or
-    0644, whatever the package says. Raises ToolkitError if a package is broken, a rule takes nothing, two parts disagree about a path,
+    `site` is the path in the image; on this machine it lies below `python`. `deb` reads a package of Debian. `done` is told
+    the name of each part when it is installed. Files get mode 0755 or 0644, whatever the package says. Raises ToolkitError if a package is broken, a rule takes nothing, two parts disagree about a path,
     or the target of a link is missing.
     """
     home = f"/usr/local/cuda-{rules['cuda']}"
@@ -76,6 +77,7 @@ def install(
     tree = Tree(root, home)
     for part in rules["parts"]:
         install_part(part, packages[part["name"]], tree, deb)
+        done(part["name"])
     for path, text in rules["files"]:
         tree.add(PurePosixPath(path), io.BytesIO(text.encode()), runnable=False, origin=row)
     for wheel in rules["header_wheels"]:
