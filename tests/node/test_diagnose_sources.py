@@ -34,13 +34,13 @@ _PARTS = {
 }
 _PARTS |= {"c": "c", "t": "true"}
 _FORMAT = re.compile(
-    r"%(?P<slurm>p[sSJI])|%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?(?P<letter>[diuxXpcsfgGemvqwTtd%])"
-    r"|\$?\{[^{}]*\}"
+    r"%(?P<slurm>p[sSJI])|%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?(?P<letter>[diuxXpcsSrRUfgGeEmvqwTt%])"
+    r"|%\d|\$?\{[^{}]*\}"
 )
 
 
 def fill(string: str, values: Sequence[str] = ()) -> str:
-    """Return a format string of C, Go, Python or a shell with these values in it, or with some of its types."""
+    """Return a format string of C, C++, Go, Python or a shell with these values in it, or with some of its types."""
     left = list(values)
 
     def value(found: re.Match[str]) -> str:
@@ -61,7 +61,8 @@ def shown(line: bytes) -> tuple[tuple[Failure, Mark], ...]:
 
 
 def lines(program: dict[str, Any], row: dict[str, Any]) -> list[bytes]:
-    return [(before + fill(row["says"], row.get("with", ()))).encode() for before in program["before"]]
+    says = fill(row["says"], row.get("with", ()))
+    return [(before + says).encode() for before in row.get("before", program["before"])]
 
 
 @cache
