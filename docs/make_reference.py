@@ -71,12 +71,12 @@ SETTINGS: Final = {
     "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt",
     "ENVBUILDER_DEBIAN_SECURITY": "mirrors of Debian's security archive; if unset, those of this machine's apt, otherwise"
     " `…/debian-security` beside a mirror `…/debian`",
-    "ENVBUILDER_DEBIAN_KEYRING": "the keys that sign these mirrors",
+    "ENVBUILDER_DEBIAN_KEYRING": "the keys that sign these mirrors; Debian's if unset, which envbuilder brings",
     "ENVBUILDER_DEBIAN_SNAPSHOT": "an archive with Debian as it was on each day, for `lock --before` and for packages that the mirrors"
     " have dropped; `snapshot.debian.org` if unset, none if empty",
     "ENVBUILDER_UBUNTU_MIRROR": "Ubuntu mirrors, separated by spaces; if unset, those of this machine's apt, otherwise"
     " `archive.ubuntu.com`",
-    "ENVBUILDER_UBUNTU_KEYRING": "the keys that sign these mirrors",
+    "ENVBUILDER_UBUNTU_KEYRING": "the keys that sign these mirrors; Ubuntu's if unset, which envbuilder brings",
     "ENVBUILDER_UBUNTU_SNAPSHOT": "an archive with Ubuntu as it was on each day, for `lock --before`; `snapshot.ubuntu.com` if unset,"
     " none if empty",
     "ENVBUILDER_UBUNTU_FILES": "an address below which lies every file that Ubuntu published, for packages that the mirrors have"

@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.build.context import BuildContext
-from envbuilder.commands._console import open_console
+from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Session, open_store
 from envbuilder.core.limits import Limits, usable_cores, usable_memory
-from envbuilder.core.process import ProcessRunner
 
 KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 
 
 def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
     """Return the cache, the runner, the console and the limits that the environment asks for."""
-    runner = ProcessRunner(session.environment)
+    store = open_store(session, writes=writes)
+    runner = open_runner(session, store)
     context = BuildContext(
-        store=open_store(session, writes=writes),
+        store=store,
         runner=runner,
         console=open_console(session, runner),
         environment=session.environment,

@@ -1,10 +1,12 @@
-"""The console of the commands that show progress."""
+"""The console of the commands that show progress, and the runner of those that use the toolbox."""
 
 from typing import Final
 
 from envbuilder.commands.context import Session
+from envbuilder.core.cache import Store
 from envbuilder.core.console import Console, folds
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
+from envbuilder.core.toolbox import PROGRAMS, toolbox_folder
 
 PATIENCE: Final = 1.0  # seconds to the end; each file gets its final name when it is whole
 
@@ -20,3 +22,9 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
 
     session.stop, session.patience = stop, PATIENCE
     return shown
+
+
+def open_runner(session: Session, store: Store) -> ProcessRunner:
+    """Return a runner that finds the toolbox's programs before those of this machine."""
+    path = session.environment.get("PATH", SYSTEM_PATH)
+    return ProcessRunner({**session.environment, "PATH": f"{toolbox_folder(store) / PROGRAMS}:{path}"})

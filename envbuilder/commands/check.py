@@ -9,6 +9,7 @@ import typer
 from pydantic import JsonValue
 
 from envbuilder.build.extensions.list import find_twins
+from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.tables.torch import index_build
@@ -16,7 +17,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
-from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.known_base import known_base
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
@@ -48,7 +48,7 @@ def check(
     store = open_store(session, writes=False)
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     build = index_build(load_tables().torches.by_name.get(recipe.pytorch), recipe.cuda_minor)
-    missed = missed_updates(recipe, store, ProcessRunner(session.environment))
+    missed = missed_updates(recipe, store, open_runner(session, store))
     repairs = [repair.data() for repair in report.repairs]
     session.data = CheckedRecipe.model_validate(
         {"name": recipe.name, "torch_index": build, "repairs": repairs, "security": missed}

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands._console import open_console
+from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
-from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -63,9 +62,10 @@ def lock(
         security_only=security,
         before=before.date() if before else None,
     )
-    runner = ProcessRunner(session.environment)
+    store = open_store(session)
+    runner = open_runner(session, store)
     console = open_console(session, runner)
-    context = open_context(open_store(session), runner, session.environment, console, offline=False)
+    context = open_context(store, runner, session.environment, console, offline=False)
     variants = expand(name, recipes)
     changes: list[str] = []
     for one in variants:

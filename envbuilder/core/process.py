@@ -36,6 +36,7 @@ PASSED_ON: Final = frozenset(
         "SSH_AUTH_SOCK",  # for a Docker engine at ssh://
     }
 )  # fmt: skip
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # without PATH
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
 SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
 _USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
@@ -99,8 +100,7 @@ class ProcessRunner:
         `owner` names one of several parallel builds in the log.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
-        system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        self._base["PATH"] = environment.get("PATH", system)
+        self._base["PATH"] = environment.get("PATH", SYSTEM_PATH)
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._log = owned(log, owner)
         self._lock = threading.Lock()  # held while a program starts, so `stop` sees it

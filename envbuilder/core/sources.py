@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envbuilder.core.cache import Sha256
-from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner
 
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
@@ -32,11 +32,9 @@ STANDALONE_RELEASES: Final = (
     "https://releases.astral.sh/github/python-build-standalone/releases/download/",
     "https://github.com/astral-sh/python-build-standalone/releases/download/",
 )
-DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UBUNTU_ARCHIVE: Final = "http://archive.ubuntu.com/ubuntu/"
 UBUNTU_SNAPSHOT: Final = "https://snapshot.ubuntu.com/ubuntu/"
 UBUNTU_FILES: Final = "https://launchpad.net/ubuntu/+archive/primary/+files/"
-UBUNTU_KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 REGISTRY: Final = "registry"  # the source of image blobs
 BLOBS: Final = "blobs/sha256"  # in an OCI layout, the folder of files that are named by their digest
 # apt's configuration names an archive by origin and label. Before the first `apt-get update`, its URL tells.
@@ -82,11 +80,11 @@ class Sources:
     debian: tuple[str, ...]
     security: tuple[str, ...] = ()  # of Debian's security archive
     snapshot: str = DEBIAN_SNAPSHOT  # keeps both as they were on every day; "" for none
-    keyring: Path = DEBIAN_KEYRING  # what signs the suites of both
+    keyring: Path | None = None  # what signs the suites of both; None for the toolbox's
     ubuntu: tuple[str, ...] = (UBUNTU_ARCHIVE,)
     ubuntu_snapshot: str = UBUNTU_SNAPSHOT  # has a folder for each moment; "" for none
     ubuntu_files: str = UBUNTU_FILES  # has every file that was ever published, by its name; "" for none
-    ubuntu_keyring: Path = UBUNTU_KEYRING
+    ubuntu_keyring: Path | None = None
     # Of the simple API; the first is the main one, all are searched.
     indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
@@ -125,11 +123,11 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         debian=mirrors[DEBIAN],
         security=mirrors[DEBIAN_SECURITY],
         snapshot=_service(environment, "ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT),
-        keyring=Path(environment.get("ENVBUILDER_DEBIAN_KEYRING", "") or DEBIAN_KEYRING),
+        keyring=_keyring(environment, "ENVBUILDER_DEBIAN_KEYRING"),
         ubuntu=mirrors[UBUNTU],
         ubuntu_snapshot=_service(environment, "ENVBUILDER_UBUNTU_SNAPSHOT", UBUNTU_SNAPSHOT),
         ubuntu_files=_service(environment, "ENVBUILDER_UBUNTU_FILES", UBUNTU_FILES),
-        ubuntu_keyring=Path(environment.get("ENVBUILDER_UBUNTU_KEYRING", "") or UBUNTU_KEYRING),
+        ubuntu_keyring=_keyring(environment, "ENVBUILDER_UBUNTU_KEYRING"),
         indexes=_indexes(environment, pip),
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
         standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
@@ -220,7 +218,7 @@ def _apt_mirrors(runner: Runner) -> dict[str, tuple[str, ...]]:
             urls = re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
             named = ((url.rstrip("/").rpartition("/")[2], url) for url in urls)
             places += [(source, url) for source, url in named if source not in labelled]
-    except ToolError:
+    except (CommandError, ToolError):
         return {}
     known = [(source, url) for source, url in places if urlsplit(url).scheme in {"http", "https", "file"}]
     return {
@@ -260,6 +258,11 @@ def _service(environment: Mapping[str, str], name: str, default: str) -> str:
     if address and ":" not in address:
         address = Path(address).absolute().as_uri()
     return _base(address) if address else ""
+
+
+def _keyring(environment: Mapping[str, str], name: str) -> Path | None:
+    path = environment.get(name, "")
+    return Path(path) if path else None
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str:

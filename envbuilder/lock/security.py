@@ -133,8 +133,8 @@ def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> 
 
 
 def apt_command(folder: Path, *argv: str, why: str) -> Command:
-    """Return a command of apt that uses the package lists in `folder`."""
-    return Command(argv=argv, env=(("APT_CONFIG", str(folder / CONFIGURATION)),), why=why)
+    """Return a command of apt that uses the package lists in `folder`, and finds its keys from there."""
+    return Command(argv=argv, cwd=folder, env=(("APT_CONFIG", str(folder / CONFIGURATION)),), why=why)
 
 
 def status_entry(deb: Artifact) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
+from envbuilder.core.cache import Store
 from envbuilder.core.sources import Sources
+from envbuilder.core.toolbox import toolbox_folder
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from tests.support import package_sources
@@ -77,6 +79,7 @@ def place(
     path = tmp_path / "test.yaml"
     path.write_text(RECIPE)
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
+    toolbox_folder(Store(tmp_path / "cache")).symlink_to("/")  # the programs of this machine
     ask(world, monkeypatch)
     for words in (("lock", path), ("cache", "vendor", path, tmp_path / "kept")):
         code, _, err = run(*words)

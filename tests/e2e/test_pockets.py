@@ -24,7 +24,7 @@ from envbuilder.lock.security import lists_folder, security_updates
 from envbuilder.recipe.load import load
 from tests.support.locks import make_recipe
 from tests.support.package_sources import signing_key, write_suite
-from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run, ubuntu_keyring
+from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
 OPTIONS = LockOptions(today=date(2026, 11, 23))
@@ -71,10 +71,10 @@ def test_ubuntus_own_archive_becomes_an_environment(suite: str, spacious: Path):
         urllib.request.urlopen(f"{UBUNTU_ARCHIVE}dists/{suite}/InRelease", timeout=30).close()
     except OSError:
         pytest.skip("Ubuntu's archive is not reached from here")
-    need_environment(suite, spacious, (UBUNTU_ARCHIVE,), ubuntu_keyring(spacious))
+    need_environment(suite, spacious, (UBUNTU_ARCHIVE,), None)
 
 
-def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring: Path) -> None:
+def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring: Path | None) -> None:
     """Lock and build an environment without torch on this Ubuntu, and compile and run Python in it."""
     context, row = resolve_context(), load_distributions().by_name[f"ubuntu/{suite}"]
     path = folder / f"{suite}.yaml"

@@ -503,12 +503,11 @@ def test_a_security_upgrade_of_an_ubuntu_leaves_other_updates(tmp_path: Path, ub
     assert versions(new) == versions(old) | changes
 
 
-def test_without_ubuntus_keys_the_hint_says_where_they_are(tmp_path: Path, world: Sources) -> None:
+def test_the_hint_names_the_setting_of_ubuntus_keys(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, **NOBLE)
     means = make_means(tmp_path, replace(world, ubuntu_keyring=tmp_path / "none.gpg"))
     with pytest.raises(ToolError, match=r"none\.gpg") as caught:
         resolve_debs(recipe, make_target(recipe), means, options=LockOptions(today=DAY))
-    assert "`apt-get install ubuntu-keyring`" in caught.value.hint
     assert "ENVBUILDER_UBUNTU_KEYRING" in caught.value.hint
 
 

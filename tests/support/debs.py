@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import zstandard
 
 # A member of a tar: a header, or name, content and mode of a file. A name that ends with / is a folder's.
-Member: TypeAlias = tarfile.TarInfo | tuple[str, str, int]
+Member: TypeAlias = tarfile.TarInfo | tuple[str, str | bytes, int]
 PACKERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
 }  # fmt: skip
@@ -42,8 +42,9 @@ def make_tar(members: Iterable[Member]) -> bytes:
                 continue
             name, text, mode = member
             info = header(name, tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE, mode=mode)
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
+            content = text.encode() if isinstance(text, str) else text
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return data.getvalue()
 
 

@@ -39,7 +39,7 @@ RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run sha
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth", "toolkits"),
     "tiny": ("kernel", "trouble", "podman", "sdists"),
-    "secrets": ("os_layer", "secrets", "several", "vendor"),
+    "secrets": ("any_linux", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases"),
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),

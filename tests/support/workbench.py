@@ -9,18 +9,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import UBUNTU_KEYRING
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, open_context
-from envbuilder.lock.resolve.pockets import open_release
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.node.diagnose import diagnose
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
@@ -180,16 +176,6 @@ def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveConte
     return open_context(
         Store(CACHE), ProcessRunner(environment), environment, Console(quiet=True), offline=False
     )
-
-
-def ubuntu_keyring(folder: Path) -> Path:
-    """Unpack the keys of Ubuntu's archive below a folder, out of Debian's package of them."""
-    context, trixie = resolve_context(), load_distributions().by_name["debian/trixie"]
-    release = open_release(trixie, context, LockOptions(today=datetime.now(UTC).date()), security=False)
-    (keys,) = release.packages(("ubuntu-keyring",))
-    context.fetcher.fetch([keys])
-    run("dpkg-deb", "--extract", context.store.artifact(keys.sha256), folder / "keys")
-    return folder / f"keys{UBUNTU_KEYRING}"
 
 
 def fetch_packages(recipe: str) -> None:

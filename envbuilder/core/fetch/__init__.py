@@ -123,6 +123,10 @@ class Fetcher:
         """Return a small file that no lock names, such as a list of files. Raises SourceError."""
         return self._connect().page(url, threading.Event())
 
+    def certificates(self) -> Path:
+        """Return the file of the certificates that servers are checked with."""
+        return self._connect().certificates
+
     def need_access(self, urls: Sequence[str]) -> None:
         """Raise FetchError when a URL denies access. Missing and unreachable ones are accepted."""
 

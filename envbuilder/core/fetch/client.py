@@ -46,6 +46,10 @@ class SourceClient:
         self._silent: dict[str, SourceError] = {}  # unreachable indexes, which are not asked again
         self._session = session.HttpSession(sources.certificates, waiting)
 
+    @property
+    def certificates(self) -> Path:
+        return self.sources.certificates or Path(requests.utils.DEFAULT_CA_BUNDLE_PATH)
+
     def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
         """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
 

@@ -7,6 +7,7 @@ for a day.
 """
 
 import logging
+import os.path
 import posixpath
 import re
 import time
@@ -17,6 +18,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
+from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
 from envbuilder.core.http.failure import SourceError
@@ -44,6 +46,10 @@ _SHA256: Final = re.compile(r"^SHA256: ([0-9a-f]{64})$", re.MULTILINE)
 _PACKAGE: Final = re.compile(r"^Package: (.+)$", re.MULTILINE)
 # apt connects twice for each suite, so a mirror that never answers takes 20 s for each.
 _PATIENCE: Final = 'Acquire::http::Timeout "10";\nAcquire::https::Timeout "10";\nAcquire::Retries "0";'
+_CERTIFICATES: Final = Path(
+    "/etc/ssl/certs/ca-certificates.crt"
+)  # where apt looks by itself, and other distributions not
+_TRUSTED: Final = 'Acquire::https::CAInfo "{}";'
 _CONFIGURATION: Final = """\
 #clear Dir;
 Dir "{folder}";
@@ -59,8 +65,8 @@ Dir::Etc::preferencesparts "/dev/null";
 Dir::Etc::trustedparts "{folder}/trusted";
 Dir::Etc::netrc "/etc/apt/auth.conf";
 Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
-Dir::Bin::methods "/usr/lib/apt/methods";
-Dir::Bin::apt-key "/usr/bin/apt-key";
+Dir::Bin::methods "{toolbox}/usr/lib/apt/methods";
+Dir::Bin::apt-key "{toolbox}/usr/bin/apt-key";
 Dir::Log "{folder}";
 APT::Architecture "amd64";
 #clear APT::Architectures;
@@ -90,9 +96,10 @@ class AptSource:
     is_optional: bool = False  # if it cannot be read, the others serve
     hint: str  # what to do if it cannot be read
 
-    @property
-    def line(self) -> str:
-        signer = self.published[1] if self.published else ",".join(map(str, self.keyrings))
+    def line(self, folder: Path) -> str:
+        """Return the line for apt, which runs in `folder`: from there, a key's path has no space of the cache's path."""
+        keys = ",".join(f"/proc/self/cwd/{os.path.relpath(path, folder)}" for path in self.keyrings)
+        signer = self.published[1] if self.published else keys
         return f"deb [arch=amd64 signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
 
     @property
@@ -115,6 +122,7 @@ class Suite:
     unread: tuple[AptSource, ...] = ()  # those of an image that could not be read
     is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
+    toolbox: Path  # the root whose apt reads the lists
     context: ResolveContext
 
     @property
@@ -210,8 +218,6 @@ class Suite:
 
         A superseded package that is `moving` needs no file, because its dependencies no longer count.
         """
-        from envbuilder.core.deb import read_about  # noqa: PLC0415 - zstandard, for upgrades alone
-
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         known = {
             digest[1]: stanza
@@ -273,6 +279,7 @@ def open_suite(
         sources=tuple(sources),
         is_current=options.before is None,
         folder=folder,
+        toolbox=context.toolbox(),
         context=context,
     )
     with context.store.lock(f"apt-{folder.name}"):
@@ -295,13 +302,17 @@ def _preferences(sources: Sequence[AptSource]) -> str:
 
 def _is_fresh(suite: Suite) -> bool:
     stamp = suite.folder / STAMP
-    if not stamp.is_file() or stamp.read_text() != _lines(suite.sources):
+    if not stamp.is_file() or stamp.read_text() != _stamp(suite):
         return False
     return not suite.is_current or time.time() - stamp.stat().st_mtime < FRESH
 
 
-def _lines(sources: Sequence[AptSource]) -> str:
-    return "".join(source.line for source in sources)
+def _stamp(suite: Suite) -> str:
+    return f"{_lines(suite.sources, suite.folder)}# {suite.toolbox}\n"  # apt's configuration names it
+
+
+def _lines(sources: Sequence[AptSource], folder: Path) -> str:
+    return "".join(source.line(folder) for source in sources)
 
 
 def _update(suite: Suite) -> Suite:
@@ -313,13 +324,22 @@ def _update(suite: Suite) -> Suite:
     save_text(folder / "status", "")
     for source in suite.sources:
         _fetch_key(source, folder / "trusted", suite.context.fetcher)
-    _save_private(folder / "sources.list", _lines(suite.sources))
-    _save_private(folder / SECURITY_LIST, _lines([source for source in suite.sources if source.is_security]))
-    machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
+    _save_private(folder / "sources.list", _lines(suite.sources, folder))
+    security = [source for source in suite.sources if source.is_security]
+    _save_private(folder / SECURITY_LIST, _lines(security, folder))
+    # Without these, apt answers on Debian and Ubuntu alone.
+    settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
+    options = (word for one in settings for word in ("-o", one))
+    machine = runner.run(Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings"))
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
     kept = [text for text in machine.splitlines() if text.startswith(taken)]
-    own = _CONFIGURATION.format(folder=folder, is_current=str(suite.is_current).lower())
-    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, *kept, own]))
+    own = _CONFIGURATION.format(
+        folder=folder, toolbox=str(suite.toolbox).rstrip("/"), is_current=str(suite.is_current).lower()
+    )
+    trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
+    for name, path in (one.split("=", 1) for one in _tables(suite.toolbox)):
+        own += f'{name} "{path}";\n'
+    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *kept, own]))
     told: list[str] = []
 
     def pending() -> list[str]:
@@ -349,8 +369,14 @@ def _update(suite: Suite) -> Suite:
             f"could not read the package lists of `{suite.name}` from {places}\n{error.message}",
             hint=_hint(suite, error.message),
         ) from error
-    _save_private(folder / STAMP, _lines(suite.sources))
+    _save_private(folder / STAMP, _stamp(suite))
     return suite
+
+
+def _tables(toolbox: Path) -> Iterator[str]:
+    """Yield apt's settings for the tables of architectures, which are dpkg's."""
+    for name in ("cputable", "tupletable"):
+        yield f"Dir::dpkg::{name}={toolbox / 'usr/share/dpkg' / name}"
 
 
 def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:

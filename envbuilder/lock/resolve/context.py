@@ -18,6 +18,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import Sources, Wanted, probe_sources
+from envbuilder.core.toolbox import make_toolbox
 from envbuilder.lock.model import LockedBase
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class ResolveContext:
     fetcher: Fetcher
     transfer: Transfer
     waiting: Waiting = wait_silently
+    toolbox: Callable[[], Path] = lambda: Path(
+        "/"
+    )  # the root whose apt and keys are used; by default this machine
 
 
 def open_context(
@@ -78,5 +82,5 @@ def open_context(
     fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob, waiting=console.waiting)
     return ResolveContext(
         store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.step,
-        waiting=console.waiting,
+        waiting=console.waiting, toolbox=functools.cache(lambda: make_toolbox(store, fetcher, console.step)),
     )  # fmt: skip

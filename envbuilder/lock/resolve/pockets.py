@@ -12,8 +12,7 @@ from typing import Final
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
-from envbuilder.core.install import install_command
-from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources
+from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU
 from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import LockedBase
 from envbuilder.lock.repositories import repositories, tag
@@ -40,13 +39,9 @@ _SNAPSHOT_HINTS: Final = {
     DEBIAN_SECURITY: f"{_DEBIAN_SNAPSHOT}; {_WITHOUT}",
     UBUNTU: f"ENVBUILDER_UBUNTU_SNAPSHOT {_SNAPSHOT} snapshot.ubuntu.com does",
 }
-# By family: the package of its keyring, and who else has it.
-_KEYRINGS: Final = {
-    DEBIAN: ("debian-archive-keyring", ""),
-    UBUNTU: (
-        "ubuntu-keyring",
-        " on Ubuntu and from Debian 13 on; elsewhere take the keyring from that package",
-    ),
+KEYRINGS: Final = {
+    DEBIAN: "usr/share/keyrings/debian-archive-keyring.gpg",
+    UBUNTU: "usr/share/keyrings/ubuntu-archive-keyring.gpg",
 }
 
 
@@ -68,7 +63,7 @@ def open_release(
     """
     components = components or row.components
     sources = tuple(
-        _source(row, pocket, context.sources(), options, components=components, keys=keys)
+        _source(row, pocket, context, options, components=components, keys=keys)
         for pocket in ("", *(row.pockets if security else ()))
     )
     folder = lists_folder(
@@ -157,13 +152,13 @@ def _image_keys(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
 def _source(
     row: Distribution,
     pocket: str,
-    sources: Sources,
+    context: ResolveContext,
     options: LockOptions,
     *,
     components: tuple[str, ...],
     keys: tuple[Path, ...],
 ) -> AptSource:
-    family = row.family
+    family, sources = row.family, context.sources()
     name = DEBIAN_SECURITY if (family, pocket) == (DEBIAN, SECURITY) else family
     suite = f"{row.suite}-{pocket}" if pocket else row.suite
     if options.before:
@@ -177,11 +172,11 @@ def _source(
             f"no {lack} of {_TITLES[name]} is known on this machine, and `{suite}` is needed", hint=hint
         )
     keyring = sources.ubuntu_keyring if family == UBUNTU else sources.keyring
+    keyring = keyring or context.toolbox() / KEYRINGS[family]
     if not keys and not keyring.is_file():
-        package, where = _KEYRINGS[family]
         raise ToolError(
             f"the keyring `{keyring}` is not there: packages of `{suite}` cannot be trusted without it",
-            hint=f"`{install_command(package)}`{where}; ENVBUILDER_{family.upper()}_KEYRING names another keyring",
+            hint=f"ENVBUILDER_{family.upper()}_KEYRING names it; without that setting, envbuilder's own keys count",
         )
     return AptSource(
         name=name,

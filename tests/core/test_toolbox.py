@@ -1,0 +1,63 @@
+"""The toolbox: what its lock names, and programs that run by its own loader from any folder."""
+
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import FetchError
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.sources import Sources
+from envbuilder.core.toolbox import LOADER, LOCK, PROGRAMS, make_toolbox, toolbox_files, unpack_toolbox
+from tests.support.debs import header, write_package
+
+
+def test_the_lock_of_the_toolbox_names_no_host_and_what_is_needed():
+    rows = json.loads(LOCK.read_text(encoding="utf-8"))
+    assert "://" not in LOCK.read_text(encoding="utf-8")
+    names = [one["name"] for one in rows]
+    assert names == sorted(set(names))
+    assert {"apt", "bubblewrap", "debian-archive-keyring", "gpgv", "libc6", "ubuntu-keyring"} <= set(names)
+    assert {one.source for one in toolbox_files()} <= {"debian", "debian-security"}
+    assert sum(one.size for one in toolbox_files()) < 14e6
+
+
+@pytest.mark.programs
+def test_a_program_runs_by_the_toolboxs_loader_in_any_folder(tmp_path: Path):
+    library = Path("/lib/x86_64-linux-gnu")
+    deb = write_package(
+        tmp_path / "some.deb",
+        [
+            ("./bin/echo", Path("/bin/echo").read_bytes(), 0o755),
+            header("./bin/say", tarfile.SYMTYPE, target="echo"),
+            header("./bin/out", tarfile.SYMTYPE, target="/etc/passwd"),
+            header("./etc/conf"),
+            ("./lib/x86_64-linux-gnu/libc.so.6", (library / "libc.so.6").read_bytes(), 0o644),
+            (f"./{LOADER}", (library / "ld-linux-x86-64.so.2").read_bytes(), 0o755),
+        ],
+    )
+    root = tmp_path / "a b é"
+    owners = unpack_toolbox((deb,), root)
+    assert owners["usr/bin/echo"] == deb
+    assert not (root / PROGRAMS / "out").is_symlink()
+    moved = root.rename(tmp_path / "moved ü")
+    said = subprocess.run(
+        ["say", "1 2", "3"],
+        env={"PATH": f"{moved / PROGRAMS}:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "1 2 3\n"
+
+
+def test_offline_without_the_packages_nothing_is_left(tmp_path: Path):
+    store = Store(tmp_path / "cache")
+    fetcher = Fetcher(store, lambda: Sources(debian=(), snapshot=""), offline=True)
+    with pytest.raises(FetchError, match=f"{len(toolbox_files())} files are not in the cache"):
+        make_toolbox(store, fetcher, Console(quiet=True).step)
+    assert not any((store.root / "trees").iterdir())
