@@ -6,6 +6,7 @@ place there, because the SIF holds the bytes of the layers.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import zstandard
 
 from envbuilder.artifacts.parts import cut
-from envbuilder.core.cache import Sha256
+from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.models import adapter
 
 MOST: Final = 64 << 20  # bytes of an index that a reader accepts, unpacked
@@ -39,6 +40,25 @@ class PartsIndex:
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
+
+    @property
+    def rest(self) -> int:
+        """The bytes that are in no blob."""
+        return sum(part.size for part in self.parts if part.blob == NOWHERE)
+
+    def with_rest(self, sif: Path) -> tuple["PartsIndex", bytes]:
+        """Return the index with one more blob, and that blob: the parts of the SIF that no layer has."""
+        rest, parts = bytearray(), list[Part]()
+        with sif.open("rb") as stream:
+            for part in self.parts:
+                if part.blob == NOWHERE:
+                    parts.append(part._replace(blob=len(self.blobs), at=len(rest)))
+                    rest += stream.read(part.size)
+                else:
+                    parts.append(part)
+                    stream.seek(part.size, os.SEEK_CUR)
+        content = bytes(rest)
+        return PartsIndex(parts=tuple(parts), blobs=(*self.blobs, sha256_bytes(content))), content
 
     def to_bytes(self) -> bytes:
         text = json.dumps(asdict(self), separators=(",", ":"))

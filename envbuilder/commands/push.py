@@ -32,12 +32,21 @@ def push(
     key: Annotated[
         Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")
     ] = None,
+    thin: Annotated[
+        bool,
+        typer.Option(
+            "--thin",
+            help="send the SIF as its image's layers: `envbuilder pull` makes it of them, Apptainer cannot",
+        ),
+    ] = False,
     output: Output,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
     client = make_client(session, shown)
     outputs = find_outputs(name, output.absolute())
+    if thin and only:
+        raise UsageError("`--thin` pushes a SIF by the layers of its image", hint="leave out `--only`")
     target = find_reference(reference or outputs.name, client.settings.prefix)
     if target.digest:
         raise UsageError(
@@ -52,6 +61,6 @@ def push(
             sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
         memory = open_store(session).pushed()
         session.data = done = registry.push(
-            outputs, target, client, forms=forms, memory=memory, console=shown
+            outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown
         )
     session.text = done.text()

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest
-from envbuilder.artifacts.oci.naming import PARTS_TYPE
+from envbuilder.artifacts.oci.model import Manifest
+from envbuilder.artifacts.oci.naming import PARTS_TYPE, sif_of
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import SIF, Outputs
 from envbuilder.artifacts.parts import Assembly
@@ -64,12 +64,20 @@ class _Range:
 
 
 def find_index(client: Client, reference: Reference, manifest: Manifest) -> PartsIndex | None:
-    """Return the index of the SIF's parts, or None: it was pushed by another program, or cannot be read."""
+    """Return the index of the SIF's parts, or None: it was pushed by another program, or cannot be read.
+
+    Raises RegistryError where nothing can be had without it.
+    """
+    if _is_thin(manifest):
+        try:
+            return parse_index(read_blob(client, reference, manifest.layers[0], most=MOST))
+        except ValueError as error:
+            raise ContentError(f"the SIF at `{reference}` cannot be used: {error}") from error
     try:
         for listed in reversed(read_referrers(client, reference.with_digest(manifest.digest), PARTS_TYPE)):
             holder = read_manifest(client, reference.with_digest(listed.digest))
             index = parse_index(read_blob(client, reference, holder.layers[0], most=MOST))
-            if index.size == manifest.layers[0].size:
+            if index.size == sif_of(manifest).size:
                 return index
     except (RegistryError, ValueError, LookupError) as error:
         log.info("no index of the SIF's parts: %s", error)
@@ -77,7 +85,7 @@ def find_index(client: Client, reference: Reference, manifest: Manifest) -> Part
 
 
 def assemble(
-    client: Client, reference: Reference, sif: Descriptor, index: PartsIndex, *, outputs: Outputs, layers: LayerFinder,
+    client: Client, reference: Reference, manifest: Manifest, index: PartsIndex, *, outputs: Outputs, layers: LayerFinder,
     folder: Path, transfer: Transfer, console: Console,
 ) -> bool:  # fmt: skip
     """Make the SIF as `folder / DIGEST`; False where the whole file must be fetched.
@@ -85,31 +93,43 @@ def assemble(
     `layers` finds layers of the image on this machine. Raises RegistryError and SpaceError; what is
     there by then is kept for the next attempt.
     """
+    sif, least = sif_of(manifest), 0 if _is_thin(manifest) else LEAST
     path = folder / f"{sif.digest}.parts"
     with console.step(f"put {outputs.sif.name} together", sif.size) as step, _open(path, index) as made:
         need_space(folder, made.lacks)
         _take_from_here(made, index, outputs, layers)
         transfer.here = made.size - made.lacks
         step.advance(transfer.here)
-        if transfer.here >= LEAST * made.size and _complete(
-            client, reference, sif, index, made, folder=folder, transfer=transfer, step=step
+        if transfer.here >= least * made.size and _complete(
+            client, reference, manifest, index, made, folder=folder, transfer=transfer, step=step
         ):
             path.rename(folder / sif.digest)
             return True
-    if transfer.here >= LEAST * made.size:
+    path.unlink()
+    if _is_thin(manifest):
+        raise ContentError(
+            f"the layers and the index of `{reference}` do not make its SIF",
+            hint="push it again without `--thin`",
+        )
+    if transfer.here >= least * made.size:
         console.say(f"{outputs.sif.name} could not be put together from its parts: the whole file is fetched")
     transfer.here = 0
-    path.unlink()
     return False
 
 
+def _is_thin(manifest: Manifest) -> bool:
+    """Whether the registry has the SIF's parts in the image's layers, and not as one file."""
+    return len(manifest.layers) > 1
+
+
 def _complete(
-    client: Client, reference: Reference, sif: Descriptor, index: PartsIndex, made: Assembly, *, folder: Path,
+    client: Client, reference: Reference, manifest: Manifest, index: PartsIndex, made: Assembly, *, folder: Path,
     transfer: Transfer, step: Step,
 ) -> bool:  # fmt: skip
     """Fetch what is missing; return whether the SIF has its digest."""
+    sif = sif_of(manifest)
     for _ in range(2):
-        ranges = _ranges(index, made, sif.digest)
+        ranges = _ranges(index, made, None if _is_thin(manifest) else sif.digest)
         try:
             _fetch(client, reference, ranges, made, folder=folder, transfer=transfer, step=step)
         except (AbsentError, ContentError) as error:  # no ranges, or another index than that of this SIF
@@ -161,17 +181,21 @@ def _sifs(outputs: Outputs) -> Iterator[Path]:
     yield from heapq.nlargest(OTHERS, times, key=lambda path: times[path])
 
 
-def _ranges(index: PartsIndex, made: Assembly, sif: Sha256) -> list[_Range]:
-    """Return the ranges of the SIF in the registry that hold the missing parts."""
+def _ranges(index: PartsIndex, made: Assembly, sif: Sha256 | None) -> list[_Range]:
+    """Return the ranges that hold the missing parts: of the SIF, or without it of the blobs of the index."""
+    wanted = [
+        (sif or index.blobs[part.blob], made.places[number] if sif else part.at, number)
+        for number, part in enumerate(index.parts)
+        if number in made.missing
+    ]
     found: list[_Range] = []
-    for number in sorted(made.missing):
-        at, size = made.places[number], index.parts[number].size
-        last = found[-1] if found else None
-        if last is None or at - last.end > GAP or at + size - last.start > RANGE:
-            last = _Range(sif, at, at)
+    for blob, at, number in sorted(wanted):
+        last, end = found[-1] if found else None, at + index.parts[number].size
+        if last is None or last.blob != blob or at - last.end > GAP or end - last.start > RANGE:
+            last = _Range(blob, at, at)
             found.append(last)
         last.parts.append((number, at))
-        last.end = at + size
+        last.end = max(last.end, end)  # equal parts have one place in a layer
     return found
 
 

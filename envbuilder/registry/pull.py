@@ -17,6 +17,8 @@ from envbuilder.artifacts.oci.naming import (
     SIF_CONFIG,
     Form,
     digest_that_is_signed,
+    is_sif,
+    sif_of,
     sif_reference,
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
@@ -99,10 +101,10 @@ def pull(
 
             index = find_index(client, reference, sif)
             if not index or not assemble(
-                client, reference, sif.layers[0], index,
+                client, reference, sif, index,
                 outputs=outputs, layers=layers, folder=folder, transfer=transfer, console=console,
             ):  # fmt: skip
-                _fetch(client, reference, sif.layers, folder=folder, transfer=transfer, console=console)
+                _fetch(client, reference, [sif_of(sif)], folder=folder, transfer=transfer, console=console)
         for form, manifest in missing.items():
             _finish(outputs, form, manifest, folder, kept, name=reference)
         if statement:
@@ -129,7 +131,7 @@ def find_artifacts(client: Client, reference: Reference, forms: Sequence[Form]) 
     if tuple(forms) == ("sif",):
         return {"sif": _find_sif(client, reference, None)}
     image = read_image(client, reference, PLATFORM)
-    if _is_sif(image):
+    if is_sif(image):
         if image.subject is None:
             raise AbsentError(f"`{reference}` is a SIF that names no image", hint="pull it with `--only sif`")
         sif, image = image, read_manifest(client, reference.with_digest(image.subject.digest))
@@ -146,9 +148,9 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> M
         with contextlib.suppress(AbsentError):
             manifest = read_image(client, place, PLATFORM)
             subject = manifest.subject.digest if manifest.subject else None
-            if _is_sif(manifest) and (image is None or subject == image.digest):
+            if is_sif(manifest) and (image is None or subject == image.digest):
                 return manifest
-            image = image or (None if _is_sif(manifest) else manifest)
+            image = image or (None if is_sif(manifest) else manifest)
     if image is not None:
         for listed in reversed(read_referrers(client, reference.with_digest(image.digest), SIF_CONFIG)):
             return read_manifest(client, reference.with_digest(listed.digest))
@@ -158,14 +160,11 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> M
     )
 
 
-def _is_sif(manifest: Manifest) -> bool:
-    return (
-        manifest.config is not None and manifest.config.media_type == SIF_CONFIG and len(manifest.layers) == 1
-    )
-
-
 def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
-    if manifest.config is not None and not _is_sif(manifest):
+    if is_sif(manifest):
+        yield sif_of(manifest)
+        return
+    if manifest.config is not None:
         yield manifest.config
     yield from manifest.layers
 
@@ -200,7 +199,7 @@ def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, P
 def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256, Path]) -> bool:
     """Whether the output already has these bytes."""
     if form == "sif":
-        return _holds(outputs.sif, manifest.layers[0])
+        return _holds(outputs.sif, sif_of(manifest))
     try:
         same = read_layout(outputs.image).manifest.digest == manifest.digest
     except VerifyError:
@@ -246,7 +245,7 @@ def _finish(
     name: Reference,
 ) -> None:
     if form == "sif":
-        path = folder / manifest.layers[0].digest
+        path = folder / sif_of(manifest).digest
         path.chmod(0o755)
         commit_path(path, outputs.sif)
         return

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
-from envbuilder.artifacts.parts_index import make_index
+from envbuilder.artifacts.parts_index import PartsIndex, make_index
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
@@ -26,6 +27,8 @@ from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.fetch import each
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_manifest
+
+MOST_REST: Final = 0.25  # of a SIF that may be in no layer for `--thin`
 
 
 class SentBlobs(Answer):
@@ -42,6 +45,7 @@ class Pushed(Answer):
     image: str | None
     sif: str | None
     sif_sha256: str | None
+    thin: bool  # the SIF was not sent
     attached: int  # SBOM, provenance and signatures
     blobs: SentBlobs
     bytes_sent: int
@@ -50,7 +54,8 @@ class Pushed(Answer):
     def text(self) -> str:
         lines = [f"image  {self.image}"] if self.image else []
         if self.sif:
-            lines.append(f"SIF    oras://{self.sif}  sha256:{self.sif_sha256}")
+            scheme = "" if self.thin else "oras://"  # which Apptainer pulls
+            lines.append(f"SIF    {scheme}{self.sif}  sha256:{self.sif_sha256}")
         there = self.blobs.there + self.blobs.mounted
         total = there + self.blobs.sent
         return "\n".join(
@@ -64,16 +69,19 @@ def push(
     client: Client,
     *,
     forms: Sequence[naming.Form],
+    thin: bool = False,
     memory: Path,
     console: Console,
 ) -> Pushed:
     """Push what was built under the reference's tag; raises RegistryError, UsageError or VerifyError.
 
+    With `thin`, of the SIF only the parts are sent that the image's layers lack.
+
     The file `memory` records which repositories have which blobs, so that a registry can mount
     them.
     """
     tagged = reference.with_tag(reference.tag or LATEST)
-    shipment = _Shipment.load(outputs, forms)
+    shipment = _Shipment.load(outputs, forms, thin=thin)
     noted, sent = _noted(memory, tagged), list[Sent]()
     total = sum(source.blob.size for source in shipment.sources)
     with console.step(f"push {reference.repository}", total) as transfer:
@@ -93,7 +101,8 @@ def push(
     return Pushed(
         image=str(tagged.with_digest(image.digest)) if image else None,
         sif=str(naming.sif_reference(tagged).with_digest(sif.digest)) if sif else None,
-        sif_sha256=sif.layers[0].digest if sif else None,
+        sif_sha256=naming.sif_of(sif).digest if sif else None,
+        thin=thin,
         attached=len(shipment.attached),
         blobs=SentBlobs(
             sent=sum(not one.there and not one.mounted for one in sent),
@@ -114,11 +123,12 @@ class _Shipment:
     attached: tuple[model.Manifest, ...]
 
     @classmethod
-    def load(cls, outputs: Outputs, forms: Sequence[naming.Form]) -> "_Shipment":
+    def load(cls, outputs: Outputs, forms: Sequence[naming.Form], *, thin: bool) -> "_Shipment":
         layout = read_layout(outputs.image) if outputs.image.exists() else None
         image = layout.manifest if layout else None
         sources: list[Source] = []
         manifests: list[tuple[naming.Form, model.Manifest]] = []
+        attached: list[model.Manifest] = []
         lock, documents = _documents(outputs)
         marks = {naming.LOCK_KEY: f"sha256:{lock}"} if lock else {}
         if "image" in forms:
@@ -131,23 +141,27 @@ class _Shipment:
             if image:
                 marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
             config = _small(naming.SIF_CONFIG, model.EMPTY_CONTENT)
-            sources += [source, config]
+            index = make_index(outputs.sif, _layers(layout))
+            layers, own_marks = (
+                _thin_layers(outputs, source.blob, index) if thin else ([source], dict[str, str]())
+            )
+            sources += [*layers, config]
             sif = model.make_manifest(
                 config=config.blob,
-                layers=[source.blob],
+                layers=[layer.blob for layer in layers],
                 subject=image.descriptor() if image else None,
-                annotations={naming.TITLE: outputs.name, **marks},
+                annotations={naming.TITLE: outputs.name, **own_marks, **marks},
             )
             manifests.append(("sif", sif))
+            if not thin:
+                parts = _small(naming.PARTS_TYPE, index.to_bytes())
+                sources.append(parts)
+                attached.append(_attachment(parts, sif, marks))
         documents += _signature(outputs, manifests)
         sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
-        attached = [
+        attached += [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
-        if "sif" in forms:
-            index = _small(naming.PARTS_TYPE, _index(outputs, layout))
-            sources.append(index)
-            attached.append(_attachment(index, dict(manifests)["sif"], marks))
         unique = {source.blob.digest: source for source in sources}
         largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
         return cls(sources=tuple(largest_first), manifests=tuple(manifests), attached=tuple(attached))
@@ -196,9 +210,22 @@ def _sif(outputs: Outputs) -> Source:
     return Source(blob=blob, content=outputs.sif)
 
 
-def _index(outputs: Outputs, layout: Layout | None) -> bytes:
-    layers = {one.blob.digest: layout.path(one.blob) for one in layout.layers} if layout else {}
-    return make_index(outputs.sif, layers).to_bytes()
+def _layers(layout: Layout | None) -> dict[Sha256, Path]:
+    return {one.blob.digest: layout.path(one.blob) for one in layout.layers} if layout else {}
+
+
+def _thin_layers(
+    outputs: Outputs, sif: model.Descriptor, index: PartsIndex
+) -> tuple[list[Source], dict[str, str]]:
+    """Return what is sent in place of the SIF, and the annotations that say which SIF it makes."""
+    if index.rest > MOST_REST * index.size:
+        raise UsageError(
+            f"{index.rest / 1e6:.1f} MB of `{outputs.sif}` are in no layer of `{outputs.image}`",
+            hint="push without `--thin`, or build both again",
+        )
+    index, rest = index.with_rest(outputs.sif)
+    layers = [_small(naming.PARTS_TYPE, index.to_bytes()), _small(naming.REST_TYPE, rest)]
+    return layers, {naming.SIF_KEY: f"sha256:{sif.digest}", naming.SIF_SIZE_KEY: str(sif.size)}
 
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:

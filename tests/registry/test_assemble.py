@@ -64,6 +64,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS,
                 memory=folder / "memory", console=Console(quiet=True),
             )  # fmt: skip
+        push(
+            new, place(real.host, "thin"), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS, thin=True,
+            memory=folder / "memory", console=Console(quiet=True),
+        )  # fmt: skip
         yield World(registry=real, folder=folder, old=old, new=new)
 
 
@@ -130,6 +134,41 @@ def test_with_nothing_here_the_sif_is_one_download(world: World, proxy: Proxy, t
     assert is_new(world, tmp_path)
     assert (done.bytes, done.bytes_here) == (world.size, 0)
     assert len([path for method, path in proxy.asked if sha256_file(world.new.sif) in path]) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- thin
+
+
+def test_a_thin_push_sends_what_the_layers_lack_and_pull_makes_the_sif(world: World, tmp_path: Path):
+    with faulty(world.registry) as proxy:
+        edited = {name: text(name, half) for name, half in LAYERS.items()} | {
+            "extensions": text("again", 20_000)
+        }
+        latest = make_toy(tmp_path / "made", edited)
+        sent = push(
+            latest, place(proxy.host, "latest"), Client({"HOME": str(tmp_path)}, FakeRunner()), forms=FORMS, thin=True,
+            memory=tmp_path / "memory", console=Console(quiet=True),
+        )  # fmt: skip
+        assert sent.bytes_sent < 0.2 * world.size
+        assert sent.sif_sha256 == sha256_file(latest.sif)
+        have_old(world, tmp_path / "in")
+        assert bring(proxy, tmp_path / "in", "latest").bytes < 0.2 * world.size
+        assert sha256_file(tmp_path / "in/toy.sif") == sha256_file(latest.sif)
+
+
+@pytest.mark.parametrize("forms", [("sif",), FORMS])
+def test_a_thin_sif_needs_no_older_one(world: World, proxy: Proxy, tmp_path: Path, forms: tuple[Form, ...]):
+    done = bring(proxy, tmp_path, "thin", forms)
+    assert is_new(world, tmp_path)
+    assert done.bytes < 1.2 * world.size
+
+
+def test_a_thin_sif_that_cannot_be_made_is_an_error(world: World, proxy: Proxy, tmp_path: Path):
+    have_old(world, tmp_path)
+    proxy.faults = [Fault(method="GET", path="/blobs/", flip=True, after=1)]
+    with pytest.raises(RegistryError, match="do not make its SIF"):
+        bring(proxy, tmp_path, "thin")
+    assert sha256_file(tmp_path / "toy.sif") == sha256_file(world.old.sif)
 
 
 # ------------------------------------------------------------------------------------------------------------ faults

@@ -3,7 +3,7 @@
 import re
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import Manifest, load_json
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json, parse_digest
 from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
@@ -21,6 +21,9 @@ PARTS_TYPE: Final = "application/vnd.envbuilder.sif.parts.v1.json+zstd"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
+SIF_KEY: Final = "io.envbuilder.sif"  # of a SIF that was not sent: its digest and size
+SIF_SIZE_KEY: Final = "io.envbuilder.sif.size"
+REST_TYPE: Final = "application/vnd.envbuilder.sif.rest.v1"
 
 
 _VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0
@@ -47,7 +50,25 @@ def sif_reference(image: Reference) -> Reference:
 
 def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
     """Return the digest that a signature covers: of an image the manifest's, of a SIF the file's."""
-    return manifest.digest if form == "image" else manifest.layers[0].digest
+    return manifest.digest if form == "image" else sif_of(manifest).digest
+
+
+def is_sif(manifest: Manifest) -> bool:
+    """Whether the manifest is that of a SIF, sent whole or as what its image lacks."""
+    layers = tuple(layer.media_type for layer in manifest.layers)
+    is_known = len(layers) == 1 or layers == (PARTS_TYPE, REST_TYPE)
+    return manifest.config is not None and manifest.config.media_type == SIF_CONFIG and is_known
+
+
+def sif_of(manifest: Manifest) -> Descriptor:
+    """Return digest and size of the SIF; raises ValueError when the manifest does not say them."""
+    if len(manifest.layers) == 1:
+        return manifest.layers[0]
+    marks = dict(manifest.annotations)
+    size = marks.get(SIF_SIZE_KEY, "")
+    if not size.isdecimal():
+        raise ValueError("a manifest of a SIF without its size")
+    return Descriptor(media_type=SIF_LAYER, digest=parse_digest(marks.get(SIF_KEY, "")), size=int(size))
 
 
 def locked_in(provenance: bytes) -> Sha256:
