@@ -60,6 +60,26 @@ def test_a_file_becomes_a_recipe_and_every_line_that_does_not_is_told(
     assert call(capsys, "check", "mine")[0] == 0
 
 
+@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile", "train.def"])
+def test_no_package_and_no_bound_is_written_silently(source: str, project: Path, tmp_path: Path):
+    requests = Requests(gpus=("A100",))
+    read_source(Path(source), requests)
+    asked = {wanted.text for wanted in requests.packages.values()}
+    added = set(made(tmp_path / "recipes", requests).packages) - asked
+    said = "\n".join(finding.message for finding in requests.left)
+    assert [text for text in sorted(added) if f"`{text}`" not in said] == []
+
+
+def test_the_bound_of_numpy_is_said_and_numpy_is_not_added(tmp_path: Path):
+    requests = wishes(pytorch="==1.13.1")
+    assert made(tmp_path / "without", requests).packages == ()
+    requests = wishes(pytorch="==1.13.1")
+    requests.package("numpy", "numpy", "r.txt:3")
+    assert made(tmp_path / "with", requests).packages == ("numpy<2",)
+    (finding,) = [finding for finding in requests.left if finding.where == "r.txt:3"]
+    assert finding.message == "`numpy<2` stands for `numpy`: torch 1.13.1 needs it"
+
+
 def lines(path: Path) -> set[int]:
     """Those with something to convert; a continuation counts as the line that it begins on."""
     found, goes_on = set(), False

@@ -220,9 +220,10 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
 
 def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
+    added: list[str] = []
     if requests.extensions:
-        for name in ("setuptools", "wheel", "ninja"):  # torch's extension code needs them
-            requests.packages.setdefault(name, Request(text=name, where=""))
+        added = [name for name in ("setuptools", "wheel", "ninja") if name not in requests.packages]
+        requests.packages |= {name: Request(text=name, where="") for name in added}
     row = tables.torches.by_name.get(recipe.pytorch)
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
         wanted = requests.packages.get(name)
@@ -232,6 +233,9 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
                     wanted.where, f"`{name}{bound}` stands for `{name}`: torch {recipe.pytorch} needs it"
                 )
             requests.packages[name] = replace(wanted, text=f"{name}{bound}")
+    if added:
+        texts = ", ".join(f"`{requests.packages[name].text}`" for name in added)
+        requests.note("extensions", f"added {texts}: torch compiles extensions with them")
 
 
 def _rejected(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
