@@ -153,7 +153,7 @@ def write_sif(
             stream.flush()
             os.fsync(stream.fileno())
         sif.chmod(0o755)
-        sif.rename(out)
+        sif.replace(out)
     return SifFacts(sha256=Sha256(digest.hexdigest()), size=offset + system.size)
 
 

@@ -52,7 +52,7 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         runner.run(Command(argv=argv, input=pem, why="sign the SIF"))
-        copy.rename(sif)
+        copy.replace(sif)
     try:
         statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
     except ValueError as error:

@@ -161,7 +161,7 @@ class _Build:
             findings = self._test(staged, image)
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
-            staged.sif.rename(outputs.sif)
+            staged.sif.replace(outputs.sif)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         image = outputs.image_name if docker else ""
@@ -223,7 +223,7 @@ class _Build:
         except EnvbuilderError as error:
             kept = rejected(self.outputs.sif)
             staged.image.rename(rejected(self.outputs.image))
-            staged.sif.rename(kept)
+            staged.sif.replace(kept)
             hint = f"the SIF is kept as `{kept}` until the next build; earlier artifacts stay as they were"
             error.hint = f"{error.hint}; {hint}" if error.hint else hint
             raise

@@ -1,7 +1,6 @@
 """Run a recipe's own tests in the image and in the SIF, before either gets its final name. Import its extensions in the SIF."""
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
+from envbuilder.core.system import user_ids
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
@@ -108,7 +108,7 @@ def import_in_sif(
     """
     if not imports:
         return ()
-    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))
+    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
     argv = (
         "python",
         "-c",
@@ -177,7 +177,7 @@ def run_recipe_tests(
     `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer is not installed.
     """
     findings: list[Finding] = []
-    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))
+    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
 
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}") as step:

@@ -1,6 +1,5 @@
 """The build context of the commands that build, lock or read artifacts."""
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +7,7 @@ from envbuilder.build.context import BuildContext
 from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Session, open_store
 from envbuilder.core.limits import Limits, usable_cores, usable_memory
+from envbuilder.core.system import is_root
 
 KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 
@@ -22,7 +22,7 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True) -> Bu
         console=open_console(session, runner),
         environment=session.environment,
         recipes=recipes,
-        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=is_root()),
     )
     end_programs = session.stop
 

@@ -1,5 +1,6 @@
 """The console of the commands that show progress, and the runner of those that use the toolbox."""
 
+import os
 from typing import Final
 
 from envbuilder.commands.context import Session
@@ -27,4 +28,6 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
 def open_runner(session: Session, store: Store) -> ProcessRunner:
     """Return a runner that finds the toolbox's programs before those of this machine."""
     path = session.environment.get("PATH", SYSTEM_PATH)
-    return ProcessRunner({**session.environment, "PATH": f"{toolbox_folder(store) / PROGRAMS}:{path}"})
+    return ProcessRunner(
+        {**session.environment, "PATH": f"{toolbox_folder(store) / PROGRAMS}{os.pathsep}{path}"}
+    )

@@ -1,6 +1,5 @@
 """`exec`: a command in the SIF or in the image."""
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import typer.core
 from envbuilder.commands.context import Name, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
+from envbuilder.core.system import user_ids
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
 
@@ -133,7 +133,7 @@ def run_inside(
     options = ExecOptions(
         name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        folder=Path.cwd(), ids=(os.geteuid(), os.getegid()), given=tuple(env or ()),
+        folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()),
     )  # fmt: skip
     if show:
         session.text = shlex.join(command_line(options, session.environment))

@@ -17,7 +17,6 @@ A file gets its final name by a rename, so a killed run or a full disk leaves no
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import os
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
+from envbuilder.core.system import IS_POSIX, NO_LINKS, is_ours, lock_file, unlink_open
 
 Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
 
@@ -77,7 +77,7 @@ class Store:
         with space_errors(root):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)  # whatever the umask; parents follow it
         status = root.lstat()
-        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        if stat.S_ISLNK(status.st_mode) or not is_ours(status):
             raise UsageError(
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
@@ -142,12 +142,12 @@ class Store:
         with space_errors(self.root), contextlib.ExitStack() as stack:
             with self.lock("work"):  # no sweep sees it before it is locked
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
-                stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
+                stack.enter_context(_locked(self._holder(path)))
             try:
                 yield path
             finally:
                 remove_tree(path)
-                self._holder(path).unlink(missing_ok=True)
+                unlink_open(self._holder(path))
 
     @contextlib.contextmanager
     def renewed(self, folder: Path) -> Iterator[Path]:
@@ -170,11 +170,11 @@ class Store:
             for path in (self.root / WORK).iterdir():
                 with (
                     contextlib.suppress(BlockingIOError),
-                    _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
+                    _locked(self._holder(path), wait=False),
                 ):
                     with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                         remove_tree(path)
-                    self._holder(path).unlink(missing_ok=True)
+                    unlink_open(self._holder(path))
 
     def leftovers(self) -> tuple[Path, ...]:
         """Return the temporary folders that no living process holds. Writes nothing."""
@@ -183,7 +183,7 @@ class Store:
     def _is_held(self, work: Path) -> bool:
         try:
             with self._holder(work).open("rb+") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(stream, wait=False)
         except BlockingIOError:
             return True
         except FileNotFoundError:
@@ -193,7 +193,7 @@ class Store:
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Block `clear` while a command uses the store. Several commands may use it at once."""
-        with _locked(self.root / "locks" / "use", fcntl.LOCK_SH):
+        with _locked(self.root / "locks" / "use", shared=True):
             yield
 
     def sizes(self) -> dict[str, int]:
@@ -206,7 +206,7 @@ class Store:
         """Empty the folders of these kinds; raises UsageError while another process uses the store."""
         with (self.root / "locks" / "use").open("w") as stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(stream, wait=False)
             except BlockingIOError as error:
                 raise UsageError(
                     f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
@@ -223,19 +223,19 @@ class Store:
         """Hold the lock of that name. `waiting` is called once if another process holds it."""
         with (self.root / "locks" / name).open("w") as stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(stream, wait=False)
             except BlockingIOError:
                 if waiting:
                     waiting()
-                fcntl.flock(stream, fcntl.LOCK_EX)
+                lock_file(stream)
             yield
 
 
 @contextlib.contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
+def _locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
     """Hold a lock on a file. NFS needs it open for reading and writing, for shared and exclusive locks."""
     with path.open("ab+") as stream:
-        fcntl.flock(stream, how)
+        lock_file(stream, wait=wait, shared=shared)
         yield
 
 
@@ -254,12 +254,13 @@ def commit_path(temporary: Path, final: Path) -> None:
     """Rename a finished file or folder to its final name. An existing folder stays: it has the same key and bytes."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
-        with temporary.open("rb") as stream:
+        with temporary.open("rb" if IS_POSIX else "rb+") as stream:  # Windows syncs what can be written
             os.fsync(stream.fileno())
     try:
-        temporary.rename(final)
+        temporary.replace(final)
     except OSError as error:  # no check before: NFS may show a folder of another machine late
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        exists = error.errno in (errno.ENOTEMPTY, errno.EEXIST) if IS_POSIX else final.is_dir()
+        if not exists:
             raise
 
 
@@ -360,10 +361,18 @@ def beside(final: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a folder's lock; raises OSError when another process holds it and `wait` is false."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    """Hold a folder's lock; raises OSError when another process holds it and `wait` is false.
+
+    Windows has no locks of folders. There each counts as held.
+    """
+    if not IS_POSIX:
+        if not wait:
+            raise BlockingIOError(errno.EAGAIN, "this system has no locks of folders")
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | NO_LINKS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        lock_file(descriptor, wait=wait)
         yield
     finally:
         os.close(descriptor)

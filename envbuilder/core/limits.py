@@ -4,11 +4,12 @@ The usual interfaces show a job, container or CI runner the whole machine. The k
 uses more than its control group may.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from envbuilder.core.system import cores, memory
 
 _ENDLESS: Final = 1 << 60  # version 1 of control groups writes a number as large as this for "no limit"
 
@@ -26,7 +27,7 @@ def usable_memory(root: Path = Path("/")) -> int:
     """Return the available memory in bytes: the least of the machine's and each control group's."""
     # What is available without swapping: free pages and the page cache.
     kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
-    free = [kilobytes << 10 if kilobytes else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    free = [kilobytes << 10 if kilobytes else memory()]
     for group, limit, used, cache in _memory_groups(root):
         most = _number(group / limit)
         if most is not None and most < _ENDLESS:
@@ -37,7 +38,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of processors, or the quota of a control group if it is less."""
-    counts = [len(os.sched_getaffinity(0))]
+    counts = [cores()]
     for controller, group in _groups(root):
         if controller == "":
             quota, _, period = _text(group / "cpu.max").partition(" ")

@@ -6,6 +6,7 @@ allow-list, so the user's shell settings do not change a build.
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -172,10 +173,12 @@ class ProcessRunner:
             yield
             process.wait()
         except BaseException:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            interrupt = functools.partial(process.send_signal, signal.SIGINT)
+            for end in (interrupt, process.terminate, process.kill):
                 if process.poll() is not None:
                     break
-                process.send_signal(number)
+                with contextlib.suppress(ValueError):  # Windows sends no SIGINT
+                    end()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE)
             raise
@@ -227,7 +230,8 @@ def _given(command: Command) -> Iterator[int]:
     if not command.input:
         yield subprocess.DEVNULL
         return
-    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # not on disk: it may be a secret
+    in_memory = hasattr(os, "memfd_create")  # not on disk: it may be a secret
+    with os.fdopen(os.memfd_create("input"), "w+b") if in_memory else tempfile.TemporaryFile() as stream:
         stream.write(command.input)
         stream.seek(0)
         yield stream.fileno()
@@ -249,5 +253,5 @@ def redacted(text: str) -> str:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    guess = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-code).name}{guess}"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"

@@ -7,6 +7,7 @@ distribution and its C library do not matter.
 
 import functools
 import json
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes
 from envbuilder.core.deb import members, read_tar
+from envbuilder.core.errors import ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
 
@@ -70,7 +72,15 @@ def toolbox_folder(store: Store) -> Path:
 def make_toolbox(
     store: Store, fetcher: Fetcher, show: Callable[[str, int], AbstractContextManager[Progress]]
 ) -> Path:
-    """Return the folder of the toolbox, after its packages are fetched and unpacked if need be. Raises FetchError."""
+    """Return the folder of the toolbox, after its packages are fetched and unpacked if need be.
+
+    Raises FetchError, or ToolError on a system that is not Linux.
+    """
+    if platform.system() != "Linux":
+        raise ToolError(
+            f"apt, which finds the distribution's packages, does not run on {platform.system()}",
+            hint="run `envbuilder lock` on Linux or in a container, and commit the lock: the other commands need no apt",
+        )
     folder = toolbox_folder(store)
     if folder.is_dir():
         return folder

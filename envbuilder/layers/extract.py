@@ -14,11 +14,12 @@ from typing import IO, Final
 
 import zstandard
 
+from envbuilder.core.system import NO_LINKS, is_root
 from envbuilder.layers.entry import Entry, Kind, to_bytes
 from envbuilder.layers.tar import is_normal
 from envbuilder.layers.writer import Blocks, Frame
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS
 
 
 class BlobReader:
@@ -59,7 +60,7 @@ def unpack(entries: Iterable[Entry], reader: BlobReader, destination: Path) -> N
     Hard links become separate files. Raises ValueError for an entry outside the folder or already there.
     """
     root = os.fsencode(destination)
-    owners = os.geteuid() == 0
+    owners = is_root()
     destination.mkdir(parents=True, exist_ok=True)
     known = {b""}  # folders below root that are real ones
     folders: list[Entry] = []

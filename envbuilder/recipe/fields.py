@@ -127,7 +127,7 @@ def _found_below(folder: Path, name: str) -> list[str]:
     found = (
         path for pattern in ("*", "*/*") for path in sorted(folder.glob(f"{pattern}/{glob.escape(name)}"))
     )
-    return [str(path.relative_to(folder)) for path in found]
+    return [path.relative_to(folder).as_posix() for path in found]
 
 
 def _way_to(text: str, folder: Path) -> str:

@@ -263,7 +263,7 @@ class _Reader:
         elif not any((place / name).is_file() for name in BUILDS):
             self._refuse(f"the folder `{found.path}` has neither {' nor '.join(BUILDS)}", where)
         else:
-            self.projects.append((replace(found, path=str(place.relative_to(home))), where))
+            self.projects.append((replace(found, path=place.relative_to(home).as_posix()), where))
 
     def _refuse(
         self, message: str, where: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIREMENT

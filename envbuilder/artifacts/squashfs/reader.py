@@ -25,6 +25,7 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.system import read_at
 from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
 
 _SUPER: Final = struct.Struct("<5I6H8Q")
@@ -106,9 +107,9 @@ class Squashfs:
         """Read bytes of the file system; raises ValueError past its end."""
         if at + size > self._size:
             raise ValueError(f"bytes {at} to {at + size} lie behind its end")
-        data = os.pread(self._descriptor, size, self._offset + at)
+        data = read_at(self._descriptor, size, self._offset + at)
         while len(data) < size:
-            more = os.pread(self._descriptor, size - len(data), self._offset + at + len(data))
+            more = read_at(self._descriptor, size - len(data), self._offset + at + len(data))
             if not more:
                 raise ValueError("the file is cut off")
             data += more

@@ -3,8 +3,10 @@
 Each stage reads its own part of the folder, so BuildKit repeats only the stages that an edit changes.
 """
 
+import platform
 import shlex
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -18,7 +20,8 @@ from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import container_compiles
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.extensions.wheels import stage_sdist
-from envbuilder.core.cache import Sha256, Store, link_or_copy
+from envbuilder.core.cache import Sha256, Store, commit_path, link_or_copy, sha256_text
+from envbuilder.core.process import Command
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
@@ -75,7 +78,7 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             write_text(folder / "requirements.txt", requirements(step))
             wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
             _link_files(folder / "wheels", wheels, job.store)
-            link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
+            link_or_copy(linux_uv(job), folder / "uv")
             (folder / "uv").chmod(0o755)
         case model.CudaStep():
             python = job.plan.python
@@ -96,6 +99,23 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             write_runtime_files(step, folder)
         case _:
             assert_never(step)
+
+
+def linux_uv(job: Job, system: str = platform.system()) -> Path:
+    """Return uv for the container: this machine's, or on another system the same version for Linux from the index."""
+    if system == "Linux":
+        return Path(uv.find_uv_bin())
+    version = metadata.version("uv")
+    target = job.store.tree(sha256_text(f"uv {version} for Linux"))
+    if not target.is_dir():
+        with job.store.workspace() as work:
+            argv = (
+                uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
+                "--python-platform", "x86_64-manylinux_2_28", "--target", str(work / "uv"), f"uv=={version}",
+            )  # fmt: skip
+            job.runner.run(Command(argv=argv, why="fetch uv for the container"))
+            commit_path(work / "uv", target)
+    return target / "bin/uv"
 
 
 def _sdist_folders(step: model.PythonStep) -> dict[str, Artifact]:

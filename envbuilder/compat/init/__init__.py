@@ -165,5 +165,5 @@ def _placed(extension: Extension, home: Path) -> Extension:
 
 
 def _write_new(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as stream:
+    with path.open("x", encoding="utf-8", newline="\n") as stream:
         stream.write(text)

@@ -1,9 +1,6 @@
 """The machine that the doctor checks: its files, programs and limits."""
 
 import ctypes
-import os
-import pwd
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.sources import probe_sources
+from envbuilder.core.system import lockable_memory, user_ids, user_name
 from envbuilder.node.detect import probe_here
 from envbuilder.node.nccl.facts import Facts
 
@@ -77,7 +75,6 @@ def probe_machine(
             sources.certificates,
         )
 
-    uid, soft = os.geteuid(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Machine(
         root=Path("/"),
         environment=environment,
@@ -86,21 +83,14 @@ def probe_machine(
         cache=cache,
         output=output,
         needs=needs,
-        uid=uid,
-        user=_user(uid),
+        uid=user_ids()[0],
+        user=user_name(),
         home=Path(environment.get("HOME") or "/"),
         now=time.time(),
-        memlock=None if soft == resource.RLIM_INFINITY else soft,
+        memlock=lockable_memory(),
         clock=probe_clock(),
         reach=reach_sources,
     )
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # an id without a name, as in many containers
-        return str(uid)
 
 
 def probe_clock() -> tuple[bool, float] | None:
@@ -108,7 +98,7 @@ def probe_clock() -> tuple[bool, float] | None:
     buffer = ctypes.create_string_buffer(_TIMEX)
     try:
         answer = ctypes.CDLL(None).adjtimex(buffer)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # not Linux
         return None
     if answer < 0:
         return None
