@@ -4,10 +4,17 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from envbuilder.core.cache import Sha256, sha256_file
-from envbuilder.lock.model import Artifact
+from envbuilder.core.cache import Sha256, save_text, sha256_file
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import Artifact, LockedBuild
+from envbuilder.lock.resolve.extensions import lock_extensions
+from envbuilder.recipe.load import load
+from tests.support.package_sources import write_wheel
+from tests.support.tiny import make_tiny
+from tests.support.workbench import ROOT, resolve_context
 
 # A backend in the project's own tree, which needs nothing.
 BACKEND = """
@@ -55,6 +62,19 @@ SOURCE = """
 #include <Python.h>
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fast", "a test", -1, NULL};
 PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
+"""
+
+# What a build of a project reads of torch. A real one takes minutes to unpack, and a pure project needs no more.
+TORCH = {
+    "torch/__init__.py": """
+from types import SimpleNamespace
+__version__, version, _C = "2.13.0", SimpleNamespace(cuda=None), SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
+"""
+}
+EXTENSIONS = """
+extensions:
+  - {name: here, path: .}
+  - {name: far, url: "%s", sha256: %s}
 """
 
 
@@ -109,3 +129,36 @@ def locked(path: Path, name: str, version: str) -> Artifact:
         kind="sdist", name=name, version=version, sha256=Sha256(sha256_file(path)), size=path.stat().st_size,
         source="pypi", path=f"{name}/{path.name}",
     )  # fmt: skip
+
+
+def make_sdists(folder: Path, *, projects: bool = True) -> Path:
+    """Write a recipe and its lock: packages that setuptools and a backend of their own build, and two projects as extensions.
+
+    The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
+    """
+    path, lock = make_tiny(folder / "here", "sdists", ("filelock",))
+    setuptools = next(one for one in load_lock(ROOT / "recipes/cpu.lock").wheels if one.name == "setuptools")
+    files = folder / "files"
+    old = write_sdist(files, "old-style", "1.0", setup_only("old-style", "1.0"))
+    own = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")
+    torch = write_wheel(files, "torch", "2.13.0", files=TORCH)
+    for file, text in own_backend("here", "1.0").items():
+        (path.parent / file).write_text(text)
+    far = write_sdist(folder / "archives", "far", "3.0", own_backend("far", "3.0"))
+    if projects:
+        save_text(path, path.read_text() + EXTENSIONS % (far.as_uri(), sha256_file(far)))
+    recipe = load(path)
+    wheels = (
+        locked(old, "old-style", "1.0"),
+        locked(own, "own", "2.0"),
+        replace(locked(torch, "torch", "2.13.0"), kind="wheel"),
+    )
+    new = replace(
+        lock,
+        recipe=recipe.digest,
+        wheels=(*lock.wheels, *wheels),
+        builds=(LockedBuild(name="old-style", wheels=(setuptools,)),),
+        extensions=lock_extensions(recipe, resolve_context(), old=None),
+    )
+    save_text(path.with_suffix(".lock"), lock_text(new))
+    return path
