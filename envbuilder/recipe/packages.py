@@ -226,7 +226,8 @@ class _Reader:
     def compare_hashes(self) -> None:
         """Refuse a requirement without a hash if another has one, as pip does. The recipe decides torch's."""
         for text, where in self.bare if self.needs_hashes else ():
-            message = f"`{text}` needs a version by `==` and a hash, as the file has hashes"
+            lacks = "version by `==`" if any(one.where == where for one in self.hashes) else "hash"
+            message = f"`{text}` has no {lacks}; in a file with hashes, all packages need one, as with pip"
             hint = "`uv pip compile --generate-hashes` or `pip-compile --generate-hashes` writes them for all packages"
             self._refuse(message, where, hint, RecipeCode.HASH)
 

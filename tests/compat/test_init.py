@@ -193,6 +193,42 @@ def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
     assert (requests.pins["pytorch"].text, requests.gpus) == ("==2.1.0", ())
 
 
+def test_a_wheel_of_torch_at_an_address_names_its_version():
+    requests = Requests()
+    for name in ("torch-2.1.0%2Bcu118-cp310-cp310", "torch_scatter-2.1.2-cp310-cp310"):
+        read_requirement(f"https://wheels.example.org/cu118/{name}-linux_x86_64.whl", "x:1", requests)
+    assert {key: asked.text for key, asked in requests.pins.items()} == {
+        "pytorch": "==2.1.0",
+        "cuda": "==11.8",
+    }
+    assert [one.sdist for one in requests.extensions.values()] == ["torch_scatter==2.1.2"]
+    assert requests.left[0].message.startswith("`torch==2.1.0+cu118` stands for the file")
+
+
+def test_lines_of_pip_in_an_environment_of_conda_are_read_as_lines_of_a_file(tmp_path: Path):
+    (tmp_path / "environment.yml").write_text(
+        "dependencies: [python=3.10, {pip: ['torch-cluster==1.6.3 -f https://pyg.example.org/', 'einops  # all']}]\n"
+    )
+    requests = Requests()
+    read_source(tmp_path / "environment.yml", requests)
+    assert [one.sdist for one in requests.extensions.values()] == ["torch_cluster==1.6.3"]
+    assert [asked.text for asked in requests.packages.values()] == ["einops"]
+
+
+def test_a_variable_of_the_shell_may_hold_the_beginning_of_a_command(tmp_path: Path):
+    install = 'PIP_INSTALL="python3 -m pip --no-cache-dir install" && $PIP_INSTALL numpy'
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM python:3.11\nRUN {install} && ${{PIP_INSTALL}} einops && $OTHER tqdm\nRUN pip install -r https://host.example.org/r.txt\n"
+    )
+    requests = Requests()
+    read_source(tmp_path / "Dockerfile", requests)
+    assert list(requests.packages) == ["numpy", "einops"]
+    assert [one.message.partition('": ')[2] for one in requests.left] == [
+        "a recipe runs no commands of its own",
+        "a file at an address",
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "kept"),
     [

@@ -158,7 +158,11 @@ PROJECTS = {
     "submodules": Project(
         files=(*setup("raster", "submodules/raster/"), (".gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
         extensions=("{name: raster, path: submodules/raster}",),
-        left=("not checked out, and sources may include it: submodule `third_party/glm`",),
+        left=("not checked out, so what it has is not read: submodule `third_party/glm`",),
+    ),
+    "submodules alone": Project(
+        files=(("train.py", "import simple_knn\n"), (".gitmodules", '[submodule "knn"]\n\tpath = submodules/knn\n\turl = ../knn\n')),
+        left=("not checked out, so what it has is not read: submodule `submodules/knn`",),
     ),
     "a project and another one inside": Project(
         files=(*setup("raster"), *setup("knn", "third_party/knn/")),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Final
 
 from envbuilder.compat.init.readers.conda import read_install
@@ -34,6 +35,7 @@ _OWN_VARIABLES: Final = re.compile(
 _COMMAND: Final = re.compile(
     r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\;&|\n]|(?<!&)&(?!&)|(?<!\|)\|(?!\|)|['"\\])+""", re.DOTALL
 )
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _PYTHON: Final = re.compile(r"python3?(\.\d+)?")
 _REDIRECTION: Final = re.compile(r"(?:\d|&)?(?:>>?|<)&?(\S*)")
 _TIDYING: Final = re.compile(
@@ -202,14 +204,20 @@ def read_variables(value: str, where: str, requests: Requests, *, word: str = "E
 def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
     """Take what the commands of a shell line install; leave the others with a reason."""
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
+    variables: dict[str, str] = {}  # of the shell, such as PIP_INSTALL="python -m pip install"
     for command in _COMMAND.findall(value):
         text = command.strip() if "\n" in command else " ".join(command.split())
+        text = Template(text).safe_substitute(variables)
         if not text or _TIDYING.fullmatch(text):
             continue
         try:
-            words = _plain_words(shlex.split(text))
+            words = shlex.split(text)
         except ValueError:
             words = []
+        if words and all(_ASSIGNMENT.fullmatch(one) for one in words):
+            variables |= {one.partition("=")[0]: one.partition("=")[2] for one in words}
+            continue
+        words = _plain_words(words)
         if not _read_command(words, where, requests, copied):
             requests.leave(where, f"{word}{text}", NO_COMMANDS)
 
@@ -221,7 +229,7 @@ def _plain_words(words: Sequence[str]) -> list[str]:
         one = rest.pop(0)
         if found := _REDIRECTION.fullmatch(one):
             rest = rest if found[1] else rest[1:]
-        elif plain or (one != "sudo" and not re.fullmatch(r"[A-Za-z_]\w*=.*", one, re.DOTALL)):
+        elif plain or (one != "sudo" and not _ASSIGNMENT.fullmatch(one)):
             plain.append(one)
     return plain[2:] if len(plain) > 2 and _PYTHON.fullmatch(plain[0]) and plain[1] == "-m" else plain
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.init.readers.pip import read_arguments, read_requirement
+from envbuilder.compat.init.readers.pip import read_line, read_requirement
 from envbuilder.compat.init.requests import CONFIGURED, Requests
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, Node, load, text_of
+from envbuilder.recipe.requirement_file import logical_lines
 
 _ALIASES: Final = {
     "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
@@ -90,9 +91,8 @@ def _read_item(item: Node, path: Path, requests: Requests) -> None:
             requests.leave(node.key_where, str(key), "not a package manager that a recipe knows")
             continue
         for one in node.inner.values():
-            line = text_of(one.value)
-            words = line.split() if line.startswith("-") else [line]
-            read_arguments(words, one.where, requests, locate=path.parent.joinpath)
+            for _, line in logical_lines(text_of(one.value)):
+                read_line(line, one.where, requests, locate=path.parent.joinpath)
 
 
 def read_install(words: Sequence[str], where: str, requests: Requests) -> None:

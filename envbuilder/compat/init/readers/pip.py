@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -13,6 +14,7 @@ from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
 from envbuilder.compat.python_code import plain_texts, read_code
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import shown
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -40,13 +42,17 @@ def read_requirements(path: Path, requests: Requests) -> None:
         return
     requests.read.add(path.resolve())
     for number, line in logical_lines(read_text(path)):
-        where = f"{path}:{number}"
-        try:
-            words = split_line(line)
-        except ValueError:
-            requests.leave(where, line, "a quotation that does not end")
-            continue
-        read_arguments(words, where, requests, locate=path.parent.joinpath)
+        read_line(line, f"{path}:{number}", requests, locate=path.parent.joinpath)
+
+
+def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> None:
+    """Read one line of a requirements file."""
+    try:
+        words = split_line(line)
+    except ValueError:
+        requests.leave(where, line, "a quotation that does not end")
+        return
+    read_arguments(words, where, requests, locate=locate)
 
 
 def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
@@ -64,7 +70,9 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
     text = f"{option} {value}".strip()
     if option == "--requirement":
         path = locate(value)
-        if path is None:
+        if "://" in value:
+            requests.leave(where, text, "a file at an address", hint="save it, and give it by `--from` too")
+        elif path is None:
             requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
         elif path.is_file():
             read_requirements(path, requests)
@@ -158,6 +166,11 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
     if project.sha256:
         found = Extension(name=project.name, url=project.url, sha256=project.sha256)
         requests.extension(found, where)
+        return
+    wheel = re.search(r"(?:^|/)(torch[a-z_]*)-([0-9][^-/]*)-[^/]*\.whl", unquote(project.text))
+    if wheel:
+        requests.note(where, f"`{wheel[1]}=={wheel[2]}` stands for the file {shown(project.text)}")
+        read_requirement(f"{wheel[1]}=={wheel[2]}", where, requests)
         return
     hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
     if project.is_file:

@@ -138,16 +138,16 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
 
 
 def _check_submodules(top: Path, requests: Requests) -> None:
-    """Report the submodules that are not checked out, if extensions may need them."""
+    """Report the submodules that are not checked out: extensions may need them, or be in them."""
     file = top / ".gitmodules"
     parser = configparser.ConfigParser(strict=False)
     with contextlib.suppress(configparser.Error):
         parser.read_string(read_text(file) if file.is_file() else "")
     paths = [parser.get(section, "path", fallback="") for section in parser.sections()]
     absent = [f"`{path}`" for path in paths if path and not any((top / path).glob("*"))]
-    if absent and requests.extensions:
+    if absent:
         hint = f"git -C {top} submodule update --init --recursive"
-        message = f"not checked out, and sources may include it: submodule {', '.join(absent)}"
+        message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
         requests.note(str(file), message, hint=hint)
 
 
