@@ -85,9 +85,6 @@ def sources_page(
         name: [row["code"] for row in sources["without"] if row["why"] == name] for name in sources["reasons"]
     }
     lines += [f"| {name} | {len(why[name])} | {meaning} |" for name, meaning in sources["reasons"].items()]
-    lines += [f"| open | {sum(sources['open'].values())} | no source was looked for yet |"] * bool(
-        sources["open"]
-    )
     lines += [
         "",
         "| code | failure | patterns | with a source | without one | excerpts |",
@@ -95,7 +92,6 @@ def sources_page(
     ]
     for one in catalogue:
         reasons = [f"{codes.count(one.code)} {name}" for name, codes in why.items() if one.code in codes]
-        reasons += [f"{sources['open'][one.code]} open"] if one.code in sources["open"] else []
         lines.append(
             f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.marks)} | {proven.get(one.code, 0)} | {', '.join(reasons)} | {excerpts.get(one.code, 0)} |"
         )
