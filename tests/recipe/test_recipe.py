@@ -296,6 +296,16 @@ def test_a_single_equals_sign_is_told_as_two(folder, text, hint):
     assert [finding.hint for finding in caught.value.findings] == [hint]
 
 
+@pytest.mark.parametrize("text", ["git+https://host/a/b.git", "b @ git+https://host/a/b.git", "./b"])
+def test_a_repository_among_packages_is_answered_with_extensions(folder, text):
+    """A project without compiled code is one of `extensions`, too."""
+    with pytest.raises(RecipeError) as caught:
+        written(folder, f"{LEAST}packages: ['{text}']\n")
+    (finding,) = caught.value.findings
+    assert "an entry of `extensions`, also without compiled code: " in finding.hint
+    assert "`{name: NAME, git: URL, commit: COMMIT}`" in finding.hint
+
+
 @pytest.mark.parametrize("text", ["numpy\\n--index-url x", "numpy\\0", "", " ", "\\r"])
 def test_a_package_of_more_than_one_line_is_refused(folder, text):
     assert refusal(folder, f'{LEAST}packages: ["{text}"]\n')[0] == "EB109"
