@@ -7,7 +7,8 @@ import pytest
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
-from envbuilder.run.launch.lint import LintCode, lint, lint_files
+from envbuilder.run.launch.lint import lint, lint_files
+from envbuilder.run.launch.mistakes import LintCode
 
 GOOD = """\
 #!/bin/bash
@@ -67,6 +68,7 @@ def test_nothing_is_found_in_what_is_generated(name):
 
 # Code, the script, what stands there, what stands there instead, and the line that is told.
 CASES = [
+    (LintCode.RAY_ENDS, GOOD, "set -e", "srun ray start --head &", 7),
     (LintCode.GPUS_PER_TASK, GOOD, "#SBATCH --gpus-per-node=4", "#SBATCH --gpus-per-task=1", 4),
     (LintCode.GPUS_PER_TASK, TASKS, "--gpu-bind=none", "--gpu-bind=single:1", 10),
     (LintCode.MASTER_GUESSED, GOOD, "| head -n1)", "| head -n1 || echo localhost)", 8),
@@ -444,6 +446,7 @@ def errors(text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("text", [pytest.param(text, id=title) for title, text in scripts("good.txt")])
 def test_a_script_that_works_has_no_error(text: str):
     assert errors(text) == []
+    assert LintCode.RAY_ENDS not in {one.code for one in lint(Path("job.sh"), text)}
 
 
 def test_an_option_of_the_name_of_a_launcher_is_none():
@@ -506,6 +509,7 @@ def test_what_an_unknown_file_may_set_is_not_missing():
 
 HEAD = GOOD[: GOOD.index("srun")].replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
 RUN = "python train.py --config c.yaml --checkpoint x.pt"
+TRUE = "  true\n"
 NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
 
 
@@ -532,6 +536,7 @@ NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
         (f"step()\n{{\n  srun -K $1 {RUN}\n}}\nif step -c8; then echo; fi", []),
         (f"twice() {{ twice; srun -c 8 {RUN}; }}\ntwice\ntwice", [LintCode.KEEPS_RUNNING.value]),
         ("export START='python t.py'\nsrun -K bash -c '\n$START\n'", [NO_CPUS]),
+        (f"long() {{\n{TRUE * 3000}  srun -K {RUN}\n}}\nlong", [NO_CPUS]),
     ],
 )
 def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[str]):

@@ -6,7 +6,6 @@ What a script sources stands in the place of `source`, and the body of a functio
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +47,7 @@ _OWN_FOLDER: Final = re.compile(
 _SUBMITTED: Final = re.compile(r"\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?|\$\(pwd\)")
 _FOLDER: Final = re.compile(r"[./]|\$\((?:pwd|dirname|cd)\b|\$\{?(?:SLURM_SUBMIT_DIR|PWD|0|BASH_SOURCE)\b")
 _OPEN_VALUE: Final = re.compile(r"\s*(?:export\s+|local\s+|readonly\s+)?\w+\+?=")
-_LONGEST: Final = 500  # lines of a quoted text or a function
+_LONGEST: Final = 500  # lines of a quoted text
 _ARRAY: Final = re.compile(r"\s*(?:declare -a\s+|local\s+|export\s+)?\w+\+?=\(")
 _ASSIGNED: Final = re.compile(
     r"""\s*(?:export\s+|local\s+|declare\s+-\w+\s+|readonly\s+)?(\w+)\+?=(?:\(([^)]*)\)|"([^"]*)"|'([^']*)'|(\S+))\s*;?\s*$"""
@@ -104,7 +103,8 @@ class _Reader:
         lines = iter(lines)
         while line := next(lines, None):
             if begun := _FUNCTION.match(line.text):
-                lines = chain(self._define(begun, line, lines), lines)
+                if body := self._define(begun, line, lines):  # the end of the text is reached
+                    lines = iter(body)
             elif self._assign(line.text):
                 continue  # an array is a part of the command that uses it
             else:
@@ -123,7 +123,7 @@ class _Reader:
             self.functions[name] = [replace(line, text=found[1].rstrip(" ;"))]
             return []
         body = [replace(line, text=rest)] if rest.strip("{( ") else []
-        for one in islice(lines, _LONGEST):
+        for one in lines:
             end = re.match(r"(\s*)[})]", one.text)
             if end and len(end[1]) <= len(indent):
                 self.functions[name] = body

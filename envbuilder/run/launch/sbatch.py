@@ -1,8 +1,10 @@
 """What an sbatch script says, for `launch lint`: its options, its commands, and the steps that start ranks."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +40,23 @@ _SRUN_FLAGS: Final = frozenset(
         "--container-remap-root", "--no-container-remap-root", "--container-entrypoint", "--no-container-entrypoint",
     }
 )  # fmt: skip
+# A step up to the end of its command in the batch script, and what ends it.
+_STEP: Final = re.compile(
+    r"""(?:^|[\s;&|(])srun\s((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|(?<=>)&|&(?=>)|[^;&|"'\\])*)(&&|\|\||[;&|]|$)"""
+)
+_RAY_START: Final = re.compile(r"\bray\s+start\s((?:[^;&|]|(?<=>)&|&(?=>))*)(.*)")
+_RAY_VALUE: Final = r"--[\w-]*(?:address|port|cpus|gpus|host|dir|memory|password|name|resources|labels)"
+_NOTHING: Final = r"(?:[\s;)}]|done\b|fi\b|esac\b)*"
+_IN_DAEMON: Final = r"\b(?:docker|podman)\b|\binstance://"
 QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
-OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
+_AS_COMMAND: Final = (
+    r"p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch"  # elsewhere the word may be a part of others
+)
+OVER_NODES: Final = (
+    r"srun|ibrun|jsrun|aprun|"
+    r"mpirun|mpiexec|orterun|"
+    rf"(?:^|[\s;&|(\"'/])(?:{_AS_COMMAND})\s"
+)
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
 _OF_EACH_NODE: Final = (
     rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"  # deepspeed reaches other nodes itself
@@ -71,6 +88,16 @@ class Line:
     def expanded(self) -> str:
         """Return the text without its single-quoted parts, where the shell expands nothing."""
         return QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayStart:
+    """A `ray start` in a step of srun."""
+
+    blocks: bool
+    is_open: bool  # words may be options that the script does not say
+    goes_on: bool  # the step runs more after it
+    is_left: bool  # in the background, at the end of its line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +222,26 @@ def srun_values(text: str) -> dict[str, str]:
                 name, value = name[:2], name[2:] + equals + value
             found[_LONG.get(name, name)] = value.strip("\"'")
     return found
+
+
+def ray_starts(line: Line) -> Iterator[RayStart]:
+    """Yield each `ray start` that is the command of a step, or in the text that its shell runs.
+
+    What Docker or a running instance of Apptainer starts is left out, because it outlives the step.
+    """
+    for step in _STEP.finditer(line.text):
+        call = _RAY_START.search(f"{step[1]} ")
+        if call and not re.search(_IN_DAEMON, step[1]):
+            words = call[1].split()
+            yield RayStart(
+                blocks=re.search(r"--block(?!=[Ff])", call[1]) is not None,
+                is_open=any(
+                    re.match(r"[\"']?\$", word) and not re.fullmatch(_RAY_VALUE, before)
+                    for before, word in pairwise(("", *words))
+                ),
+                goes_on=re.search(r"\w", call[2]) is not None,
+                is_left=step[2] == "&" and re.fullmatch(_NOTHING, line.text[step.end() :]) is not None,
+            )
 
 
 def _count(value: str) -> int:
