@@ -89,6 +89,7 @@ SETTINGS: Final = {
     "ENVBUILDER_APT_MIRRORS": "`NAME=ADDRESS`, separated by spaces: mirrors of a recipe's or an image's apt repositories",
     "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
     "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
+    "ENVBUILDER_VERSIONS": "how many versions of a SIF its folder keeps, for `history`; 1 if unset: no earlier one",
     "ENVBUILDER_KEY": "the public key of `pull --key`",
     "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
     "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",

@@ -38,7 +38,12 @@ ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
 _LEAVING: Final = threading.Lock()
 # Words that people take for commands, and where they stand.
-_ELSEWHERE: Final = {"vendor": "cache vendor", "slurm": "launch slurm", "lint": "launch lint", "run": "exec"}
+_ELSEWHERE: Final = {
+    "vendor": "cache vendor",
+    "slurm": "launch slurm",
+    "lint": "launch lint",
+    "run": "exec",
+} | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
 _PATH_ERRORS: Final = (

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
+from envbuilder.core.errors import UsageError
 
 SIF: Final = ".sif"
+VERSIONS: Final = "ENVBUILDER_VERSIONS"  # how many versions of a SIF a folder keeps
 VARIANT: Final = "@"  # in a recipe's name, before its variant: a100@torch2.6.0
 
 
@@ -16,6 +19,14 @@ def image_name(name: str) -> str:
     """Return the name of a recipe's image in the Docker engine. Variants of a matrix are its tags."""
     recipe, _, variant = name.partition(VARIANT)
     return f"envbuilder/{recipe}:{variant or 'latest'}"
+
+
+def versions_to_keep(environment: Mapping[str, str]) -> int:
+    """Return how many versions of a SIF a folder keeps, the current one among them; raises UsageError."""
+    text = environment.get(VERSIONS, "") or "1"
+    if not (text.isdecimal() and int(text) > 0):
+        raise UsageError(f"{VERSIONS} is `{text}`", hint="write a number: 1 keeps the current SIF alone")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import threading
 from typing import IO, Iterator, Sequence
 
 FRAME = b"\x28\xb5\x2f\xfd"  # the first bytes of a zstd frame (RFC 8878, 3.1.1)
 MOST = 4 << 20  # bytes of a part, where there are no frames
 DIGITS = 32  # of a part's sha256: the sha256 of the whole file is checked in the end
 _BLOCK = 4096  # a file system shares bytes of two files in blocks
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW"))  # those of this system
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -53,7 +55,8 @@ class Assembly:
             self.places.append(self.size)
             self._numbers.setdefault(name, []).append(number)
             self.size += size
-        self._out = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._out = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+        self._guard = threading.Lock()
         self.missing = set(range(len(parts)))
         if os.fstat(self._out).st_size:
             self.check()
@@ -69,7 +72,7 @@ class Assembly:
     def check(self) -> None:
         """Read the file, and count every part with other bytes as missing."""
         for number, (size, name) in enumerate(self.parts):
-            if digest(os.pread(self._out, size, self.places[number])) == name:
+            if digest(_read(self._out, size, self.places[number])) == name:
                 self.missing.discard(number)
             else:
                 self.missing.add(number)
@@ -79,9 +82,10 @@ class Assembly:
         if digest(data) != self.parts[number][1]:
             return False
         left, at = memoryview(data), self.places[number]
-        while left:
-            count = os.pwrite(self._out, left, at)
-            left, at = left[count:], at + count
+        with self._guard:
+            while left:
+                count = _write(self._out, left, at)
+                left, at = left[count:], at + count
         self.missing.discard(number)
         return True
 
@@ -114,7 +118,7 @@ class Assembly:
         os.fsync(self._out)
         whole, at = hashlib.sha256(), 0
         while at < self.size:
-            data = os.pread(self._out, MOST, at)
+            data = _read(self._out, MOST, at)
             if not data:
                 break
             whole.update(data)
@@ -132,15 +136,34 @@ class Assembly:
             length = min(size, step or size)
             try:
                 count = os.copy_file_range(source, self._out, length, at, to)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            except (OSError, AttributeError) as error:  # other systems have no such call
+                unable = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+                if getattr(error, "errno", None) not in unable:
                     raise
-                count = os.pwrite(self._out, os.pread(source, min(length, MOST), at), to)
+                count = _write(self._out, _read(source, min(length, MOST), at), to)
             if not count:
                 return False
             at, to, size = at + count, to + count, size - count
             step = -at % _BLOCK if (at - to) % _BLOCK == 0 else 0
         return True
+
+
+def _read(file: int, size: int, at: int) -> bytes:
+    """Read at a place and leave the file's position as it is."""
+    if hasattr(os, "pread"):
+        return os.pread(file, size, at)
+    before = os.lseek(file, 0, os.SEEK_CUR)
+    os.lseek(file, at, os.SEEK_SET)
+    data = os.read(file, size)
+    os.lseek(file, before, os.SEEK_SET)
+    return data
+
+
+def _write(file: int, data: bytes | memoryview, at: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(file, data, at)
+    os.lseek(file, at, os.SEEK_SET)
+    return os.write(file, data)
 
 
 class _Run:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.artifacts import sif
+from envbuilder.artifacts import history, sif
 from envbuilder.artifacts.oci import layout as oci
-from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, rejected
+from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, rejected, versions_to_keep
 from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
@@ -161,7 +161,8 @@ class _Build:
             findings = self._test(staged, image)
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
-            staged.sif.replace(outputs.sif)
+            keep = versions_to_keep(self.context.environment)
+            history.install(str(staged.sif), str(outputs.sif), built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         image = outputs.image_name if docker else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.outputs import VARIANT, Outputs
+from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
@@ -50,6 +50,6 @@ def pull(
     with shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key,
-            cached=functools.partial(find_blobs, folders), console=shown,
+            cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()

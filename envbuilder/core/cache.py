@@ -254,14 +254,19 @@ def commit_path(temporary: Path, final: Path) -> None:
     """Rename a finished file or folder to its final name. An existing folder stays: it has the same key and bytes."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
-        with temporary.open("rb" if IS_POSIX else "rb+") as stream:  # Windows syncs what can be written
-            os.fsync(stream.fileno())
+        sync_file(temporary)
     try:
         temporary.replace(final)
     except OSError as error:  # no check before: NFS may show a folder of another machine late
         exists = error.errno in (errno.ENOTEMPTY, errno.EEXIST) if IS_POSIX else final.is_dir()
         if not exists:
             raise
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the file is on the disk."""
+    with path.open("rb" if IS_POSIX else "rb+") as stream:  # Windows syncs what can be written
+        os.fsync(stream.fileno())
 
 
 def save_text(path: Path, text: str) -> None:

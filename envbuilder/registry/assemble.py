@@ -100,11 +100,12 @@ def assemble(
         _take_from_here(made, index, outputs, layers)
         transfer.here = made.size - made.lacks
         step.advance(transfer.here)
-        if transfer.here >= least * made.size and _complete(
+        is_whole = transfer.here >= least * made.size and _complete(
             client, reference, manifest, index, made, folder=folder, transfer=transfer, step=step
-        ):
-            path.rename(folder / sif.digest)
-            return True
+        )
+    if is_whole:
+        path.replace(folder / sif.digest)
+        return True
     path.unlink()
     if _is_thin(manifest):
         raise ContentError(
@@ -172,10 +173,13 @@ def _take_from_here(made: Assembly, index: PartsIndex, outputs: Outputs, layers:
 def _sifs(outputs: Outputs) -> Iterator[Path]:
     """Yield the SIF that is replaced, then the newest others of the folder."""
     times: dict[Path, int] = {}
-    for path in outputs.folder.glob(f"*{SIF}"):
+    inodes: set[int] = set()  # a version may be another name of a SIF
+    for path in (outputs.sif, *outputs.folder.glob(f"*{SIF}")):
         with contextlib.suppress(OSError):  # a dangling link, a file that is just replaced
-            if path.is_file():
-                times[path] = path.stat().st_mtime_ns
+            status = path.stat()
+            if path.is_file() and status.st_ino not in inodes:
+                inodes.add(status.st_ino)
+                times[path] = status.st_mtime_ns
     if times.pop(outputs.sif, None) is not None:
         yield outputs.sif
     yield from heapq.nlargest(OTHERS, times, key=lambda path: times[path])

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.layout import read_layout, save_layout
 from envbuilder.artifacts.oci.model import Descriptor, Manifest
 from envbuilder.artifacts.oci.naming import (
@@ -25,7 +26,7 @@ from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Sha256, commit_path, held, remove_tree, save_text, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_file, space_errors, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
@@ -72,11 +73,12 @@ def pull(
     forms: Sequence[Form],
     key: Path | None,
     cached: LayerFinder,
+    versions: int = 1,
     console: Console,
 ) -> Pulled:
     """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay.
 
-    `cached` finds layers in the cache.
+    `cached` finds layers in the cache. The folder keeps so many `versions` of the SIF.
     """
     found = find_artifacts(client, reference, forms)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
@@ -106,7 +108,7 @@ def pull(
             ):  # fmt: skip
                 _fetch(client, reference, [sif_of(sif)], folder=folder, transfer=transfer, console=console)
         for form, manifest in missing.items():
-            _finish(outputs, form, manifest, folder, kept, name=reference)
+            _finish(outputs, form, manifest, folder, kept, name=reference, versions=versions)
         if statement:
             save_text(outputs.bundle, statement.decode())
         remove_tree(folder)
@@ -243,11 +245,13 @@ def _finish(
     kept: dict[Sha256, Path],
     *,
     name: Reference,
+    versions: int,
 ) -> None:
     if form == "sif":
-        path = folder / sif_of(manifest).digest
-        path.chmod(0o755)
-        commit_path(path, outputs.sif)
+        digest = sif_of(manifest).digest
+        (folder / digest).chmod(0o755)
+        sync_file(folder / digest)
+        history.install(str(folder / digest), str(outputs.sif), digest, versions)
         return
     blobs = {blob.digest: kept.get(blob.digest, folder / blob.digest) for blob in _blobs(manifest)}
     tag = str(name.with_tag(name.tag or LATEST))

@@ -106,7 +106,11 @@ def test_runtime_imports_only_what_is_in_the_image(module):
     assert {group(name) for name in imports(MODULES[module])} <= {"node"}
 
 
-ALONE = [name for name in MODULES if name.startswith("node.nccl") or name == "artifacts.parts"]
+ALONE = [
+    name
+    for name in MODULES
+    if name.startswith("node.nccl") or name in ("artifacts.history", "artifacts.parts")
+]
 
 
 @pytest.mark.parametrize("module", ALONE)

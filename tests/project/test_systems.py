@@ -129,6 +129,12 @@ assert usable_cores() >= 1 and usable_memory() > 0 and user_name()
 echo = Command(argv=(sys.executable, "-c", "print(input())"), why="say it", input=b"hello")
 assert ProcessRunner(os.environ).run(echo) == "hello\\n"
 Path("bytes").write_bytes(b"0123456789")
+from envbuilder.artifacts.parts import Assembly, cut
+with open("bytes", "rb") as stream:
+    made = Assembly("copy", [(size, name) for _, size, name in cut(stream)])
+made.take("bytes")
+assert not made.missing and made.finish() and Path("copy").read_bytes() == b"0123456789"
+made.close()
 with open("bytes", "rb") as stream:
     assert read_at(stream.fileno(), 3, 4) == b"456"
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
@@ -80,11 +81,11 @@ def proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 def bring(
     proxy: Proxy, folder: Path, tag: str = "new", forms: tuple[Form, ...] = ("sif",),
-    cached: Callable[[object], Mapping[str, Path]] = lambda _: {},
+    cached: Callable[[object], Mapping[str, Path]] = lambda _: {}, versions: int = 1,
 ) -> Pulled:  # fmt: skip
     return pull(
         place(proxy.host, tag), Client({"HOME": str(folder)}, FakeRunner()), outputs=Outputs(folder=folder, name="toy"),
-        forms=forms, key=None, cached=cached, console=Console(quiet=True),
+        forms=forms, key=None, cached=cached, versions=versions, console=Console(quiet=True),
     )  # fmt: skip
 
 
@@ -121,6 +122,18 @@ def test_parts_come_from_whatever_this_machine_has(world: World, proxy: Proxy, t
     done = bring(proxy, tmp_path, cached=cached)
     assert is_new(world, tmp_path)
     assert 0 < done.bytes < 0.15 * world.size
+
+
+def test_a_version_that_was_kept_is_pulled_again_from_this_machine(
+    world: World, proxy: Proxy, tmp_path: Path
+):
+    for tag in ("old", "new"):
+        bring(proxy, tmp_path, tag, versions=2)
+    assert [one.digest for one in history.versions(str(tmp_path / "toy.sif"))] == [
+        sha256_file(one.sif)[: history.DIGITS] for one in (world.new, world.old)
+    ]
+    assert bring(proxy, tmp_path, "old", versions=2).bytes == 0
+    assert sha256_file(tmp_path / "toy.sif") == sha256_file(world.old.sif)
 
 
 def test_of_a_new_pair_each_byte_travels_once(world: World, proxy: Proxy, tmp_path: Path):

@@ -1,0 +1,109 @@
+"""`history`: the versions of a SIF that its folder keeps, and which of them has the name."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envbuilder.artifacts import history as kept
+from envbuilder.artifacts.outputs import VERSIONS, find_outputs, versions_to_keep
+from envbuilder.commands.context import Output, Session, command, recipe_argument
+from envbuilder.core.answer import Answer
+from envbuilder.core.columns import columns
+from envbuilder.core.errors import UsageError
+
+
+class KeptVersion(Answer):
+    """A version of the SIF: the first digits of its sha256, and when it was made or came here."""
+
+    version: str
+    time: str
+    bytes: int
+    current: bool
+
+
+class History(Answer):
+    """The versions, the newest first, and those that `--prune` removed."""
+
+    sif: Path
+    versions: tuple[KeptVersion, ...]
+    removed: tuple[str, ...]
+
+
+@command(
+    "history",
+    (
+        "envbuilder history a100",
+        "envbuilder history a100 --rollback",
+        "envbuilder history a100 --switch 3f9c1b",
+        "envbuilder history a100 --prune 2",
+    ),
+    History,
+)
+def history(
+    session: Session,
+    name: Annotated[str, recipe_argument("a recipe that was built or pulled, or the path of a SIF")],
+    *,
+    switch: Annotated[
+        str, typer.Option(metavar="VERSION", help="give the name to this version: the first digits suffice")
+    ] = "",
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="give the name to the version before the current one")
+    ] = False,
+    prune: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="keep N versions, the current one among them")
+    ] = None,
+    output: Output,
+) -> None:
+    """List the versions of a SIF that its folder keeps, and switch to another one. Running jobs keep their file."""
+    sif = find_outputs(name, output.absolute()).sif
+    if sum((bool(switch), rollback, prune is not None)) > 1:
+        raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
+    if not sif.is_file():
+        raise UsageError(
+            f"there is no `{sif}`", hint="`envbuilder build` makes it, `envbuilder pull` fetches it"
+        )
+    if switch or rollback:
+        kept.adopt(str(sif))
+        kept.switch(str(sif), _chosen(sif, switch))
+    removed = () if prune is None else tuple(one.digest for one in kept.prune(str(sif), prune))
+    found = tuple(
+        KeptVersion(version=one.digest, time=_day(one.time), bytes=one.size, current=one.current)
+        for one in kept.versions(str(sif))
+    )
+    session.data = History(sif=sif, versions=found, removed=removed)
+    rows = [("*" if one.current else "", one.version, one.time, f"{one.bytes / 1e9:.2f} GB") for one in found]
+    session.text = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
+    if not found:
+        session.text = f"{sif.name} has no earlier versions: {_hint(session)}"
+
+
+def _chosen(sif: Path, wanted: str) -> kept.Version:
+    """Return the version that begins with these digits, otherwise the one before the current one."""
+    found = kept.versions(str(sif))
+    names = ", ".join(one.digest for one in found) or "none"
+    if wanted:
+        chosen = [
+            one for one in found if one.digest.startswith(wanted.removeprefix("sha256:")[: kept.DIGITS])
+        ]
+        if len(chosen) != 1:
+            how_many = "several versions begin" if chosen else "no version begins"
+            raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
+        return chosen[0]
+    current = next((number for number, one in enumerate(found) if one.current), -1)
+    if current + 1 == len(found):
+        raise UsageError(
+            f"`{sif.name}` has no version before the current one",
+            hint=f"`{VERSIONS}=3` keeps three versions from the next build or pull on",
+        )
+    return found[current + 1]
+
+
+def _hint(session: Session) -> str:
+    keep = versions_to_keep(session.environment)
+    return f"{VERSIONS} is {keep}" if keep > 1 else f"`export {VERSIONS}=3` keeps three from the next one on"
+
+
+def _day(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
