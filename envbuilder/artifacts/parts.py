@@ -14,7 +14,7 @@ import errno
 import hashlib
 import os
 import threading
-from typing import IO, Iterator, Sequence
+from typing import IO, Iterable, Iterator, Sequence
 
 FRAME = b"\x28\xb5\x2f\xfd"  # the first bytes of a zstd frame (RFC 8878, 3.1.1)
 MOST = 4 << 20  # bytes of a part, where there are no frames
@@ -45,8 +45,13 @@ def digest(data: bytes | memoryview) -> str:
 class Assembly:
     """A file that is put together from parts, each given by size and digest. `missing` holds their numbers."""
 
-    def __init__(self, path: str, parts: Sequence[tuple[int, str]]) -> None:
-        """Open the file. Parts that an earlier attempt put there are kept."""
+    def __init__(
+        self, path: str, parts: Sequence[tuple[int, str]], missing: Iterable[int] | None = None
+    ) -> None:
+        """Open the file. Parts that an earlier attempt put there are kept.
+
+        They are looked for by their digests, unless the caller knows which are `missing`.
+        """
         self.parts = parts
         self.places: list[int] = []
         self._numbers: dict[str, list[int]] = {}
@@ -57,8 +62,8 @@ class Assembly:
             self.size += size
         self._out = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         self._guard = threading.Lock()
-        self.missing = set(range(len(parts)))
-        if os.fstat(self._out).st_size:
+        self.missing = set(range(len(parts)) if missing is None else missing)
+        if missing is None and os.fstat(self._out).st_size:
             self.check()
 
     def close(self) -> None:

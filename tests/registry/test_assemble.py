@@ -273,6 +273,7 @@ def test_without_an_index_the_whole_file_is_fetched(world: World, proxy: Proxy, 
     assert is_new(world, tmp_path)
 
 
+@pytest.mark.builds
 def test_a_full_disk_leaves_the_old_sif(world: World, tmp_path: Path):
     place_of = tmp_path / "small"
     place_of.mkdir()

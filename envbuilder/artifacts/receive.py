@@ -1,0 +1,102 @@
+"""The other end of `sync`: make a SIF of what is in its folder and of what comes, and give it its name.
+
+`envbuilder/run/sync.py` sends this text to Python over SSH, with a request and bytes on stdin. Each
+call does one thing and ends: say what is missing, or take some of it. What is there stays for the next.
+
+Standard library and Python 3.8 alone, with `parts` and `history`, whose texts are sent too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import sys
+import zlib
+from typing import IO, Any
+
+from envbuilder.artifacts import history
+from envbuilder.artifacts.parts import Assembly
+
+OTHERS = 3  # other SIFs of the folder that are read, the newest first
+
+
+def main(request: dict[str, Any]) -> None:
+    """Answer a request with one line of JSON on stdout."""
+    try:
+        answer = _answer(request, sys.stdin.buffer)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = {"error": f"{error.filename or request['folder']}: {error.strerror}", "full": full}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _answer(request: dict[str, Any], stream: IO[bytes]) -> dict[str, Any]:
+    folder, name, whole = os.path.expanduser(request["folder"]), request["name"], request["sha256"]
+    sif, work = os.path.join(folder, f"{name}.sif"), os.path.join(folder, f".{name}.sync")
+    os.makedirs(work, mode=0o700, exist_ok=True)
+    index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
+    is_first = "index" in request
+    with contextlib.suppress(OSError):  # no locks on this file system
+        lock = os.open(work, os.O_RDONLY)  # until this program ends: a call of another `sync` waits
+        importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX; only Unix has the module
+    if is_first:
+        with open(index, "wb") as out:
+            out.write(stream.read(request["index"]))
+    with open(index, "rb") as saved:
+        parts = json.loads(zlib.decompress(saved.read()))
+    if is_first and _holds(sif, sum(size for size, _ in parts), whole):
+        _remove(work, index)
+        return {"missing": [], "done": True, "here": os.path.getsize(sif)}
+    with contextlib.closing(Assembly(path, parts, None if is_first else request["missing"])) as made:
+        if is_first:
+            for source in _sifs(sif):
+                if made.missing:
+                    made.take(source)
+            here = made.size - made.lacks
+            if shutil.disk_usage(folder).free < made.lacks:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+        else:
+            here = 0
+            for number in request["sent"]:
+                made.put(number, stream.read(parts[number][0]))
+        done = not made.missing and made.finish() == whole
+        if not made.missing and not done:
+            made.check()  # a file changed while it was copied
+        missing = sorted(made.missing)
+    if done:
+        os.chmod(path, 0o755)  # noqa: S103 - a SIF is a program
+        history.install(path, sif, whole, request["versions"])
+        _remove(work, index)
+    return {"missing": missing, "done": done, "here": here}
+
+
+def _remove(work: str, index: str) -> None:
+    """Remove what is no longer needed; another `sync` may have files in the folder."""
+    os.unlink(index)
+    with contextlib.suppress(OSError):
+        os.rmdir(work)
+
+
+def _sifs(sif: str) -> list[str]:
+    """Return the SIF that is replaced, then the newest others of the folder."""
+    others = glob.glob(os.path.join(glob.escape(os.path.dirname(sif)), "*.sif"))
+    others += [one.path for one in history.versions(sif) if not one.current]
+    found = [path for path in others if os.path.isfile(path) and path != sif]
+    found.sort(key=os.path.getmtime, reverse=True)
+    return [path for path in (sif, *found[:OTHERS]) if os.path.isfile(path)]
+
+
+def _holds(sif: str, size: int, sha256: str) -> bool:
+    if not os.path.isfile(sif) or os.path.getsize(sif) != size:
+        return False
+    whole = hashlib.sha256()
+    with open(sif, "rb") as stream:
+        for data in iter(lambda: stream.read(1 << 20), b""):
+            whole.update(data)
+    return whole.hexdigest() == sha256

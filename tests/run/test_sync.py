@@ -1,0 +1,254 @@
+"""A SIF goes to another machine by what is missing there, over ssh, to a Python that has nothing else."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts import history
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.errors import CommandError, EnvbuilderError, SpaceError, UsageError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.run import sync as ssh
+from tests.support.toys import make_toy
+
+pytestmark = pytest.mark.programs
+LAYERS = {"os": 600_000, "python": 400_000, "extensions": 30_000}
+# In place of ssh: the shell of a machine with other variables. `$BREAK` bytes of what is sent arrive.
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+host=$2; shift 2
+[ "$host" = there ] || exit 255
+echo "welcome to $host"
+cd "$THERE" || exit 1
+if [ -n "$BREAK" ]; then head -c "$BREAK" | env -i PATH=/usr/bin:/bin HOME="$THERE" sh -c "$*"; exit 255; fi
+exec env -i PATH=/usr/bin:/bin HOME="$THERE" sh -c "$*"
+"""
+
+
+def text(seed: str, half: int) -> bytes:
+    return random.Random(seed).randbytes(half).hex().encode()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outputs, Outputs]:
+    """An environment before and after the edit of an extension."""
+    contents = {name: text(name, half) for name, half in LAYERS.items()}
+    edited = contents | {"extensions": text("edited", LAYERS["extensions"])}
+    folder = tmp_path_factory.mktemp("pair")
+    return make_toy(folder / "old", contents), make_toy(folder / "new", edited)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """The home of the other machine."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(SSH)
+    (tmp_path / "bin/ssh").chmod(0o755)
+    (tmp_path / "home/sifs").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+def send(
+    outputs: Outputs, there: Path, target: str = "there:sifs", versions: int = 1, **more: str
+) -> ssh.Synced:
+    path = f"{there.parent / 'bin'}:{os.environ['PATH']}"
+    return ssh.sync(
+        outputs, target, sha256=sha256_file(outputs.sif), versions=versions, python="python3",
+        runner=ProcessRunner({"PATH": path, "THERE": str(there), **more}, whole=True), console=Console(quiet=True),
+    )  # fmt: skip
+
+
+def listed(there: Path) -> list[str]:
+    return sorted(path.name for path in (there / "sifs").iterdir())
+
+
+def test_after_an_edit_only_the_changed_parts_are_sent(pair: tuple[Outputs, Outputs], there: Path):
+    old, new = pair
+    first = send(old, there)
+    assert first.bytes_sent > old.sif.stat().st_size
+    done = send(new, there)
+    assert done.sif == "there:sifs/toy.sif"
+    assert sha256_file(there / "sifs/toy.sif") == sha256_file(new.sif) == done.sha256
+    assert done.bytes_sent < 0.15 * new.sif.stat().st_size
+    assert done.bytes_there > 0.85 * new.sif.stat().st_size
+    assert listed(there) == ["toy.sif"]
+    assert os.access(there / "sifs/toy.sif", os.X_OK)
+    assert send(new, there).bytes_sent < 40_000  # the program and the index
+
+
+def test_versions_are_kept_there(pair: tuple[Outputs, Outputs], there: Path):
+    for outputs in pair:
+        send(outputs, there, versions=2)
+    found = history.versions(str(there / "sifs/toy.sif"))
+    assert [(one.digest, one.current) for one in found] == [
+        (sha256_file(pair[1].sif)[:16], True), (sha256_file(pair[0].sif)[:16], False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["there:new/deep folder", "there:~/new", "there:"])
+def test_a_folder_is_made_and_may_be_below_the_home(pair: tuple[Outputs, Outputs], there: Path, target: str):
+    send(pair[0], there, target)
+    (found,) = there.rglob("toy.sif")
+    assert sha256_file(found) == sha256_file(pair[0].sif)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.9])
+def test_a_damaged_file_there_only_costs_bytes(pair: tuple[Outputs, Outputs], there: Path, at: float):
+    content = bytearray(pair[0].sif.read_bytes())
+    content[int(at * len(content))] ^= 1
+    (there / "sifs/toy.sif").write_bytes(content)
+    done = send(pair[1], there)
+    assert sha256_file(there / "sifs/toy.sif") == sha256_file(pair[1].sif)
+    assert done.bytes_sent < 0.5 * len(content)
+
+
+@pytest.mark.parametrize("arrive", [0, 1000, 100_000, 400_000])
+def test_a_cut_connection_leaves_the_old_file_and_the_next_sync_ends_well(
+    pair: tuple[Outputs, Outputs], there: Path, arrive: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ssh, "BATCH", 200_000)
+    shutil.copy(pair[0].sif, there / "sifs/other.sif")
+    (there / "sifs/toy.sif").write_bytes(b"old")
+    with pytest.raises(CommandError):
+        send(pair[1], there, BREAK=str(arrive))
+    assert (there / "sifs/toy.sif").read_bytes() == b"old"
+    send(pair[1], there)
+    assert sha256_file(there / "sifs/toy.sif") == sha256_file(pair[1].sif)
+    assert listed(there) == ["other.sif", "toy.sif"]
+
+
+def test_what_came_before_a_break_is_not_sent_again(
+    pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ssh, "BATCH", 200_000)
+    calls, ask = [], ssh._Other.ask
+
+    def breaking(self: ssh._Other, request: dict[str, object], data: bytes) -> ssh._Answer:
+        calls.append(len(data))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return ask(self, request, data)
+
+    monkeypatch.setattr(ssh._Other, "ask", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        send(pair[0], there)
+    done = send(pair[0], there)
+    assert done.bytes_there >= calls[1] + calls[2] > 0
+    assert sha256_file(there / "sifs/toy.sif") == sha256_file(pair[0].sif)
+
+
+def test_two_at_once_end_with_a_whole_file(pair: tuple[Outputs, Outputs], there: Path):
+    ends: list[BaseException | None] = []
+
+    def work(outputs: Outputs) -> None:
+        try:
+            send(outputs, there)
+        except EnvbuilderError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in (pair[0], pair[1], pair[1], pair[0])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    send(pair[1], there)
+    assert sha256_file(there / "sifs/toy.sif") == sha256_file(pair[1].sif)
+    assert listed(there) == ["toy.sif"]
+
+
+@pytest.mark.builds
+def test_a_full_disk_there_leaves_the_old_file(pair: tuple[Outputs, Outputs], there: Path, tmp_path: Path):
+    size = pair[0].sif.stat().st_size
+    script = (tmp_path / "bin/ssh").read_text().replace(
+        'cd "$THERE"', f'mount -t tmpfs -o size={size // 2} none "$THERE/sifs" && cd "$THERE"'
+    )  # fmt: skip
+    (tmp_path / "bin/real").write_text(script)
+    (tmp_path / "bin/ssh").write_text(f'#!/bin/sh\nexec unshare --mount -- sh {tmp_path}/bin/real "$@"\n')
+    with pytest.raises(SpaceError, match="no space left on `there`"):
+        send(pair[0], there)
+
+
+def test_a_folder_that_may_not_be_written_is_named(pair: tuple[Outputs, Outputs], there: Path):
+    (there / "sifs/file").write_text("")
+    with pytest.raises(UsageError, match="`there` refuses"):
+        send(pair[0], there, "there:sifs/file")
+
+
+@pytest.mark.parametrize("target", ["sifs", "/scratch/sifs", ":sifs", "-oProxyCommand=x:y", "a/b:c"])
+def test_a_target_without_host_is_wrong_use(target: str):
+    with pytest.raises(UsageError, match="no HOST:FOLDER"):
+        ssh.parse_target(target)
+
+
+def test_a_job_keeps_its_file_while_another_comes(pair: tuple[Outputs, Outputs], there: Path):
+    shutil.copy(pair[0].sif, there / "sifs/toy.sif")
+    with (there / "sifs/toy.sif").open("rb") as running:
+        head = running.read(1000)
+        send(pair[1], there)
+        assert head + running.read() == pair[0].sif.read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------- a real sshd
+
+SSHD = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/me.pub
+PidFile none
+StrictModes no
+PermitRootLogin yes
+"""
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Path]:
+    """A folder with an `ssh` that reaches the sshd of this machine as `loopback`."""
+    for name in ("host", "me"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "sshd_config").write_text(SSHD.format(port=port, folder=tmp_path))
+    (tmp_path / "real").mkdir()
+    options = f"-F none -p {port} -i {tmp_path}/me -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o HostName=127.0.0.1"
+    (tmp_path / "real/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
+    (tmp_path / "real/ssh").chmod(0o755)
+    script = (
+        f"mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f {tmp_path}/sshd_config"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["unshare", "--mount", "--", "sh", "-c", script], stderr=log, start_new_session=True
+        )
+        while f"listening on 127.0.0.1 port {port}" not in (tmp_path / "log").read_text():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.02)
+        yield tmp_path / "real"
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+@pytest.mark.builds
+def test_over_a_real_sshd(pair: tuple[Outputs, Outputs], sshd: Path, tmp_path: Path):
+    runner = ProcessRunner({"PATH": f"{sshd}:{os.environ['PATH']}"}, whole=True)
+    sent = [
+        ssh.sync(
+            outputs, f"loopback:{tmp_path}/my sifs", sha256=sha256_file(outputs.sif), versions=2, python="python3",
+            runner=runner, console=Console(quiet=True),
+        ).bytes_sent
+        for outputs in pair
+    ]  # fmt: skip
+    assert sha256_file(tmp_path / "my sifs/toy.sif") == sha256_file(pair[1].sif)
+    assert sent[1] < 0.15 * sent[0]
