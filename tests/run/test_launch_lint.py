@@ -536,7 +536,8 @@ NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
         (f"step()\n{{\n  srun -K $1 {RUN}\n}}\nif step -c8; then echo; fi", []),
         (f"twice() {{ twice; srun -c 8 {RUN}; }}\ntwice\ntwice", [LintCode.KEEPS_RUNNING.value]),
         ("export START='python t.py'\nsrun -K bash -c '\n$START\n'", [NO_CPUS]),
-        (f"long() {{\n{TRUE * 3000}  srun -K {RUN}\n}}\nlong", [NO_CPUS]),
+        (f"unused() {{\n{TRUE * 3000}  srun {RUN}\n}}\nsrun -K -c 8 {RUN}", []),
+        (f"long() {{\n{TRUE * 3000}  srun -K $1 {RUN}\n}}\nlong -c8", []),
     ],
 )
 def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[str]):

@@ -49,9 +49,8 @@ _RAY_VALUE: Final = r"--[\w-]*(?:address|port|cpus|gpus|host|dir|memory|password
 _NOTHING: Final = r"(?:[\s;)}]|done\b|fi\b|esac\b)*"
 _IN_DAEMON: Final = r"\b(?:docker|podman)\b|\binstance://"
 QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
-_AS_COMMAND: Final = (
-    r"p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch"  # elsewhere the word may be a part of others
-)
+# Only as a word of its own: `sbatch` is also in the name of a file.
+_AS_COMMAND: Final = r"p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch"
 OVER_NODES: Final = (
     r"srun|ibrun|jsrun|aprun|"
     r"mpirun|mpiexec|orterun|"
