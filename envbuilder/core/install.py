@@ -12,10 +12,10 @@ _MANAGERS: Final = {
 }  # fmt: skip
 # Names that differ from Debian's.
 _NAMES: Final = {
-    "dnf install": {"apt-utils": "apt", "uidmap": "shadow-utils", "docker.io": "moby-engine"},
-    "zypper install": {"apt-utils": "apt", "uidmap": "shadow", "docker.io": "docker"},
-    "pacman -S": {"apt-utils": "apt", "uidmap": "shadow", "docker.io": "docker"},
-    "apk add": {"apt-utils": "apt", "uidmap": "shadow-uidmap", "docker.io": "docker"},
+    "dnf install": {"docker.io": "moby-engine"},
+    "zypper install": {"docker.io": "docker"},
+    "pacman -S": {"docker.io": "docker"},
+    "apk add": {"docker.io": "docker", "docker-buildx": "docker-cli-buildx"},
 }
 SETUP: Final = Path(__file__).parents[2] / "scripts/setup"  # a checkout has it, an installed package does not
 

@@ -1,18 +1,30 @@
 """Checks for building: programs, Docker, disk space, the cache, and package sources."""
 
+import re
 import stat
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store
 from envbuilder.core.install import install_command, install_hint
-from envbuilder.core.required_tools import BUILD_TOOLS, check_tools, tool_version
-from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
+from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
+from envbuilder.node.doctor.item import (
+    DoctorCode,
+    Fix,
+    Item,
+    Subject,
+    forbids_programs,
+    free_bytes,
+    gigabytes,
+)
 from envbuilder.node.doctor.machine import Machine
+from envbuilder.node.doctor.node import has_namespaces, shut_switches
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
+KERNEL: Final = (5, 5)  # since then a filter of system calls may let a call go on (seccomp_unotify(2))
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
@@ -26,21 +38,78 @@ def check_python(_machine: Machine) -> Iterator[Item]:
         yield python.warning(f"{version}, without a virtual environment", "uv tool install envbuilder")
 
 
-def check_build_tools(machine: Machine) -> Iterator[Item]:
-    for tool in BUILD_TOOLS:
-        program = Subject(DoctorCode.TOOL, tool.name, f"a build uses it to {tool.why}")
-        if findings := check_tools((tool,), machine.runner):
-            yield program.missing(findings[0].message, install_command(tool.package))
-        else:
-            yield program.ok(tool_version(tool, machine.runner) or "there")
+def check_engine(machine: Machine) -> Iterator[Item]:
+    """Check what the assemble engine needs of the kernel, and name the engine that works here."""
+    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {KERNEL[0]}.{KERNEL[1]}")
+    found = re.match(r"(\d+)\.(\d+)", machine.kernel)
+    is_new = found is not None and (int(found[1]), int(found[2])) >= KERNEL
+    docker = "`--engine docker` builds in a Docker engine"
+    yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
+
+    why = "programs of a build run in their own, without a network and apart from your files"
+    namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
+    lacking = check_tools((BWRAP,), machine.runner)
+    # A distribution may allow bubblewrap what it forbids other programs.
+    trial = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
+    spaces = (
+        has_namespaces(machine) if lacking else machine.output_of(*trial, why="try the sandbox") is not None
+    )
+    shut = shut_switches(machine)
+    if spaces:
+        yield namespaces.ok("can be made")
+    else:
+        names = ", ".join(name for name, _ in shut) or "the kernel or a container forbids it"
+        commands = "; ".join(command for _, command in shut) or "ask the administrators for user namespaces"
+        yield namespaces.warning(f"cannot be made ({names})", commands)
+
+    sandbox = Subject(DoctorCode.TOOL, BWRAP.name, f"a build uses it to {BWRAP.why}")
+    if lacking:
+        yield sandbox.warning(lacking[0].message, install_command(BWRAP.package))
+    else:
+        yield sandbox.ok(tool_version(BWRAP, machine.runner))
+
+    engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
+    if is_new and spaces and not lacking:
+        yield engine.ok("assemble")
+    elif _docker_version(machine) and machine.output_of("docker", "buildx", "version", why="ask for buildx"):
+        yield engine.warning("docker alone", docker)
+    else:
+        needs = f"mend the lines above; or {install_command('docker.io', 'docker-buildx')}"
+        yield engine.missing("none works here", needs)
+
+
+def check_programs(machine: Machine) -> Iterator[Item]:
+    git = Subject(DoctorCode.TOOL, "git", "it fetches the sources of a recipe that names a git repository")
+    if version := machine.output_of("git", "--version", why="ask for git's version"):
+        yield git.ok(version.removeprefix("git version "))
+    else:
+        yield git.warning("not installed; no other recipe needs it", install_command("git"))
+    temporary = Path(machine.environment.get("TMPDIR") or "/tmp")  # noqa: S108 - what programs use without it
+    for name, path, setting in (
+        ("cache", machine.cache, "ENVBUILDER_CACHE"),
+        ("TMPDIR", temporary, "TMPDIR"),
+    ):
+        if forbids_programs(path):
+            runs = Subject(DoctorCode.EXECUTE, f"{name} noexec", "programs of a build run there")
+            found = f"{path} lies on a file system that is mounted noexec"
+            repair = f"point {setting} at a folder where programs may run"
+            yield runs.missing(found, repair) if name == "cache" else runs.warning(found, repair)
+
+
+def check_keyrings(machine: Machine) -> Iterator[Item]:
+    """Check the keyrings that settings name. Without them the keys of envbuilder's own toolbox count."""
+    for setting in ("ENVBUILDER_DEBIAN_KEYRING", "ENVBUILDER_UBUNTU_KEYRING"):
+        path = machine.environment.get(setting)
+        keyring = Subject(DoctorCode.KEYRING, "keyring", "`lock` trusts no package list without it")
+        if path and not Path(path).is_file():
+            repair = f"correct {setting}, or unset it: envbuilder has keys of its own"
+            yield keyring.missing(f"{path} is not there", repair)
 
 
 def check_docker(machine: Machine) -> Iterator[Item]:
     """Check the Docker engine, which no build needs: it loads the image and runs `exec --in image`."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
-    server = machine.output_of(
-        "docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine"
-    )
+    server = _docker_version(machine)
     if not server:
         repair = f"{install_hint('docker.io')}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}"
         yield Subject(DoctorCode.DOCKER, "Docker engine", why).warning("does not answer", repair)
@@ -73,6 +142,12 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         yield store.ok("containerd")
     else:
         yield store.warning("the engine's own", repair)
+
+
+def _docker_version(machine: Machine) -> str:
+    """Return the version of the Docker engine, "" if none answers."""
+    words = ("docker", "version", "--format", "{{.Server.Version}}")
+    return machine.output_of(*words, why="ask the Docker engine") or ""
 
 
 def check_space(machine: Machine) -> Iterator[Item]:
@@ -129,9 +204,7 @@ def _leftovers(machine: Machine) -> Iterator[Item]:
 def check_sources(machine: Machine) -> Iterator[Item]:
     why = "`lock` and the first build fetch from it; later builds do not need it"
     source = Subject(DoctorCode.SOURCES, "source", why)
-    repair = (
-        "look at the network, the proxy, or the settings of docs/reference/settings.md (ENVBUILDER_INDEX, …)"
-    )
+    repair = "look at the network, the proxy, or the settings (ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_INDEX, …)"
     reached = machine.reach()
     for one in reached:
         if one.trouble:

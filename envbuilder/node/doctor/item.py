@@ -1,5 +1,6 @@
 """What a check of the doctor judges, and the item that it returns."""
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ class DoctorCode(CodeEnum):
     LIMITS = "EB830", "too little memory may be locked"
     SLURM = "EB831", "what is here of Slurm; never a fault"
     SCRATCH = "EB832", "little room where temporary files and caches go"
+    KERNEL = "EB833", "older than the assemble engine needs, or another system"
+    EXECUTE = "EB834", "programs may not run in a folder that needs it"
+    KEYRING = "EB835", "a keyring that a setting names is not there"
+    ENGINE = "EB836", "the engine that works on this machine"
 
 
 class State(StrEnum):
@@ -93,6 +98,18 @@ def free_bytes(path: Path) -> int | None:
         except OSError:
             break
     return None
+
+
+def forbids_programs(path: Path) -> bool:
+    """Return whether a path, which may not exist yet, lies on a file system that is mounted noexec."""
+    for place in (path, *path.absolute().parents):
+        try:
+            return bool(os.statvfs(place).f_flag & os.ST_NOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, AttributeError):  # not to be read, or a system without mounts
+            break
+    return False
 
 
 def gigabytes(count: int) -> str:

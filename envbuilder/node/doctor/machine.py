@@ -1,6 +1,7 @@
 """The machine that the doctor checks: its files, programs and limits."""
 
 import ctypes
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Machine:
     memlock: int | None  # bytes; None without a limit
     clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
     reach: Callable[[], Sequence[Reached]]
+    kernel: str  # the release of Linux; "" on another system
 
     def output_of(self, *argv: str, why: str) -> str | None:
         """Return what a program prints, or None where it is missing or fails."""
@@ -90,6 +92,7 @@ def probe_machine(
         memlock=lockable_memory(),
         clock=probe_clock(),
         reach=reach_sources,
+        kernel=platform.release() if platform.system() == "Linux" else "",
     )
 
 

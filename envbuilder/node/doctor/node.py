@@ -59,21 +59,29 @@ def has_setuid(machine: Machine) -> bool:
         return False
 
 
+def shut_switches(machine: Machine) -> list[tuple[str, str]]:
+    """Return the settings of the kernel that forbid user namespaces, each with the command that permits them."""
+    sysctl = machine.root / "proc/sys"
+    return [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
+
+
+def has_namespaces(machine: Machine) -> bool:
+    """Return whether a program can be root in a user namespace with mounts of its own; AppArmor may allow the first alone."""
+    words = ("unshare", "--user", "--map-root-user", "--mount", "true")
+    return machine.output_of(*words, why="make a user namespace") is not None
+
+
 def check_namespaces(machine: Machine) -> Iterator[Item]:
     """Try to make a user namespace; the switches explain a failure."""
-    why = "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace"
+    why = "Apptainer without setuid makes its own user namespace"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
-    sysctl = machine.root / "proc/sys"
-    shut = [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
+    shut = shut_switches(machine)
     switches = ", ".join(name for name, _ in shut)
     repair = (
         "; ".join(command for _, command in shut)
         or "ask the administrators for user namespaces or apptainer-suid"
     )
-    if (
-        machine.output_of("unshare", "--user", "--map-root-user", "true", why="make a user namespace")
-        is not None
-    ):
+    if has_namespaces(machine):
         found = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
         is_shut_to_others = shut and machine.uid == 0
         yield namespaces.warning(found, repair) if is_shut_to_others else namespaces.ok(found)
