@@ -8,6 +8,7 @@ from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import RecipeError
 from envbuilder.lock.model import SourceFile
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
+from envbuilder.recipe.load import list_recipes, load_all
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 HEADERS: Final = frozenset({
@@ -19,6 +20,7 @@ CODE: Final = frozenset(
 )
 # Beside code, what a build of a project may read. The recipe's own folder may hold data as well.
 _BESIDE_CODE: Final = frozenset({"", ".md", ".rst", ".in", ".cmake"})
+_SITES: Final = "sites"  # where `--profile` looks
 MADE: Final = frozenset({".so", ".o", ".a", ".pyc", ".egg", ".whl"})  # leftovers of an earlier build
 
 
@@ -33,15 +35,22 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     ]
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
-    # The lock stands beside the recipe, and must not lock itself.
-    recipes = [path.resolve() for path in recipe.files if path.suffix == SUFFIX]
-    own = {file for path in recipes for file in (path, path.with_suffix(".lock"))}
+    own = _own(recipe) if any(extension.path == HERE for extension in recipe.extensions) else set()
     return {
-        extension.name: tuple(
-            one for one in _files(extension, folder) if (folder / one.path).resolve() not in own
-        )
+        extension.name: tuple(one for one in _files(extension, folder) if one.path not in own)
         for extension in recipe.extensions
     }
+
+
+def _own(recipe: Recipe) -> set[str]:
+    """Return envbuilder's own files in the recipe's folder: recipes, and profiles of sites.
+
+    No project is built from them. A lock must not name its own recipe, and stays valid when `add` writes another one.
+    """
+    folder = recipe.path.parent
+    beside = load_all(folder)[0] if list_recipes(folder) else ()
+    recipes = {path.name for path in (*recipe.files, *(one.path for one in beside)) if path.suffix == SUFFIX}
+    return recipes | {f"{_SITES}/{path.name}" for path in (folder / _SITES).glob(f"*{SUFFIX}")}
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:

@@ -27,6 +27,7 @@ from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support.locks import no_client
 from tests.support.runner import FakeRunner
@@ -347,3 +348,16 @@ def test_the_recipes_own_folder_is_locked_without_recipe_lock_and_data(tmp_path:
         "net/config.json",
         "setup.py",
     ]
+
+
+def test_another_recipe_and_a_site_beside_a_project_leave_its_lock_as_it_is(tmp_path: Path):
+    pins = 'base: debian/bookworm\npython: "3.11"\ngcc: "12"\npytorch: "2.13.0"\n'
+    write(tmp_path, "setup.py", "config.yaml", "net/sites/a.yaml", "sites/my-site.yaml")
+    (tmp_path / "x.yaml").write_text(f"{pins}extensions: [{{name: net, path: .}}]\n")
+    before = own_files(load(tmp_path / "x.yaml"))
+    assert [file.path for file in before["net"]] == ["config.yaml", "net/sites/a.yaml", "setup.py"]
+
+    (tmp_path / "added.yaml").write_text("extends: x\nadd: [rich]\n")
+    (tmp_path / "other.yaml").write_text(pins)
+    assert own_files(load(tmp_path / "x.yaml")) == before
+    assert own_files(load(tmp_path / "added.yaml")) == before
