@@ -252,7 +252,9 @@ def _report(
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
         case "missing":
-            mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing")
+            shape = next((one for one in get_args(kind)[1:] if isinstance(one, Shape)), None)
+            hint = f"write `{last}:` with {shape.expected}" if shape else ""
+            mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing", hint=hint)
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(parent)
             listing = "" if known in told else f"known keys: {', '.join(known)}"

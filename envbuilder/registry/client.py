@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from envbuilder.artifacts.oci.model import load_json
-from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
+from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
 from envbuilder.core.http import Waiting, wait_silently
 from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError
@@ -161,8 +161,9 @@ class Client:
                 "store credentials where envbuilder reads them",
             )
         if status in (404, 410):
+            sought = reference if reference.digest else reference.with_tag(reference.tag or LATEST)
             return AbsentError(
-                f"there is no {name} ({status}{words})", hint="look at the name, the tag and the registry"
+                f"there is no `{sought}` ({status}{words})", hint="look at the name, the tag and the registry"
             )
         return RegistryError(f"`{host}` rejected the request for {name}: it answered {status}{words}")
 

@@ -63,8 +63,9 @@ def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:
     path = Path(text)
     if path.suffix in (".lock", SUFFIX, ".yml"):
         return path.with_suffix(".lock"), "" if path.suffix == ".lock" else text
-    if not path.exists() and any(file_of(recipes / f"{text}{end}")[0].is_file() for end in (".lock", SUFFIX)):
-        return recipes / f"{text}.lock", text
+    for folder in () if path.exists() else (recipes, Path()):  # as `find_recipe` looks for a name
+        if any(file_of(folder / f"{text}{end}")[0].is_file() for end in (".lock", SUFFIX)):
+            return folder / f"{text}.lock", text
     return None
 
 

@@ -57,3 +57,20 @@ def test_a_path_to_a_recipe_names_its_repository_below_the_registry(
     answer = call(verb, path, "--output", tmp_path, "--json")
     message = json.loads(answer.out)["findings"][0]["message"]
     assert f"{tmp_path}/style.oci" in message if verb == "push" else "localhost:9/team/style" in message
+
+
+def test_diff_finds_a_recipe_in_this_folder_by_its_name(
+    call: Call, recipe: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(recipe.parent)
+    answer = call("diff", "style", "style")
+    assert answer.code == 4
+    assert "there is no lock `style.lock`" in answer.err
+
+
+def test_init_takes_a_name_and_no_file(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    answer = call("init", "mine.yaml", "--gpu", "none", "--pytorch", "2.6.0")
+    assert answer.code == 2
+    assert "write `mine`" in answer.err
+    assert not list(tmp_path.iterdir())

@@ -68,6 +68,12 @@ def test_each_recipe_of_ours_can_work(name):
             "write `base: debian/bookworm`; suites: debian/bullseye, debian/bookworm, debian/trixie",
         ),
         (
+            {"base": "ubuntu/22.04", "gcc": "11"},
+            CheckCode.BASE,
+            "$.base: no suite `ubuntu/22.04` is known; the closest is `ubuntu/jammy`",
+            "write `base: ubuntu/jammy`; suites: debian/bullseye",
+        ),
+        (
             {"gpus": ("a100",)},
             CheckCode.GPU,
             "$.gpus[0]: no GPU `a100` is known; the closest is `A100`",

@@ -115,6 +115,10 @@ def test_a_wrong_value_is_one_finding_at_its_path(text, code, message):
     assert (finding.code, finding.message) == (code, message)
 
 
+def test_a_missing_key_is_shown_with_what_belongs_there():
+    assert only("inner: {}").hint == "write `name:` with one line of text"
+
+
 @pytest.mark.parametrize("items", ["-x", "-x\n  -y", "-x\n  - y"])
 def test_a_list_without_blanks_after_its_dashes_is_answered_with_its_first_item(items):
     finding = only(f"names:\n  {items}\n")

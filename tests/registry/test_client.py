@@ -435,9 +435,10 @@ def test_refused_access_says_who_was_asked_with_what(
     assert "\x1b" not in told
 
 
-def test_what_is_not_there_is_named(state: State, tmp_path: Path):
-    with pytest.raises(AbsentError, match=r"there is no `127\.0\.0\.1:\d+/team/a:1` \(404\)"):
-        read_manifest(client(tmp_path), here(state))
+@pytest.mark.parametrize(("tag", "sought"), [("1", "1"), ("", "latest")])
+def test_what_is_not_there_is_named(state: State, tmp_path: Path, tag: str, sought: str):
+    with pytest.raises(AbsentError, match=rf"there is no `127\.0\.0\.1:\d+/team/a:{sought}` \(404\)"):
+        read_manifest(client(tmp_path), here(state, tag=tag))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

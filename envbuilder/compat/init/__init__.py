@@ -63,6 +63,9 @@ def new_path(name: str, folder: Path, text: str | None = None) -> Path:
     A file with this `text` is accepted: an interrupted command wrote it.
     """
     shape = SHAPES["extends"]
+    if name.endswith((SUFFIX, ".yml")):
+        hint = f"write `{Path(name).stem}`: the file gets its ending by itself"
+        raise UsageError(f"`{name}` is a file, where the name of the new recipe is expected", hint=hint)
     path = folder / f"{name}{SUFFIX}"
     if not re.fullmatch(shape.pattern, name):
         raise UsageError(

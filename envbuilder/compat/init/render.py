@@ -22,7 +22,7 @@ def recipe_text(
 ) -> str:
     """Return the whole file, with the lines left out as comments at its end. `has_schema` is whether its schema stands beside it."""
     made = (
-        f"# Made by `envbuilder init` from {', '.join(sources)}."
+        f"# Made by `envbuilder init` from {', '.join(f'`{one}`' for one in sources)}."
         if sources
         else "# Made by `envbuilder init`."
     )

@@ -13,9 +13,14 @@ from envbuilder.core.spelling import nearest_names
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
     if context.suite is None and not context.recipe.image:
-        message = f"no suite `{context.recipe.base}` is known"
-        advice = f"suites: {', '.join(context.tables.distributions.by_name)}"
-        yield Problem(CheckCode.BASE, "base", message, pins=("base",), advice=advice)
+        asked, suites = context.recipe.base, context.tables.distributions
+        # ubuntu/22.04 is ubuntu/jammy.
+        same = [one.name for one in suites.rows if asked == f"{one.family}/{one.release}"]
+        message = f"no suite `{asked}` is known" + (f"; the closest is `{same[0]}`" if same else "")
+        advice = f"suites: {', '.join(suites.by_name)}"
+        moves = tuple((Change("base", name),) for name in same)
+        pins = () if same else ("base",)
+        yield Problem(CheckCode.BASE, "base", message, moves=moves, pins=pins, advice=advice)
 
 
 def check_gpus(context: CheckContext) -> Iterator[Problem]:
