@@ -209,7 +209,7 @@ class DockerEngine:
                     error = failure
             if self.holds(target, layout.manifest.digest):
                 return
-        raise BuildError(
+        raise _failed(
             f"could not load the image into the engine ({self}): {error or 'it keeps another image under that name'}",
             hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts",
         )
@@ -268,10 +268,14 @@ def _start(container: Container) -> None:
 
 
 def _rejected(what: str, error: docker.errors.APIError) -> BuildError:
-    message = f"the Docker engine cannot {what}: {error.explanation or error}"
+    return _failed(f"the Docker engine cannot {what}: {error.explanation or error}")
+
+
+def _failed(message: str, *, hint: str = "") -> BuildError:
+    """Return the error with this message. `hint` is for all causes but a full disk."""
     if "no space left" in message:
         return SpaceError(
             message,
             hint="`docker system df` shows what it keeps; `docker image prune` and `docker builder prune` free some",
         )
-    return BuildError(message)
+    return BuildError(message, hint=hint)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KINDS, WORK
@@ -79,9 +80,7 @@ def cache(
 
 
 def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
-    # Only this sub-command needs what a build fetches with.
-    from envbuilder.build.pipeline import vendor_recipe  # noqa: PLC0415
-    from envbuilder.commands._build_context import build_context  # noqa: PLC0415
+    from envbuilder.build.pipeline import vendor_recipe  # noqa: PLC0415 - all of a build
 
     context = build_context(session, recipes)
     with context.console.group(f"vendor {name}"):

@@ -6,7 +6,6 @@ and one at its end.
 
 import contextlib
 import copy
-import functools
 import getpass
 import logging
 import re
@@ -15,13 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-
-from rich.console import Console as RichConsole
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.log import owned
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
 POLL: Final = 0.5  # seconds between two counts of what a program has done
@@ -34,8 +32,10 @@ class Console:
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
         """`folds` names the CI system that folds its log: github, gitlab or ""."""
+        from envbuilder.core.screen import Screen  # noqa: PLC0415 - rich takes 0.05 s, and `--help` shows no progress
+
         self._folds = folds
-        self._screen = _Screen(color=color, quiet=quiet)
+        self._screen = Screen(color=color, quiet=quiet)
         self.owner = ""
 
     def named(self, owner: str) -> "Console":
@@ -84,7 +84,7 @@ class Console:
         progress, task = screen.enter(shown, total)
         self._log.info("start: %s", title)
         if progress.disable:
-            screen.show(Text.assemble(("…", "dim"), " ", shown))
+            screen.show(("…", "dim"), " ", shown)
         step = Step(title=shown, total=total, say=screen.show, progress=progress, task=task)
         verdict = ("✗", "red")
         try:
@@ -94,8 +94,7 @@ class Console:
             seconds = time.monotonic() - started
             self._log.info("end: %s (%.1f s)", title, seconds)
             note = f" {step.note}" if step.note else ""
-            last = Text.assemble(verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
-            screen.leave(progress, task, last)
+            screen.leave(progress, task, verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
 
     @contextlib.contextmanager
     def waiting(self, pending: Callable[[], Iterable[str]]) -> Iterator[None]:
@@ -118,81 +117,6 @@ class Console:
     def close(self) -> None:
         """Restore the terminal, even while steps run."""
         self._screen.close()
-
-
-class _Screen:
-    """The state of stderr, shared by all consoles."""
-
-    def __init__(self, *, color: bool, quiet: bool) -> None:
-        self.live: Progress | None = None
-        self._color, self._quiet = color, quiet
-        self._guard = threading.RLock()
-
-    @functools.cached_property
-    def _out(self) -> RichConsole:
-        return RichConsole(
-            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
-        )
-
-    def show(self, text: str | Text) -> None:
-        # rich interprets markup and emoji in a str, but not in a Text.
-        self._out.print(Text(text) if isinstance(text, str) else text)
-
-    def mark(self, line: str) -> None:
-        """Print the line unchanged, because a fold needs its carriage return."""
-        with self._guard:
-            if line and not self._quiet:
-                print(line, file=self._out.file, flush=True)
-
-    def enter(self, title: str, total: int | None) -> tuple[Progress, TaskID]:
-        """Add a step to the live view, which begins with the first step. Without a terminal it shows nothing."""
-        with self._guard:
-            if self.live is None:
-                self.live = _make_view(self._out)
-                self.live.start()
-            return self.live, self.live.add_task(title, total=total, note="", items=False)
-
-    def leave(self, progress: Progress, task: TaskID, last: Text) -> None:
-        """Remove a step and print its last line. The last step closes the view."""
-        with self._guard:
-            progress.remove_task(task)
-            if progress is self.live and not progress.tasks:
-                self.close()
-            self._out.print(last)
-
-    def close(self) -> None:
-        with self._guard:
-            if self.live is not None:
-                self.live.stop()
-                self.live = None
-
-
-def _make_view(out: RichConsole) -> Progress:
-    """Make the live view. Its tasks have the fields `note` and `items`."""
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        _Amount(),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
-        TimeElapsedColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    )
-
-
-class _Amount(ProgressColumn):
-    """The bytes or items of a step: done, expected, bytes per second, and the seconds that are left at this speed."""
-
-    def render(self, task: Task) -> Text:
-        if task.total is None:
-            return Text("")
-        left = f" {task.time_remaining:.0f} s left" if task.time_remaining else ""
-        if task.fields["items"]:
-            return Text(f"{task.completed:.0f}/{task.total:.0f}{left}")
-        return Text(
-            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s{left}"
-        )
 
 
 def ended_steps(log: str) -> tuple[tuple[str, float], ...]:
@@ -225,8 +149,8 @@ class Step:
     title: str
     total: int | None
     say: Callable[[str], None]
-    progress: Progress
-    task: TaskID
+    progress: "Progress"
+    task: "TaskID"
     note: str = ""
     has_items: bool = False  # `total` is a number of items and not of bytes
     is_skipped: bool = False

@@ -1,6 +1,7 @@
 """The Docker engine: how a run in a container ends, which image is held, and which errors a user sees."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -8,6 +9,9 @@ import docker.errors
 import pytest
 
 from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine, connect
+from envbuilder.artifacts.oci.layout import write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
+from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
 from envbuilder.core.process import Completed
 
@@ -102,6 +106,33 @@ def test_an_error_quotes_the_engine(moment: str, words: str, kind: type):
         run(client)
     assert type(caught.value) is kind
     assert ("docker image prune" in caught.value.hint) == (kind is SpaceError)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "advice"),
+    [
+        ("write /x: no space left on device", SpaceError, "docker image prune"),
+        ("invalid tar", BuildError, "containerd image store"),
+    ],
+)
+def test_an_image_that_is_not_loaded_has_the_engines_words(
+    tmp_path: Path, words: str, kind: type, advice: str
+):
+    def fail(*_: object) -> NoReturn:
+        raise docker.errors.APIError("500", explanation=words)
+
+    def miss(_: str) -> NoReturn:
+        raise docker.errors.ImageNotFound("no such image")
+
+    config = ImageConfig(env=(), cmd=(), entrypoint=(), workdir="/", labels=())
+    layout = write_layout(
+        layers=[], config=config, epoch=0, platform="linux/amd64", folder=tmp_path / "oci", name=NAME
+    )
+    client = SimpleNamespace(images=SimpleNamespace(load=fail, get=miss), version=dict, info=dict)
+    with pytest.raises(BuildError, match=f"could not load the image .*{words}") as caught:
+        DockerEngine(client).load(layout, name=NAME, console=Console(quiet=True))
+    assert type(caught.value) is kind
+    assert advice in caught.value.hint
 
 
 def test_an_interrupted_container_is_removed():

@@ -1,0 +1,86 @@
+"""The lines and the live view on stderr, drawn by rich. `console.py` is what others use."""
+
+import functools
+import threading
+
+from rich.console import Console as RichConsole
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+Part = str | tuple[str, str]  # of a line: a text, or a text and its style
+
+
+class Screen:
+    """The state of stderr, shared by all consoles."""
+
+    def __init__(self, *, color: bool, quiet: bool) -> None:
+        self.live: Progress | None = None
+        self._color, self._quiet = color, quiet
+        self._guard = threading.RLock()
+
+    @functools.cached_property
+    def _out(self) -> RichConsole:
+        return RichConsole(
+            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
+        )
+
+    def show(self, *parts: Part) -> None:
+        """Print one line."""
+        # rich interprets markup and emoji in a str, but not in a Text.
+        self._out.print(Text.assemble(*parts))
+
+    def mark(self, line: str) -> None:
+        """Print the line unchanged, because a fold needs its carriage return."""
+        with self._guard:
+            if line and not self._quiet:
+                print(line, file=self._out.file, flush=True)
+
+    def enter(self, title: str, total: int | None) -> tuple[Progress, TaskID]:
+        """Add a step to the live view, which begins with the first step. Without a terminal it shows nothing."""
+        with self._guard:
+            if self.live is None:
+                self.live = _make_view(self._out)
+                self.live.start()
+            return self.live, self.live.add_task(title, total=total, note="", items=False)
+
+    def leave(self, progress: Progress, task: TaskID, *last: Part) -> None:
+        """Remove a step and print its last line. The last step closes the view."""
+        with self._guard:
+            progress.remove_task(task)
+            if progress is self.live and not progress.tasks:
+                self.close()
+            self.show(*last)
+
+    def close(self) -> None:
+        with self._guard:
+            if self.live is not None:
+                self.live.stop()
+                self.live = None
+
+
+def _make_view(out: RichConsole) -> Progress:
+    """Make the live view. Its tasks have the fields `note` and `items`."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        _Amount(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )
+
+
+class _Amount(ProgressColumn):
+    """The bytes or items of a step: done, expected, bytes per second, and the seconds that are left at this speed."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
+        left = f" {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        if task.fields["items"]:
+            return Text(f"{task.completed:.0f}/{task.total:.0f}{left}")
+        return Text(
+            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s{left}"
+        )
