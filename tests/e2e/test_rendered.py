@@ -15,6 +15,7 @@ from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.file import load_lock
 from envbuilder.verify.compare import BUILDER_ADDS, compare, sif_manifest
 from tests.support.plans import DIFFERS
+from tests.support.sdists import make_sdists
 from tests.support.standalone import RELEASE, write_from_packages
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
@@ -57,6 +58,16 @@ def standalone() -> Iterator[Built]:
         yield replace(built, name="standalone", recipe=recipe)
 
 
+@pytest.fixture(scope="module")
+def sdists() -> Iterator[Built]:
+    """An environment with packages that are built from source distributions."""
+    with open_folder() as folder:
+        recipe = make_sdists(folder, projects=False)
+        env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / "files")}
+        built = build(str(recipe), folder / "built", "--engine", "assemble", env=env)
+        yield replace(built, name="sdists", recipe=recipe)
+
+
 def vendor(recipe: object, place: Path) -> Path:
     """Write all that a lock names, and uv, into `place`: what a text would fetch."""
     uv = f"uv=={metadata.version('uv')}"
@@ -70,7 +81,7 @@ def vendor(recipe: object, place: Path) -> Path:
     "which",
     [
         pytest.param("tiny", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone")),
+        *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone", "sdists")),
     ],
 )
 def test_a_rendered_dockerfile_builds_the_same_environment(
