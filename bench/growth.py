@@ -125,27 +125,33 @@ def _digest(text: str) -> str:
 @contextlib.contextmanager
 def extensions(place: Place) -> Iterator[list[Way]]:
     folder = place.folder("growth/extensions")
-    cpu = (place.recipes / f"{RECIPE}.yaml").read_text()
-    head = cpu[: cpu.index("\nextensions:")]
-    lock = load_lock(place.recipes / f"{RECIPE}.lock")
     for amount in AMOUNTS:
-        names = [f"grown{number:02}" for number in range(amount)]
-        text = "".join(f"  - {{name: {name}, sources: [{name}.cpp]}}\n" for name in names)
-        for name in names:
-            (folder / f"{name}.cpp").write_text(SOURCE.replace("NAME", name))
-        path = folder / f"with-{amount}.yaml"
-        path.write_text(f"{head}\nextensions:\n{text}")
-        recipe = load(path)
-        locked = tuple(
-            LockedExtension(
-                name=name, sources=(f"{name}.cpp",), include=(), cflags=(), cuda_cflags=(), files=files
-            )
-            for name, files in own_files(recipe).items()
-        )
-        new = dataclasses.replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe), extensions=locked)
-        save_text(path.with_suffix(".lock"), lock_text(new))
+        write_extensions(place, folder, amount)
     _ = place.built  # the layers below the extensions are in the user's cache
     yield _ways(place, CACHE, lambda amount: [f"with-{amount}"], folder)
+
+
+def write_extensions(place: Place, folder: Path, amount: int) -> Path:
+    """Write a recipe and its lock: `cpu` with so many synthetic extensions."""
+    cpu = (place.recipes / f"{RECIPE}.yaml").read_text()
+    head = cpu[: cpu.index("\nextensions:")]
+    names = [f"grown{number:02}" for number in range(amount)]
+    text = "".join(f"  - {{name: {name}, sources: [{name}.cpp]}}\n" for name in names)
+    for name in names:
+        (folder / f"{name}.cpp").write_text(SOURCE.replace("NAME", name))
+    path = folder / f"with-{amount}.yaml"
+    path.write_text(f"{head}\nextensions:\n{text}")
+    recipe = load(path)
+    locked = tuple(
+        LockedExtension(
+            name=name, sources=(f"{name}.cpp",), include=(), cflags=(), cuda_cflags=(), files=files
+        )
+        for name, files in own_files(recipe).items()
+    )
+    lock = load_lock(place.recipes / f"{RECIPE}.lock")
+    new = dataclasses.replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe), extensions=locked)
+    save_text(path.with_suffix(".lock"), lock_text(new))
+    return path
 
 
 @contextlib.contextmanager

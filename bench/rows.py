@@ -13,7 +13,7 @@ import yaml
 from jobs import OURS, Target, Way
 from measure import ENVBUILDER, REPOSITORY, forget
 from peer_words import for_hpccm, for_neurodocker
-from place import ALIAS, Place, lacks, loopback_registry
+from place import ALIAS, NO_ENGINE, Place, lacks, loopback_registry
 
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
@@ -217,6 +217,22 @@ def extension(place: Place) -> Iterator[list[Way]]:
     ]
 
 
+@contextlib.contextmanager
+def loads(place: Place) -> Iterator[list[Way]]:
+    """Load ten extensions of a read-only SIF."""
+    folder, out = place.folder("loads"), place.folder("loads-built")
+    recipe = growth.write_extensions(place, folder, 10)
+    place.prepare(
+        ENVBUILDER, "build", recipe.stem, "--recipes", folder, "--output", out, env=NO_ENGINE
+    )  # fmt: skip
+    script, sif = BENCH / "ways/load_several.py", out / f"{recipe.stem}.sif"
+    binds = ("--bind", f"{REPOSITORY}:{REPOSITORY}:ro", "--bind", f"{folder}:{folder}:ro")
+    yield [
+        tool(f"{OURS}, {amount} process{'es' * (amount > 1)}", "apptainer", "exec", *binds, sif, "python", script, folder, amount, tells=True)
+        for amount in (1, 8)
+    ]  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------------- registry
 
 
@@ -309,6 +325,7 @@ ROWS: Final = (
     Row(key="import8-warm", title="`import torch` in 8 processes, warm", pairs=2, ways=imports(cold=False, processes=8), warm_up=True),
     Row(key="import8-cold", title="`import torch` in 8 processes, cold", pairs=2, ways=imports(cold=True, processes=8)),
     Row(key="extension", title="load an extension", pairs=2, ways=extension),
+    Row(key="loads", title="load ten extensions, beside the import of torch", pairs=5, ways=loads),
     Row(key="push-image", title="push the image", pairs=5, ways=transfers("image", push=True)),
     Row(key="push-sif", title="push the SIF", pairs=5, ways=transfers("sif", push=True)),
     Row(key="pull-image", title="pull the image", pairs=5, ways=transfers("image", push=False)),

@@ -123,16 +123,34 @@ def lenient(find):
     return getattr_
 
 
+def is_known(operator):
+    """Return whether an operator `space::name.overload` is torch's own or defined."""
+    owned = operator.partition("::")[0] in OWNED
+    return owned or bool(torch._C._jit_get_schemas_for_operator(operator.partition(".")[0]))
+
+
 def without_operator(register):
     """Register nothing for an operator that the project's library would define."""
 
     def registered(operator, *args, **kwargs):
-        known = operator.partition("::")[0] in OWNED if isinstance(operator, str) else True
-        if known or torch._C._jit_get_schemas_for_operator(operator.partition(".")[0]):
+        if not isinstance(operator, str) or is_known(operator):
             return register(operator, *args, **kwargs)
         return lambda function: function
 
     return registered
+
+
+def without_meta(impl):
+    """Let `Library.impl` go on where torch refuses an implementation, for `Meta`, because nothing defined the operator."""
+
+    def implemented(self, op_name, *args, **kwargs):
+        try:
+            return impl(self, op_name, *args, **kwargs)
+        except RuntimeError:
+            if not isinstance(op_name, str) or is_known("%s::%s" % (self.ns, op_name.rpartition("::")[2])):
+                raise
+
+    return implemented
 
 
 def place(error):
@@ -147,6 +165,7 @@ def place(error):
 for function in ("load", "load_inline"):
     setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
 torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
+torch.library.Library.impl = without_meta(torch.library.Library.impl)
 for function in filter(lambda name: hasattr(torch.library, name), REGISTER):
     setattr(torch.library, function, without_operator(getattr(torch.library, function)))
 

@@ -41,6 +41,12 @@ def define(space, schema):
     name = schema.partition("(")[0]
     torch.known.append(space + "::" + name.strip())
     if hasattr(getattr(torch.ops, space), name): assert getattr(getattr(torch.ops, space), name) == "defined"
+class Library:
+    def __init__(self, ns, kind): self.ns = ns
+    def impl(self, op_name, function, dispatch_key=""):
+        name = self.ns + "::" + op_name
+        if dispatch_key == "Meta" and name not in torch.known: raise RuntimeError("operator " + name + " does not exist")
+        return "implemented"
 def register_fake(operator):
     if operator not in torch.known: raise RuntimeError(operator + " does not exist")
     return lambda function: "registered"
@@ -64,6 +70,8 @@ LOAD = (
         ("import torch; assert torch.ops.aten.add == 'defined'", 0),
         (LOAD + "torch.ops.op.forward.default(1)", 1),
         (LOAD + "assert torch.library.register_fake('op::forward')(len) is len", 1),
+        (LOAD + "assert torch.library.Library('op', 'IMPL').impl('forward', len, 'Meta') is None", 1),
+        (LOAD + "assert torch.library.Library('aten', 'IMPL').impl('add', len, 'Meta') == 'implemented'", 1),
         (LOAD + "assert torch.library.register_fake('aten::add')(len) == 'registered'", 1),
     ],
 )  # fmt: skip
