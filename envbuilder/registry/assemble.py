@@ -70,9 +70,12 @@ def find_index(client: Client, reference: Reference, manifest: Manifest) -> Part
     """
     if _is_thin(manifest):
         try:
-            return parse_index(read_blob(client, reference, manifest.layers[0], most=MOST))
+            index = parse_index(read_blob(client, reference, manifest.layers[0], most=MOST))
         except ValueError as error:
             raise ContentError(f"the SIF at `{reference}` cannot be used: {error}") from error
+        if index.size == sif_of(manifest).size and index.rest == 0:
+            return index
+        raise ContentError(f"the SIF at `{reference}` cannot be used: its index is of another SIF")
     try:
         for listed in reversed(read_referrers(client, reference.with_digest(manifest.digest), PARTS_TYPE)):
             holder = read_manifest(client, reference.with_digest(listed.digest))

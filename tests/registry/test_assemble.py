@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts import history
+from envbuilder.artifacts.oci import naming
+from envbuilder.artifacts.oci.model import describe, make_manifest
 from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
@@ -182,6 +184,15 @@ def test_a_thin_sif_that_cannot_be_made_is_an_error(world: World, proxy: Proxy, 
     with pytest.raises(RegistryError, match="do not make its SIF"):
         bring(proxy, tmp_path, "thin")
     assert sha256_file(tmp_path / "toy.sif") == sha256_file(world.old.sif)
+
+
+@pytest.mark.parametrize("marks", [{}, {"io.envbuilder.sif": "sha256:1", "io.envbuilder.sif.size": "-"}])
+def test_a_thin_manifest_that_names_no_sif_is_refused(marks: dict[str, str]):
+    blobs = [describe(b"", kind) for kind in (naming.SIF_CONFIG, naming.PARTS_TYPE, naming.REST_TYPE)]
+    manifest = make_manifest(config=blobs[0], layers=blobs[1:], annotations=marks)
+    assert naming.is_sif(manifest)
+    with pytest.raises(RegistryError, match="does not say which SIF"):
+        naming.sif_of(manifest)
 
 
 # ------------------------------------------------------------------------------------------------------------ faults

@@ -7,7 +7,7 @@ from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json, pars
 from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ContentError, UsageError
 
 LOCK: Final = "opt/envbuilder/lock.json"
 Form = Literal["image", "sif"]
@@ -61,14 +61,15 @@ def is_sif(manifest: Manifest) -> bool:
 
 
 def sif_of(manifest: Manifest) -> Descriptor:
-    """Return digest and size of the SIF; raises ValueError when the manifest does not say them."""
+    """Return digest and size of the SIF; raises ContentError when the manifest does not say them."""
     if len(manifest.layers) == 1:
         return manifest.layers[0]
     marks = dict(manifest.annotations)
-    size = marks.get(SIF_SIZE_KEY, "")
-    if not size.isdecimal():
-        raise ValueError("a manifest of a SIF without its size")
-    return Descriptor(media_type=SIF_LAYER, digest=parse_digest(marks.get(SIF_KEY, "")), size=int(size))
+    try:
+        digest, size = parse_digest(marks[SIF_KEY]), int(marks[SIF_SIZE_KEY])
+    except (LookupError, ValueError) as error:
+        raise ContentError(f"the manifest {manifest.digest} does not say which SIF it is of") from error
+    return Descriptor(media_type=SIF_LAYER, digest=digest, size=size)
 
 
 def locked_in(provenance: bytes) -> Sha256:
