@@ -4,13 +4,12 @@ import contextlib
 import gzip
 import io
 import lzma
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
-
-import zstandard
 
 from envbuilder.core.errors import BuildError
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _DAMAGE: Final = (
-    ValueError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError,
+    ValueError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError,
 )  # fmt: skip
 _MAGIC: Final = b"!<arch>\n"
 CHUNK: Final = 1 << 20
@@ -71,10 +70,16 @@ def read_about(deb: Path) -> str:
 def _damage_named(deb: Path) -> Iterator[None]:
     try:
         yield
-    except _DAMAGE as error:
+    except _damage() as error:
         raise BuildError(
             f"the package `{deb}` cannot be read: {error}", hint="remove it, and run the same command again"
         ) from error
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Return the errors of damaged packages, zstandard's too where `_unpacked` has imported it."""
+    zstandard = sys.modules.get("zstandard")
+    return (*_DAMAGE, zstandard.ZstdError) if zstandard else _DAMAGE
 
 
 def _unpacked(name: str, stream: io.BufferedReader) -> IO[bytes]:
@@ -86,6 +91,8 @@ def _unpacked(name: str, stream: io.BufferedReader) -> IO[bytes]:
         case "xz" | "lzma":
             return lzma.open(stream)
         case "zst":
+            import zstandard  # noqa: PLC0415 - slow, and most commands read no package
+
             return io.BufferedReader(zstandard.open(stream))
         case other:
             raise ValueError(f"its member `{name}` is compressed by `{other}`, which is not known")
