@@ -94,6 +94,7 @@ def recipe_argument(what: str, metavar: str = "NAME") -> Any:
 
 
 Name = Annotated[str, recipe_argument("a recipe in `recipes/`, or a path to a recipe file")]
+BuiltName = Annotated[str, recipe_argument("a recipe that was built, or a path to a SIF")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
 Verbose = Annotated[
     int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
@@ -103,7 +104,10 @@ Recipes = Annotated[
     Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
 ]
 Profile = Annotated[
-    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
+    str,
+    typer.Option(
+        "--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE"
+    ),
 ]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
 # A command that takes one of these gets its default as well.

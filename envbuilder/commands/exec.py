@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command, offer
+from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
 from envbuilder.core.system import user_ids
@@ -104,7 +104,7 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
 def exec(  # noqa: A001
     session: Session,
     context: typer.Context,
-    name: Name,
+    name: BuiltName,
     *,
     inside: Form = "",
     profile: Profile,

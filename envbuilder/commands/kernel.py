@@ -8,7 +8,7 @@ import typer
 
 from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.build.built import read_documents
-from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command
+from envbuilder.commands.context import BuiltName, Output, Profile, Recipes, Session, command
 from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
 from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer
@@ -34,7 +34,7 @@ class WrittenKernel(Answer):
 )
 def kernel(
     session: Session,
-    name: Name,
+    name: BuiltName,
     *,
     inside: Form = "",
     host: Annotated[

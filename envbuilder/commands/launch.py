@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, new_app, offer
 from envbuilder.commands.exec import Form, ProgramCommand
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
@@ -70,7 +70,7 @@ becoming: Final = functools.partial(command, app=launch, has_json=False, cls=Pro
     cls=ProgramCommand,
 )
 def launch_slurm(
-    session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
         str, typer.Option(help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
     ] = "torchrun",
@@ -113,7 +113,7 @@ def launch_slurm(
     short_help="Run a job on machines reached by SSH",
 )
 def launch_ssh(
-    session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
     profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
@@ -134,7 +134,7 @@ def launch_ssh(
     short_help="Run a job on this machine",
 )
 def launch_local(
-    session: Session, context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, context: typer.Context, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
     profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
     output: Output,
 ) -> None:  # fmt: skip

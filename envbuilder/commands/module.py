@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command
+from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.site import find_site
@@ -24,7 +24,7 @@ class WrittenModule(Answer):
 @command("module", ("envbuilder module a100 --write modulefiles",), WrittenModule)
 def module(
     session: Session,
-    name: Name,
+    name: BuiltName,
     *,
     write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
     profile: Profile,

@@ -1,13 +1,13 @@
 """`shell`: a shell in the SIF or in the image."""
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command
+from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.commands.exec import Env, Form, Print, run_inside
 
 
 @command("shell", ("envbuilder shell a100",), has_json=False)
 def shell(
     session: Session,
-    name: Name,
+    name: BuiltName,
     *,
     inside: Form = "",
     profile: Profile,
