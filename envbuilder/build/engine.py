@@ -19,6 +19,7 @@ from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import UsageError
+from envbuilder.core.fetch import Fetcher
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
@@ -193,8 +194,8 @@ class Engine(Protocol):
     @property
     def job(self) -> Job: ...
 
-    def need_tools(self) -> None:
-        """Raise ToolError with a finding for each program that is missing, too old or unusable."""
+    def need_tools(self, fetcher: Fetcher) -> None:
+        """Make the programs ready that the engine starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
         ...
 
     def artifacts(self) -> tuple[Artifact, ...]:

@@ -28,6 +28,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
+from envbuilder.core.toolbox import toolbox_files
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext, open_context
@@ -185,7 +186,7 @@ class _Build:
     def _try_once(self, staged: Outputs) -> tuple[Artifacts, str]:
         plan, console = self.engine.job.plan, self.context.console
         drop_rejected(self.outputs)
-        self.engine.need_tools()
+        self.engine.need_tools(self.fetcher)
         wanted = self.engine.artifacts()
         need_space(plan, wanted, self.fetcher.missing(wanted), self.outputs, self.context.store)
         fetch_inputs(wanted, self.fetcher, console)
@@ -288,6 +289,6 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     with context.store.in_use():
         resolving = _locked_context(context, recipe, lock.base, offline=False)
         store_sources(recipe, lock.extensions, resolving)
-        fetch_inputs(lock_artifacts(lock), resolving.fetcher, context.console)
+        fetch_inputs((*lock_artifacts(lock), *toolbox_files()), resolving.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):
-            return vendor(recipe, lock, folder, context.store)
+            return vendor(recipe, lock, folder, context.store, toolbox_files())

@@ -87,6 +87,10 @@ class Runner(Protocol):
         """
         ...
 
+    def use(self, folder: Path) -> None:
+        """Find the programs of this folder before those of the same name elsewhere."""
+        ...
+
     def named(self, owner: str) -> "Runner":
         """Return a runner for one of several parallel builds. Its `stop` ends its own programs; this one's ends all."""
         ...
@@ -125,6 +129,9 @@ class ProcessRunner:
             self._closed = self._closed or and_no_more
             own, named = tuple(self._running), tuple(self._named)
         return own + tuple(process for one in named for process in one.programs(and_no_more=and_no_more))
+
+    def use(self, folder: Path) -> None:
+        self._base["PATH"] = f"{folder}:{self._base['PATH']}"
 
     def named(self, owner: str) -> "ProcessRunner":
         one = ProcessRunner(self._base, whole=True, owner=owner)

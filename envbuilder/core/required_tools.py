@@ -1,4 +1,4 @@
-"""Find the needed programs that are missing or too old, with the reason for each."""
+"""Find programs that are missing or too old, with the reason for each."""
 
 import re
 from collections.abc import Iterable
@@ -34,13 +34,6 @@ BUILD_TOOLS: Final = (BWRAP,)
 def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
     """Return a finding for every tool that is missing or too old."""
     return tuple(finding for tool in tools if (finding := _check(tool, runner)))
-
-
-def need_tools(tools: Iterable[Tool], runner: Runner) -> None:
-    """Raise ToolError with a finding for every tool that is missing or too old."""
-    missing = check_tools(tools, runner)
-    if missing:
-        raise ToolError("tools that a build needs are missing", findings=missing)
 
 
 def tool_version(tool: Tool, runner: Runner) -> str:

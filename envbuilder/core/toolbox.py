@@ -1,4 +1,4 @@
-"""The toolbox: apt, its fetchers, gpgv and the keys of Debian and Ubuntu, the same on every machine.
+"""The toolbox: apt, its fetchers, gpgv, bubblewrap and the keys of Debian and Ubuntu, the same on every machine.
 
 The files are locked packages of Debian (`toolbox.json`, which `scripts/lock-toolbox` writes). They are fetched once
 into the cache. Each program runs by the toolbox's own loader with the toolbox's own libraries, so this machine's
@@ -17,9 +17,10 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes
 from envbuilder.core.deb import members, read_tar
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
+from envbuilder.core.process import Command, Runner
 
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
@@ -27,7 +28,6 @@ LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 SANDBOXES: Final = (
     "usr/libexec"  # apart from the other programs: this machine's own bubblewrap may be allowed more
 )
-_APART: Final = ("bwrap", "proot")
 _METHODS: Final = "usr/lib/apt/methods"
 _FOLDERS: Final = (PROGRAMS, LIBRARIES, _METHODS, "usr/share/keyrings")  # the rest is not needed
 LOADER: Final = f"{LIBRARIES}/ld-linux-x86-64.so.2"
@@ -42,6 +42,10 @@ _ARCHITECTURES: Final = {
     "usr/share/dpkg/cputable": "amd64 x86_64 (amd64|x86_64) 64 little\n",
     "usr/share/dpkg/tupletable": "# Version=1.0\nbase-gnu-linux-<cpu> <cpu>\n",
 }
+_TRIAL: Final = (
+    "bwrap", "--unshare-all", "--uid", "0", "--gid", "0", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
+    "--", "/bin/true",
+)  # fmt: skip
 _FORM: Final = 1  # raised when the same packages give another folder
 
 
@@ -98,6 +102,39 @@ def make_toolbox(
     return folder
 
 
+def open_sandbox(
+    store: Store,
+    fetcher: Fetcher,
+    runner: Runner,
+    show: Callable[[str, int], AbstractContextManager[Progress]],
+) -> None:
+    """Let the runner find a `bwrap` that works here: this machine's, otherwise the toolbox's.
+
+    This machine's is first, because a distribution may allow it more than other programs (AppArmor, setuid).
+    Raises ToolError where none works, FetchError.
+    """
+    if not _refusal(runner):
+        return
+    toolbox = make_toolbox(store, fetcher, show)
+    runner.use(toolbox / SANDBOXES)
+    if not (refused := _refusal(runner)):
+        return
+    raise ToolError(
+        f"this machine lets no sandbox run, because it refuses namespaces\n  {refused}",
+        hint="allow them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "
+        "or `--engine docker` builds in a Docker engine",
+    )
+
+
+def _refusal(runner: Runner) -> str:
+    """Return why `bwrap` does not work, "" if it does."""
+    try:
+        runner.run(Command(argv=_TRIAL, why="try the sandbox"))
+    except (CommandError, ToolError) as error:
+        return error.message.splitlines()[-1]
+    return ""
+
+
 def unpack_toolbox(debs: tuple[Path, ...], root: Path) -> dict[str, Path]:
     """Write the programs, libraries and keys of packages into a new folder. Returns the package of each file, by its path."""
     owners: dict[str, Path] = {}
@@ -119,7 +156,7 @@ def _place(info: TarInfo) -> PurePosixPath | None:
     path = PurePosixPath(info.name)
     if path.parts[:1] in (("bin",), ("lib",)):
         path = "usr" / path
-    if str(path.parent) == PROGRAMS and path.name in _APART:
+    if str(path.parent) == PROGRAMS and path.name == "bwrap":
         return PurePosixPath(SANDBOXES, path.name)
     return path if str(path.parent) in _FOLDERS else None
 

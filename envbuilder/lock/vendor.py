@@ -2,12 +2,12 @@
 
 NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
 <path>                    the extensions' own files, where the recipe names them
-files/                    packages and wheels, flat: a folder for ENVBUILDER_FOLDERS
+files/                    packages and wheels, with the toolbox, flat: a folder for ENVBUILDER_FOLDERS
 files/blobs/sha256/       the blobs of a base image; with `files/index.json`, an OCI layout
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,9 @@ from typing import Final
 from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
-from envbuilder.core.sources import BLOBS, REGISTRY
+from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
 from envbuilder.lock.known_base import lock_path
-from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts
+from envbuilder.lock.model import Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 FILES: Final = "files"
@@ -34,12 +34,12 @@ class Vendored:
     command: str
 
 
-def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
-    """Copy what the lock names from the store, and the files of the recipe. The store must hold it all.
+def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequence[Wanted] = ()) -> Vendored:
+    """Copy what the lock names from the store, `tools`, and the files of the recipe. The store must hold it all.
 
     Files that are there with the right digest stay. Raises UsageError when two artifacts have the same name.
     """
-    wanted = {_place(artifact): artifact for artifact in lock_artifacts(lock)}
+    wanted: dict[str, Wanted] = {_place(one): one for one in (*tools, *lock_artifacts(lock))}
     for artifact in lock_artifacts(lock):
         if wanted[_place(artifact)].sha256 != artifact.sha256:
             raise UsageError(f"the lock names two different files `{artifact.filename}`")
@@ -70,9 +70,9 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     )
 
 
-def _place(artifact: Artifact) -> str:
+def _place(artifact: Wanted) -> str:
     """Return the path in the folder: the digest for a blob of an image, otherwise the file name."""
-    below = f"{BLOBS}/{artifact.sha256}" if artifact.source == REGISTRY else artifact.filename
+    below = f"{BLOBS}/{artifact.sha256}" if artifact.source == REGISTRY else artifact.path.rpartition("/")[2]
     return f"{FILES}/{below}"
 
 

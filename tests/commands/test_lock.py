@@ -80,6 +80,7 @@ def place(
     path.write_text(RECIPE)
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
     toolbox_folder(Store(tmp_path / "cache")).symlink_to("/")  # the programs of this machine
+    monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
     ask(world, monkeypatch)
     for words in (("lock", path), ("cache", "vendor", path, tmp_path / "kept")):
         code, _, err = run(*words)

@@ -9,10 +9,20 @@ import pytest
 
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.errors import FetchError
+from envbuilder.core.errors import FetchError, ToolError
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import LOADER, LOCK, PROGRAMS, make_toolbox, toolbox_files, unpack_toolbox
+from envbuilder.core.toolbox import (
+    LOADER,
+    LOCK,
+    PROGRAMS,
+    make_toolbox,
+    open_sandbox,
+    toolbox_files,
+    toolbox_folder,
+    unpack_toolbox,
+)
 from tests.support.debs import header, write_package
 
 
@@ -61,3 +71,17 @@ def test_offline_without_the_packages_nothing_is_left(tmp_path: Path):
     with pytest.raises(FetchError, match=f"{len(toolbox_files())} files are not in the cache"):
         make_toolbox(store, fetcher, Console(quiet=True).step)
     assert not any((store.root / "trees").iterdir())
+
+
+@pytest.mark.programs
+def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
+    program = tmp_path / "bin/bwrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'No permissions' >&2; exit 1\n")
+    program.chmod(0o755)
+    store = Store(tmp_path / "cache")
+    toolbox_folder(store).mkdir()
+    fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)
+    runner = ProcessRunner({"PATH": str(program.parent)})
+    with pytest.raises(ToolError, match="refuses namespaces\n  No permissions"):
+        open_sandbox(store, fetcher, runner, Console(quiet=True).step)

@@ -1,12 +1,14 @@
-"""Machines that are not Debian: the same locks as on Debian, out of the toolbox."""
+"""Machines that are not Debian: the same locks as on Debian, and a sandbox, out of the toolbox."""
 
 from pathlib import Path
 
 import pytest
 
 from envbuilder.core.cache import Store
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import toolbox_files
+from envbuilder.core.toolbox import open_sandbox, toolbox_files
 from envbuilder.lock.file import load_lock
 from tests.support import package_sources
 from tests.support.hosts import on_rocky
@@ -51,3 +53,15 @@ def test_lock_without_apt_on_the_machine(spacious: Path, world: Sources):
         recipe.with_suffix(".lock").unlink()
     assert locks[0] == locks[1]
     assert {"git", "libc6"} <= {deb.name for deb in locks[0].debs}
+
+
+def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
+    (spacious / "programs").mkdir()
+    runner, store = (
+        ProcessRunner({"PATH": str(spacious / "programs")}),
+        Store(filled_cache(spacious / "cache")),
+    )
+    context = resolve_context()
+    open_sandbox(store, Fetcher(store, context.sources, offline=True), runner, context.transfer)
+    argv = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/echo", "inside")
+    assert runner.run(Command(argv=argv, why="run a program in the sandbox")) == "inside\n"

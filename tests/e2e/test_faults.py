@@ -325,18 +325,6 @@ def test_without_a_docker_engine_the_build_says_that_nothing_was_loaded(cpu: Bui
     assert "no Docker engine is running" in said
 
 
-def test_a_missing_program_is_exit_8_and_every_one_is_named(spacious: Path):
-    programs = spacious / "bin"
-    programs.mkdir()
-    for name in ("env", "sh"):
-        (programs / name).symlink_to(Path("/usr/bin") / name)
-    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(spacious / "cache"), "PATH": str(programs)}
-    ended = attempt(*build_command("cpu", spacious / "out"), env=env)
-    assert ended.returncode == 8
-    named = " ".join(finding["message"] for finding in findings(ended))
-    assert "`bwrap`" in named
-
-
 def test_ctrl_c_is_exit_130_and_leaves_nothing(cpu: Built, spacious: Path):
     cache = cache_with_artifacts(spacious, "cpu")
     process = start(*build_command("cpu", spacious / "out"), env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})

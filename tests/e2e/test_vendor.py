@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.toolbox import toolbox_files
 from tests.support.faults import Bench, digests
 from tests.support.workbench import (
     ENVBUILDER,
@@ -22,7 +23,10 @@ def test_a_vendored_lock_builds_the_same_with_nothing_and_no_network(bench: Benc
     carried = spacious / "carried"
     vendor = (ENVBUILDER, "cache", "vendor", bench.recipe, carried, "--json")
     answer = json.loads(run(*vendor, env=bench.env(bench.states[0])))["data"]
-    assert len(list((carried / "files").iterdir())) == len(locked_artifacts(bench.recipe))
+    paths = [str(one["path"]) for one in locked_artifacts(bench.recipe)] + [
+        one.path for one in toolbox_files()
+    ]
+    assert {one.name for one in (carried / "files").iterdir()} == {path.rpartition("/")[2] for path in paths}
     assert answer["command"].endswith(f"envbuilder build {carried}/tiny.yaml --offline")
     env = NO_ENGINE | {
         "ENVBUILDER_CACHE": str(spacious / "empty"),

@@ -98,7 +98,7 @@ def test_on_a_sound_machine_all_is_well(machine: Machine, monkeypatch: pytest.Mo
     [
         ("6.1.0", ALL, State.OK, "assemble"),
         ("5.5.0", SAYS | {"unshare": ""}, State.OK, "assemble"),
-        ("6.1.0", {"unshare": "", "docker": "28"}, State.WARNING, "docker alone"),  # no bubblewrap
+        ("6.1.0", {"unshare": ""}, State.OK, "assemble"),  # with envbuilder's own bubblewrap
         ("6.1.0", {"docker": "28"}, State.WARNING, "docker alone"),
         ("6.1.0", {"docker": ""}, State.MISSING, "none works here"),  # its engine does not answer
         ("4.18.0-553.el8", ALL, State.WARNING, "docker alone"),
@@ -135,7 +135,7 @@ def test_everything_that_is_missing_is_named_at_once_in_the_words_of_the_machine
     seen = examine(bare, [Purpose.BUILD])
     rows = {item.subject.name: item for item in seen.items if item.state in (State.MISSING, State.WARNING)}
     assert set(rows) - {"Python"} == {
-        "kernel", "user namespaces", "bwrap", "engine", "git", "cache noexec", "TMPDIR noexec", "keyring", "Docker engine",
+        "kernel", "user namespaces", "engine", "git", "cache noexec", "TMPDIR noexec", "keyring", "Docker engine",
         "cache space", "output space", "source",
     }  # fmt: skip
     assert rows["user namespaces"].repair == "sysctl -w user.max_user_namespaces=15000"

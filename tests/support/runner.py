@@ -35,5 +35,8 @@ class FakeRunner:
     def stop(self, *, for_good: bool = True) -> None:
         """Do nothing: no program runs."""
 
+    def use(self, folder: Path) -> None:
+        """Do nothing: no program runs."""
+
     def named(self, owner: str) -> "FakeRunner":
         return self

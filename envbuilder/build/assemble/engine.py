@@ -21,8 +21,9 @@ from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.core.cache import commit_path
 from envbuilder.core.errors import BuildError
+from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command
-from envbuilder.core.required_tools import BUILD_TOOLS, need_tools
+from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
@@ -48,8 +49,9 @@ class AssembleEngine:
 
     job: Job
 
-    def need_tools(self) -> None:
-        need_tools(BUILD_TOOLS, self.job.runner)
+    def need_tools(self, fetcher: Fetcher) -> None:
+        if self.missing():
+            open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""

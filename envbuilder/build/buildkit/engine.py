@@ -12,6 +12,7 @@ from envbuilder.build.buildkit.folder import write_folder
 from envbuilder.build.engine import Builder, Job
 from envbuilder.build.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
+from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
@@ -25,7 +26,7 @@ class BuildKitEngine:
     job: Job
     builder: Builder = field(default_factory=Builder)
 
-    def need_tools(self) -> None:
+    def need_tools(self, fetcher: Fetcher) -> None:  # noqa: ARG002 - the other engine fetches some
         buildx.need_buildkit(self.builder, self.job.runner)
 
     def artifacts(self) -> tuple[Artifact, ...]:

@@ -21,7 +21,7 @@ from envbuilder import runtime
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
-from envbuilder.core.required_tools import BWRAP, need_tools
+from envbuilder.core.toolbox import open_sandbox
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 
@@ -98,9 +98,9 @@ def add_sdist(
 def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]) -> SdistFacts:
     """Return what a source distribution in the store requires. `settings` are the lines of uv's configuration.
 
-    Raises IncompatibleError if its own code fails or needs torch, ToolError without bubblewrap.
+    Raises IncompatibleError if its own code fails or needs torch, ToolError without a sandbox.
     """
-    need_tools((BWRAP,), context.runner)
+    open_sandbox(context.store, context.fetcher, context.runner, context.transfer)
     with context.store.workspace() as work:
         box = work / "box"  # what the sandbox sees; the settings may hold passwords
         box.mkdir()
