@@ -3,6 +3,7 @@
 logs ──read──▶ blocks ──scan──▶ lines of the catalogue ──judge──▶ cause, others, consequences
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Final
@@ -54,10 +55,14 @@ class Diagnosis:
     collect: tuple[str, ...] = ()  # what to bring next, where nothing was found
 
 
+@functools.cache
+def _search() -> Search:
+    return Search(load_catalogue())
+
+
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     """Read all logs once; raises UsageError for one that is not there."""
-    catalogue = load_catalogue()
-    search, judge = Search(catalogue), Judge(catalogue)
+    search, judge = _search(), Judge(load_catalogue())
     logs = lines = 0
     skipped: list[str] = []
     ends: list[Place] = []

@@ -95,11 +95,12 @@ class Search:
     """All literals of a catalogue; made once, used for every log."""
 
     def __init__(self, catalogue: Sequence[Failure]) -> None:
-        pairs = [(failure, mark) for failure in catalogue for mark in failure.marks]
-        literals = sorted({mark.has for _, mark in pairs})
-        self._by_literal: list[list[tuple[Failure, Mark]]] = [
-            [pair for pair in pairs if pair[1].has == literal] for literal in literals
-        ]
+        by_literal: dict[bytes, list[tuple[Failure, Mark]]] = {}
+        for failure in catalogue:
+            for mark in failure.marks:
+                by_literal.setdefault(mark.has, []).append((failure, mark))
+        literals = sorted(by_literal)
+        self._by_literal = [by_literal[literal] for literal in literals]
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.never_capture = True
