@@ -8,11 +8,11 @@ from envbuilder.core.cache import Store
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import open_sandbox, toolbox_files
+from envbuilder.core.toolbox import open_sandbox
 from envbuilder.lock.file import load_lock
 from tests.support import package_sources
 from tests.support.hosts import on_rocky
-from tests.support.workbench import CACHE, ENVBUILDER, resolve_context, run
+from tests.support.workbench import ENVBUILDER, cache_with_toolbox, resolve_context, run
 
 pytestmark = pytest.mark.builds
 world = package_sources.world
@@ -24,15 +24,6 @@ libxcrypt: "4.4"
 pytorch: "2.13.0"
 apt: [git]
 """
-
-
-def filled_cache(folder: Path) -> Path:
-    """Return a new cache with nothing but the packages of the toolbox."""
-    own, new = Store(CACHE), Store(folder)
-    resolve_context().fetcher.fetch(toolbox_files())
-    for one in toolbox_files():
-        new.add_artifact(one.sha256, own.artifact(one.sha256))
-    return folder
 
 
 def test_lock_without_apt_on_the_machine(spacious: Path, world: Sources):
@@ -47,7 +38,7 @@ def test_lock_without_apt_on_the_machine(spacious: Path, world: Sources):
     }  # fmt: skip
     locks = []
     for name, machine in (("here", ()), ("there", on_rocky(spacious / "rocky"))):
-        cache = filled_cache(place / f"the cache {name}")
+        cache = cache_with_toolbox(place / f"the cache {name}")
         run(*machine, ENVBUILDER, "lock", recipe, env={**environment, "ENVBUILDER_CACHE": str(cache)})
         locks.append(load_lock(recipe.with_suffix(".lock")))
         recipe.with_suffix(".lock").unlink()
@@ -59,7 +50,7 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
     (spacious / "programs").mkdir()
     runner, store = (
         ProcessRunner({"PATH": str(spacious / "programs")}),
-        Store(filled_cache(spacious / "cache")),
+        Store(cache_with_toolbox(spacious / "cache")),
     )
     context = resolve_context()
     open_sandbox(store, Fetcher(store, context.sources, offline=True), runner, context.transfer)

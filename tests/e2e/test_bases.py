@@ -29,7 +29,7 @@ from tests.support.package_sources import (
 )
 from tests.support.redist import served
 from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
-from tests.support.workbench import ENVBUILDER, attempt, findings, run
+from tests.support.workbench import ENVBUILDER, attempt, cache_with_toolbox, findings, run
 
 pytestmark = pytest.mark.builds
 
@@ -117,7 +117,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         push(host, "wrong-bytes", bases.pack(DAMAGED))
         damage(server, bases.pack(DAMAGED).blobs[-1])
         env = {
-            "ENVBUILDER_CACHE": str(folder / "cache"),
+            "ENVBUILDER_CACHE": str(cache_with_toolbox(folder / "cache")),
             "ENVBUILDER_DEBIAN_MIRROR": f"{(folder / 'mirror').as_uri()}/",
             "ENVBUILDER_DEBIAN_SECURITY": f"{(folder / 'mirror-security').as_uri()}/",
             "ENVBUILDER_DEBIAN_KEYRING": str(folder / "keyring.gpg"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.toolbox import toolbox_files
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
@@ -183,6 +184,15 @@ def fetch_packages(recipe: str) -> None:
     fetcher = resolve_context().fetcher
     if lacking := fetcher.missing(lock_artifacts(load_lock(ROOT / f"recipes/{recipe}.lock"))):
         fetcher.fetch(lacking)
+
+
+def cache_with_toolbox(folder: Path) -> Path:
+    """Return a new cache with nothing but the packages of the toolbox."""
+    own, new = Store(CACHE), Store(folder)
+    resolve_context().fetcher.fetch(toolbox_files())
+    for one in toolbox_files():
+        new.add_artifact(one.sha256, own.artifact(one.sha256))
+    return folder
 
 
 def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
