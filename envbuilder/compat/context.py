@@ -16,6 +16,7 @@ from envbuilder.compat.tables.standalone import Standalone, load_standalones
 from envbuilder.compat.tables.table import Table
 from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import Build, Torch, load_torches
+from envbuilder.core.processor import X86_64
 from envbuilder.recipe.model import Recipe
 
 
@@ -139,14 +140,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 def demands(context: CheckContext, name: str) -> tuple[tuple[str, Requirement], ...]:
     """Return the recipe's requirements on one package, each with its key (`packages[0]`), for its Python."""
-    environment = {
-        "python_version": context.recipe.python,
-        "python_full_version": context.python,
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": "x86_64",
-        "os_name": "posix",
-    }
+    environment = X86_64.markers(context.recipe.python, context.python)
     found = []
     for index, text in enumerate(context.recipe.packages):
         requirement = parse_requirement(text)

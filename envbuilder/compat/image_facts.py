@@ -12,8 +12,9 @@ from typing import Final
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.models import Line, LineOrEmpty
+from envbuilder.core.processor import X86_64
 
-PLATFORM: Final = "amd64"
+PLATFORM: Final = X86_64.debian
 SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/bookworm
 
 

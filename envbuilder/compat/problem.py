@@ -49,7 +49,7 @@ class CheckCode(CodeEnum):
     DRIVER_FORWARD = "EB334", "the driver runs this CUDA by forward compatibility"
     HOST_GPU = "EB335", "a GPU of the host that the recipe does not compile for"
     HOST_GPU_UNKNOWN = "EB336", "a GPU of the host that the tables do not know"
-    ARM_HOST = "EB337", "a GPU that exists only beside an aarch64 processor"
+    ARM_HOST = "EB337", "a GPU that exists only beside an Arm processor"
     BASE_UNSEEN = "EB338", "a base image that `lock` has not read"
     BASE_FOREIGN = "EB339", "a base for another processor"
     BASE_LIBC = "EB340", "a base with musl, or without a C library"

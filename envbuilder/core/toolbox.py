@@ -21,32 +21,35 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
 from envbuilder.core.process import Command, Runner
+from envbuilder.core.processor import PROCESSORS, X86_64
 
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
-LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+LIBRARIES: Final = f"usr/lib/{X86_64.gnu}"
 SANDBOXES: Final = (
     "usr/libexec"  # apart from the other programs: this machine's own bubblewrap may be allowed more
 )
 _METHODS: Final = "usr/lib/apt/methods"
 _FOLDERS: Final = (PROGRAMS, LIBRARIES, _METHODS, "usr/share/keyrings")  # the rest is not needed
-LOADER: Final = f"{LIBRARIES}/ld-linux-x86-64.so.2"
+LOADER: Final = f"{LIBRARIES}/{PurePosixPath(X86_64.loader).name}"
 _REAL: Final = ".elf"  # ends the name of a program that a script of its name starts
 _START: Final = """\
 #!/bin/sh
 top=${{0%/*}}/{up}
 exec "$top/{loader}" --library-path "$top/{libraries}" --argv0 "$0" "$0{real}" "$@"
 """
-# apt reads them to learn what `amd64` is. They are dpkg's, which is not here.
+# apt reads them to learn what an architecture is. They are dpkg's, which is not here.
 _ARCHITECTURES: Final = {
-    "usr/share/dpkg/cputable": "amd64 x86_64 (amd64|x86_64) 64 little\n",
+    "usr/share/dpkg/cputable": "".join(
+        f"{one.debian} {one.machine} ({one.debian}|{one.machine}) 64 little\n" for one in PROCESSORS
+    ),
     "usr/share/dpkg/tupletable": "# Version=1.0\nbase-gnu-linux-<cpu> <cpu>\n",
 }
 _TRIAL: Final = (
     "bwrap", "--unshare-all", "--uid", "0", "--gid", "0", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
     "--", "/bin/true",
 )  # fmt: skip
-_FORM: Final = 1  # raised when the same packages give another folder
+_FORM: Final = 2  # raised when the same packages give another folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

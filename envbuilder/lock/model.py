@@ -15,6 +15,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import REGISTRY
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
@@ -30,7 +31,7 @@ _MEDIA_TYPE: Final = Shape(pattern=r"[A-Za-z0-9.+/_-]*", expected="a media type"
 _NAME: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9+._-]*", expected="the name of a package")
 _VERSION: Final = Shape(pattern=r"[0-9A-Za-z][0-9A-Za-z.+:~!_-]*", expected="a version")
 _SOURCE: Final = Shape(pattern=r"[a-z][a-z0-9-]*", expected="the name of a source")
-_PLATFORM: Final = Shape(pattern=r"linux/[a-z0-9]+", expected="a platform such as linux/amd64")
+_PLATFORM: Final = Shape(pattern=r"linux/[a-z0-9]+", expected=f"a platform such as {X86_64.platform}")
 _PATH: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
     expected="a plain relative path with `/` and no `..`",

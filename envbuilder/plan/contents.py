@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from envbuilder.core.processor import X86_64
 from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH, RuntimeStep
 
 # ---- the os layer
 
 # Plain names of the pinned compiler. Debian's Python compiles extensions with the names that begin with the triplet.
 PLAIN_NAMES: Final = {
-    "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
+    "gcc": "gcc", "cc": "gcc", f"{X86_64.gnu}-gcc": "gcc", "g++": "g++", "c++": "g++", f"{X86_64.gnu}-g++": "g++",
     "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
 }  # fmt: skip
 # What a machine makes of itself at random, secrets among it.

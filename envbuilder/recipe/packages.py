@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.processor import X86_64
 from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
@@ -358,10 +359,7 @@ def torch_notes(
     wanted: tuple[tuple[Requirement, str], ...], *, pytorch: str, cuda: str, python: str, place: str
 ) -> Iterator[Finding]:
     """Note each line on torch that the recipe's own pins contradict."""
-    target = {
-        "sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix",
-        "python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython",
-    }  # fmt: skip
+    target = X86_64.markers(python)
     for one, where in wanted:
         if one.marker and not one.marker.evaluate(target):
             continue

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Tag
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.models import Mistake, Rule, Shape
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import APT
 from envbuilder.recipe.fields import OwnFile, RecipeCode
 
@@ -119,7 +120,7 @@ def name_of(entry: str | RepositoryFile) -> str:
 def make_repository(entry: str | RepositoryFile, folder: Path) -> Repository:
     """Return the repository of an entry. The recipe's folder has its key."""
     if isinstance(entry, str):
-        url = f"{NVIDIA_REPOSITORIES}{entry.partition('/')[2]}/x86_64/"
+        url = f"{NVIDIA_REPOSITORIES}{entry.partition('/')[2]}/{X86_64.cuda}/"
         return Repository(name=name_of(entry), url=url, suite="/", components=(), published=NVIDIA_KEY)
     return Repository(
         name=entry.name, url=entry.url.rstrip("/") + "/", suite=entry.suite, components=entry.components,

@@ -30,11 +30,12 @@ from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_f
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
+from envbuilder.core.processor import X86_64
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 
-PLATFORM: Final = "linux/amd64"
+PLATFORM: Final = X86_64.platform
 
 
 class PulledFile(Answer):

@@ -22,6 +22,7 @@ from envbuilder.compat.tables.toolkit import (
     toolkit_of,
 )
 from envbuilder.core.errors import BuildError
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep
 from tests.support import redist
@@ -455,7 +456,7 @@ COMPONENT = ROW.replace("source: wheels", "source: archive").replace("wheel: nvc
 
 def lay_archive(tmp_path: Path, tree: redist.Tree, *, take: str = "{from: pkg/**, to: ./}") -> Path:
     entry = redist.write_component(tmp_path, "nvcc", "1.0", tree)
-    file = entry[redist.PLATFORM]
+    file = entry[X86_64.redist]
     assert isinstance(file, dict)
     toolkit = load(COMPONENT.replace("{from: pkg/bin/*, to: bin/}", take), tmp_path)
     return lay(tmp_path, toolkit, tmp_path / file["relative_path"])
@@ -493,7 +494,7 @@ def test_a_component_that_would_leave_the_tree_is_refused(tmp_path: Path, name: 
 def test_an_archive_that_is_cut_short_or_is_none_is_refused(tmp_path: Path) -> None:
     toolkit = load(COMPONENT, tmp_path)
     whole = redist.write_component(tmp_path, "nvcc", "1.0", {"pkg/bin/nvcc": b"x" * 9999})
-    file = whole[redist.PLATFORM]
+    file = whole[X86_64.redist]
     assert isinstance(file, dict)
     path = tmp_path / file["relative_path"]
     for name, content in (("cut", path.read_bytes()[:100]), ("other", b"no archive")):

@@ -22,6 +22,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import reachable
+from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
@@ -102,7 +103,7 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
 def test_the_wheel_is_the_one_that_an_installer_there_would_take(
     python: str, glibc: str, filenames: list[str], chosen: int
 ) -> None:
-    assert choose_wheel(filenames, python=python, glibc=glibc) == filenames[chosen]
+    assert choose_wheel(filenames, python=python, glibc=glibc, processor=X86_64) == filenames[chosen]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,23 @@ def test_the_wheel_is_the_one_that_an_installer_there_would_take(
      "a-1-cp311-cp311-macosx_11_0_arm64.whl", "a-1-cp311-cp311-manylinux_2_17_aarch64.whl", "a-1-cp311-cp311t-manylinux1_x86_64.whl"],
 )  # fmt: skip
 def test_a_wheel_for_another_target_is_none(filename: str) -> None:
-    assert choose_wheel([filename], python="3.11", glibc="2.36") is None
+    assert choose_wheel([filename], python="3.11", glibc="2.36", processor=X86_64) is None
+
+
+@pytest.mark.parametrize(
+    ("filename", "fits"),
+    [
+        ("a-1-cp311-cp311-manylinux2014_aarch64.whl", True),
+        ("a-1-cp311-cp311-manylinux_2_36_aarch64.whl", True),
+        ("a-1-cp311-cp311-linux_aarch64.whl", True),
+        ("a-1-cp311-cp311-manylinux_2_39_aarch64.whl", False),
+        ("a-1-cp311-cp311-manylinux2010_aarch64.whl", False),  # Arm begins with glibc 2.17
+        ("a-1-cp311-cp311-manylinux2014_x86_64.whl", False),
+    ],
+)
+def test_a_wheel_for_arm_has_its_tags(filename: str, *, fits: bool) -> None:
+    chosen = choose_wheel([filename], python="3.11", glibc="2.36", processor=AARCH64)
+    assert chosen == (filename if fits else None)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +159,9 @@ def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda one: one.machine)
 @pytest.mark.parametrize("base", load_distributions().rows, ids=lambda row: row.name)
-def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) -> None:
+def test_uv_knows_the_machine_of_every_base(base: Distribution, processor: Processor, tmp_path: Path) -> None:
     (tmp_path / "none.in").touch()
     command = [
         uv.find_uv_bin(),
@@ -156,7 +174,9 @@ def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) 
         "cache",
         "--python-platform",
     ]
-    subprocess.run([*command, uv_question.uv_platform(base.glibc)], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(
+        [*command, uv_question.uv_platform(base.glibc, processor)], cwd=tmp_path, check=True, timeout=60
+    )
 
 
 # The recipe's own files

@@ -15,9 +15,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.processor import X86_64
 from tests.support.package_sources import write_deb, write_flat
 
-PLATFORM = "linux-x86_64"
+PLATFORM = X86_64.redist
 Tree = Mapping[str, bytes | str | Path]  # path in a component → its bytes, the target of a link, or a file
 SYSTEM = "usr/lib/x86_64-linux-gnu"
 # The `nvcc.profile` that NVIDIA's own 11.8 to 12.4 have.

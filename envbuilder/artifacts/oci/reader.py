@@ -15,10 +15,11 @@ from typing import IO, Any, Final
 from envbuilder.artifacts.oci import model
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import VerifyError
+from envbuilder.core.processor import X86_64
 from envbuilder.layers.entry import Entry, path_order
 from envbuilder.layers.overlay import DAMAGED, FileScanner, Overlay
 
-PLATFORM: Final = "linux/amd64"
+PLATFORM: Final = X86_64.platform
 _MOST_DEPTH: Final = 4  # of indexes within indexes
 
 

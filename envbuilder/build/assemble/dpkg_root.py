@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.deb import members, read_control, read_tar
 from envbuilder.core.errors import BuildError
+from envbuilder.core.processor import X86_64
 from envbuilder.layers.tar import is_normal
 from envbuilder.plan.contents import EXCLUDE, KEEP
 
@@ -258,7 +259,7 @@ def _write_database(packages: Sequence[Package], root: Path) -> None:
     for name, lines in (named | ({"File": files} if files else {}) | {"Unincorp": []}).items():
         _save_text(folder / f"triggers/{name}", "".join(lines))
     _save_text(folder / "status", "\n".join(stanzas))
-    _save_text(folder / "arch", "amd64\n")
+    _save_text(folder / "arch", f"{X86_64.debian}\n")
     _save_text(folder / "info/format", "1\n")
 
 

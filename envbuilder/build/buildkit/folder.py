@@ -22,6 +22,7 @@ from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.extensions.wheels import stage_sdist
 from envbuilder.core.cache import Sha256, Store, commit_path, link_or_copy, sha256_text
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
@@ -111,7 +112,7 @@ def linux_uv(job: Job, system: str = platform.system()) -> Path:
         with job.store.workspace() as work:
             argv = (
                 uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
-                "--python-platform", "x86_64-manylinux_2_28", "--target", str(work / "uv"), f"uv=={version}",
+                "--python-platform", X86_64.uv_platform(28), "--target", str(work / "uv"), f"uv=={version}",
             )  # fmt: skip
             job.runner.run(Command(argv=argv, why="fetch uv for the container"))
             commit_path(work / "uv", target)

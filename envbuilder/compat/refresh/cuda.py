@@ -17,6 +17,7 @@ from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import Command, Runner
+from envbuilder.core.processor import X86_64
 
 ORDER: Final = (
     "cuda", "read", "source", "compiler", "gcc_max", "clang_max", "std_max", "architectures", "glibc_below", "unpinned",
@@ -25,7 +26,7 @@ COMPILER: Final = "nvidia-cuda-nvcc"
 HEADERS: Final = "nvidia-cuda-crt"
 TOOLKIT: Final = "cuda-toolkit"
 SOURCES: Final = ("host_config", "ptxas", "math_functions", "nvcc", "toolkit_metadata")
-_X86: Final = re.compile(r"(any|.*linux.*_x86_64)")
+_X86: Final = re.compile(rf"(any|.*linux.*_{X86_64.machine})")
 
 
 def linux_wheels(files: Iterable[Listed]) -> Mapping[Version, Listed]:
@@ -98,7 +99,7 @@ def _unpinned(cuda: str, loose: Sequence[str], toolkits: Mapping[Version, Listed
     here = {
         "extra": "nvcc",
         "sys_platform": "linux",
-        "platform_machine": "x86_64",
+        "platform_machine": X86_64.machine,
         "platform_system": "Linux",
     }
     found = []

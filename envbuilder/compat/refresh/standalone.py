@@ -13,12 +13,13 @@ from envbuilder.compat.refresh.rows import Row
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.fetch.client import Listed
+from envbuilder.core.processor import PROCESSORS
 
-ORDER: Final = ("python", "read", "source", "version", "release", "x86_64", "aarch64")
+_MACHINES: Final = tuple(one.machine for one in PROCESSORS)
+ORDER: Final = ("python", "read", "source", "version", "release", *_MACHINES)
 PROJECT: Final = "uv"
 SOURCES: Final = ("uv",)
 OLDEST: Final = "3.8"  # the oldest that uv installs wheels for
-_MACHINES: Final = ("x86_64", "aarch64")
 _TABLE: Final = re.compile(r"[^/]+/crates/[^/]+/download-metadata\.json")
 
 

@@ -19,6 +19,7 @@ from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.core.processor import X86_64
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
@@ -27,7 +28,7 @@ ORDER: Final = (
 SOURCES: Final = ("index", "wheels")
 COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch
 _LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
-_LINUX: Final = re.compile(r"(manylinux\d+|manylinux_(\d+)_(\d+))_x86_64")
+_LINUX: Final = re.compile(rf"(manylinux\d+|manylinux_(\d+)_(\d+))_{X86_64.machine}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
+from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest_names
 
 
@@ -41,7 +42,7 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
 def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:
     for key, gpu in context.gpus:
         if gpu.arm_host:
-            message = f"{gpu.name} sits beside an aarch64 processor, and envbuilder builds for x86-64"
+            message = f"{gpu.name} sits beside an Arm processor, and envbuilder builds for {X86_64.title}"
             advice = f"what is built runs on other GPUs with {gpu.target} alone"
             yield warning(CheckCode.ARM_HOST, key, message, advice=advice, source=cite(gpu.source))
 

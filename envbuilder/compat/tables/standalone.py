@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Sources, reader
 from envbuilder.core.models import Date, Line, MajorMinor, Shape
+from envbuilder.core.processor import X86_64
 
 _VERSION: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "3.10.21"')
 _RELEASE: Final = Shape(pattern=r"\d{8}", expected='a day such as "20260814"')
@@ -30,7 +31,7 @@ class Standalone:
     @property
     def path(self) -> str:
         """Return the place of the archive below the releases of python-build-standalone, or below a mirror of them."""
-        return f"{self.release}/{archive_name(self.version, self.release, 'x86_64')}"
+        return f"{self.release}/{archive_name(self.version, self.release, X86_64.machine)}"
 
 
 def archive_name(version: str, release: str, machine: str) -> str:

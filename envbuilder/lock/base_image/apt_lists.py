@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
@@ -15,6 +16,7 @@ TRUSTED: Final = re.compile(
 KEYS: Final = re.compile(rf"(?:usr/share|etc/apt)/keyrings/[\w.+-]+\.(?:gpg|pgp|asc)|{TRUSTED.pattern}")
 _LINE: Final = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)\s+(?P<suite>\S+)(?P<rest>.*)")
 _FIELD: Final = re.compile(r"^([A-Za-z-]+):((?:[^\n]*)(?:\n[ \t][^\n]*)*)", re.MULTILINE)
+_OURS: Final = X86_64.debian
 _ARMOR: Final = "-----BEGIN PGP"
 _ARCHIVES: Final = (
     DEBIAN,
@@ -68,15 +70,15 @@ def parse_line(line: str) -> Listed | None:
     if match is None:
         return None
     options = dict(word.partition("=")[::2] for word in (match["options"] or "").split())
-    if "amd64" not in options.get("arch", "amd64").split(","):
+    if _OURS not in options.get("arch", _OURS).split(","):
         return None
     return _listed(match["url"], match["suite"], match["rest"].split(), options.get("signed-by", ""))
 
 
 def _read_fields(path: str, text: str) -> Iterator[Listed]:
     for number, fields in enumerate(_stanzas(text)):
-        machines = fields.get("architectures", "amd64").split()
-        if "deb" not in fields.get("types", "").split() or "amd64" not in machines:
+        machines = fields.get("architectures", _OURS).split()
+        if "deb" not in fields.get("types", "").split() or _OURS not in machines:
             continue
         if fields.get("enabled", "yes").strip().lower() in {"no", "false", "off", "0"}:
             continue
@@ -99,10 +101,10 @@ def _inline(path: str, number: int) -> str:
 
 def _listed(url: str, suite: str, components: list[str], keys: str) -> Listed:
     """A password in the address is left out: facts go into the lock."""
-    own, machine = "$(ARCH)", "amd64"
+    own = "$(ARCH)"
     return Listed(
-        url=shown(url.replace(own, machine)).rstrip("/") + "/",
-        suite=suite.replace(own, machine),
+        url=shown(url.replace(own, _OURS)).rstrip("/") + "/",
+        suite=suite.replace(own, _OURS),
         components=tuple(components),
         keys=tuple(key for key in keys.split(",") if key.startswith("/")),
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, load_json
 from envbuilder.compat.image_facts import SUITES, Fact, Name
+from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
 from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
@@ -24,20 +25,26 @@ _LIBC: Final = re.compile(rf"{_LIB}/(?:libc\.so\.6|libc-2\.\d+\.so)")
 _MUSL: Final = re.compile(r"(?:usr/)?lib/ld-musl-(\w+)\.so\.1")
 _LIBCRYPT: Final = re.compile(rf"({_LIB})/(libcrypt\.so\.[12])")
 _LIBCRYPT_FILE: Final = re.compile(rf"{_LIB}/libcrypt(?:\.so\.[0-9.]+|-2\.\d+\.so)")
-_DRIVER: Final = re.compile(r"(.+)/bin/(?:x86_64(?:-\w+)?-linux(?:-gnu)?-)?(gcc|g\+\+)(?:-(\d+)(?:\.\d+)*)?")
-_PROPER: Final = re.compile(r"(.+)/(?:lib|lib64|libexec)/gcc/x86_64[^/]*/(\d+(?:\.\d+)*)/(cc1|cc1plus)")
+_DRIVER: Final = re.compile(
+    rf"(.+)/bin/(?:{X86_64.machine}(?:-\w+)?-linux(?:-gnu)?-)?(gcc|g\+\+)(?:-(\d+)(?:\.\d+)*)?"
+)
+_PROPER: Final = re.compile(
+    rf"(.+)/(?:lib|lib64|libexec)/gcc/{X86_64.machine}[^/]*/(\d+(?:\.\d+)*)/(cc1|cc1plus)"
+)
 _PYTHON: Final = re.compile(r"(.+)/bin/python(3\.\d+)")
 _PATCHLEVEL: Final = re.compile(r"(.+)/include/python(3\.\d+)/patchlevel\.h")
 _CUDA: Final = re.compile(
     r"(?P<root>(?:usr/local|opt|opt/[\w.-]+)/cuda(?:-[\d.]+)?|usr/lib/nvidia-cuda-toolkit)/"
-    r"(?:version\.(?:json|txt)|bin/nvcc|(?:targets/x86_64-linux/)?(?:include/cuda\.h|lib(?:64)?/libcudart\.so[.\d]*))"
+    rf"(?:version\.(?:json|txt)|bin/nvcc|(?:targets/{X86_64.cuda_target}/)?(?:include/cuda\.h|lib(?:64)?/libcudart\.so[.\d]*))"
 )
 _CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:targets/[^/]+/)?include/cuda\.h)")
 _LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
 _TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
 _BERKELEY: Final = "var/lib/rpm/Packages"
-_MACHINES: Final = {62: "amd64", 183: "arm64", 3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
-_MUSL_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i386": "386"}
+_MACHINES: Final = {one.elf: one.debian for one in PROCESSORS} | {
+    3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64",
+}  # fmt: skip
+_MUSL_MACHINES: Final = {one.machine: one.debian for one in PROCESSORS} | {"i386": "386"}
 _NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 
 
@@ -195,7 +202,7 @@ def _libc(tree: _Tree) -> Iterator[Fact]:
         if machine := _machine(content):
             yield _at(Name.ARCHITECTURE, machine, path)
         if version:
-            found.append((machine != "amd64", path, version[1].decode()))
+            found.append((machine != X86_64.debian, path, version[1].decode()))
     for _, path, number in sorted(found)[:1]:
         yield _at(Name.GLIBC, number, path)
     for path, match in tree.matching(_MUSL):
@@ -291,7 +298,7 @@ def _crypt(tree: _Tree) -> Iterator[Fact]:
         yield _at(Name.LIBCRYPT, match[2], path)
         if version:
             yield _at(Name.LIBXCRYPT, version, path, source)
-    for header in ("usr/include/crypt.h", "usr/include/x86_64-linux-gnu/crypt.h"):
+    for header in ("usr/include/crypt.h", f"usr/include/{X86_64.gnu}/crypt.h"):
         if tree.has(header):
             yield _at(Name.CRYPT_H, "", header)
 
@@ -332,7 +339,7 @@ def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str
     old = re.search(r"CUDA Version (\d+\.\d+(?:\.\d+)?)", tree.text(f"{root}/version.txt"))
     if old:
         return old[1], f"/{root}/version.txt"
-    for header in (f"{root}/include/cuda.h", f"{root}/targets/x86_64-linux/include/cuda.h"):
+    for header in (f"{root}/include/cuda.h", f"{root}/targets/{X86_64.cuda_target}/include/cuda.h"):
         if number := re.search(r"#define CUDA_VERSION\s+(\d+)", tree.text(header)):
             return f"{int(number[1]) // 1000}.{int(number[1]) % 1000 // 10}", f"/{header}"
     package = tree.package("nvidia-cuda-toolkit") if root.startswith("usr/lib/") else ("", "")

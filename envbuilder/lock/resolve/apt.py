@@ -23,6 +23,7 @@ from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -68,9 +69,9 @@ Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
 Dir::Bin::methods "{toolbox}/usr/lib/apt/methods";
 Dir::Bin::apt-key "{toolbox}/usr/bin/apt-key";
 Dir::Log "{folder}";
-APT::Architecture "amd64";
+APT::Architecture "{architecture}";
 #clear APT::Architectures;
-APT::Architectures {{ "amd64"; }};
+APT::Architectures {{ "{architecture}"; }};
 APT::Install-Recommends "false";
 APT::Sandbox::User "";
 APT::Update::Error-Mode "any";
@@ -100,7 +101,7 @@ class AptSource:
         """Return the line for apt, which runs in `folder`: from there, a key's path has no space of the cache's path."""
         keys = ",".join(f"/proc/self/cwd/{os.path.relpath(path, folder)}" for path in self.keyrings)
         signer = self.published[1] if self.published else keys
-        return f"deb [arch=amd64 signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
+        return f"deb [arch={X86_64.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
 
     @property
     def told(self) -> str:
@@ -334,7 +335,10 @@ def _update(suite: Suite) -> Suite:
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
     kept = [text for text in machine.splitlines() if text.startswith(taken)]
     own = _CONFIGURATION.format(
-        folder=folder, toolbox=str(suite.toolbox).rstrip("/"), is_current=str(suite.is_current).lower()
+        folder=folder,
+        architecture=X86_64.debian,
+        toolbox=str(suite.toolbox).rstrip("/"),
+        is_current=str(suite.is_current).lower(),
     )
     trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
     for name, path in (one.split("=", 1) for one in _tables(suite.toolbox)):

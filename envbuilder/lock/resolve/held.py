@@ -10,6 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
@@ -113,11 +114,7 @@ def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
 
 def applies(requirement: Requirement, python: str) -> bool:
     """Return whether the marker of a requirement is true in an environment with this Python."""
-    target = {
-        "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux",
-        "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix", "extra": "",
-    }  # fmt: skip
-    return requirement.marker is None or requirement.marker.evaluate(target)
+    return requirement.marker is None or requirement.marker.evaluate(X86_64.markers(python))
 
 
 def _plain(requirement: Requirement) -> str:

@@ -19,13 +19,13 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.models import adapter
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import CUDA, shown
 from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 
 log = logging.getLogger(__name__)
 
-PLATFORM: Final = "linux-x86_64"  # as manifests spell it; Arm servers are `linux-sbsa`
 SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or a folder that holds its files"
 
 
@@ -49,7 +49,7 @@ class Manifest:
     released: str  # YYYY-MM-DD; "" where it does not say
     content: Mapping[str, Any]
 
-    def component(self, name: str, platform: str = PLATFORM) -> Artifact:
+    def component(self, name: str, platform: str = X86_64.redist) -> Artifact:
         """Return a component's file. Raises IncompatibleError if there is none, FetchError if it is not understood."""
         entry = self.content.get(name)
         if not isinstance(entry, dict) or platform not in entry:

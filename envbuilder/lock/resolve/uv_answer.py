@@ -15,13 +15,13 @@ from packaging.version import Version
 
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.core.processor import Processor
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.uv_question import Question
 
 _BUILD: Final = re.compile(r"cpu|cu\d+")
-_LEGACY: Final = {5: ("manylinux1_x86_64",), 12: ("manylinux2010_x86_64",), 17: ("manylinux2014_x86_64",)}
 
 
 def read_answer(
@@ -52,7 +52,7 @@ def _chosen_files(
         chosen = chosen or _choose_file(package, question, local)
         if chosen is None:
             raise IncompatibleError(
-                f"`{name} {version}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
+                f"`{name} {version}` has no wheel for Python {question.python} on Linux {question.processor.title} with glibc {question.glibc}",
                 hint="choose another version of it, or another base",
             )
         kind, file = chosen
@@ -78,7 +78,9 @@ def _choose_file(
         return hashes is None or _identity(file, local)[1] in hashes
 
     wheels = {_filename(one): one for one in package.get("wheels", []) if is_fit(one)}
-    filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
+    filename = choose_wheel(
+        tuple(wheels), python=question.python, glibc=question.glibc, processor=question.processor
+    )
     if filename:
         return "wheel", wheels[filename]
     sdist = package.get("sdist")
@@ -95,9 +97,9 @@ def _url(file: Mapping[str, Any]) -> str:
     return str(file.get("url") or Path(file["path"]).absolute().as_uri())
 
 
-def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
+def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str, processor: Processor) -> str | None:
     """Return the file that an installer on the target would take: best tag first, then highest build number."""
-    order = _tag_order(python, glibc)
+    order = _tag_order(python, glibc, processor)
     ranked = []
     for filename in filenames:
         try:
@@ -111,13 +113,13 @@ def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | 
 
 
 @functools.cache
-def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
+def _tag_order(python: str, glibc: str, processor: Processor) -> Mapping[tags.Tag, int]:
     version = tuple(int(part) for part in python.split("."))
     interpreter = f"cp{version[0]}{version[1]}"
-    platforms: list[str] = []
-    for minor in range(int(glibc.split(".")[1]), 4, -1):  # manylinux_2_5 is the oldest for x86-64
-        platforms += [f"manylinux_2_{minor}_x86_64", *_LEGACY.get(minor, ())]
-    platforms.append("linux_x86_64")
+    older, names = dict(processor.manylinux), list[str]()
+    for minor in range(int(glibc.split(".")[1]), processor.oldest_glibc - 1, -1):
+        names += [f"manylinux_2_{minor}", *([older[minor]] if minor in older else [])]
+    platforms = [f"{name}_{processor.machine}" for name in (*names, "linux")]
     ordered = [
         *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
         *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),

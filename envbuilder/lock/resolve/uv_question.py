@@ -14,6 +14,7 @@ from typing import Final
 import uv
 
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.distributions import Distribution
@@ -35,6 +36,7 @@ class Question:
 
     python: str
     glibc: str
+    processor: Processor = X86_64
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     dependencies: bool = True
@@ -69,10 +71,9 @@ def uv_settings(question: Question, sources: Sources, *, links: Sequence[str] = 
     ]
 
 
-def uv_platform(glibc: str) -> str:
+def uv_platform(glibc: str, processor: Processor) -> str:
     """Return uv's platform name for this glibc; for a newer one than uv knows, its newest."""
-    major, minor = (int(part) for part in glibc.split("."))
-    return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
+    return processor.uv_platform(min(int(glibc.split(".")[1]), NEWEST_MANYLINUX))
 
 
 def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
@@ -163,7 +164,7 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
         "--cache-dir", str(cache),
         "--python", "python/bin/python",
         "--python-version", question.python,
-        "--python-platform", uv_platform(question.glibc),
+        "--python-platform", uv_platform(question.glibc, question.processor),
         "--no-build-isolation",
         "--format", output,
         "--output-file", output,

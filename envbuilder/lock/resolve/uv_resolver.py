@@ -126,7 +126,9 @@ def _installable(name: str, question: Question, context: ResolveContext) -> set[
         with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
             if not listed.filename.endswith(".whl"):
                 versions.add(parse_sdist_filename(listed.filename)[1])
-            elif choose_wheel((listed.filename,), python=question.python, glibc=question.glibc):
+            elif choose_wheel(
+                (listed.filename,), python=question.python, glibc=question.glibc, processor=question.processor
+            ):
                 versions.add(parse_wheel_filename(listed.filename)[1])
     return versions
 

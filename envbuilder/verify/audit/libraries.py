@@ -9,6 +9,7 @@ from typing import Final
 
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.processor import X86_64
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in, some
 from envbuilder.verify.fatbin import CodeKind, read_gpu_code
 
@@ -112,7 +113,7 @@ LIBRARY: Final = re.compile(
     r"\.so(\.[\d.]+)?"
 )
 DEFAULT_FOLDERS: Final = (
-    *("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"),
+    *(f"lib/{X86_64.gnu}", f"usr/lib/{X86_64.gnu}"),
     *("lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib"),
 )
 
