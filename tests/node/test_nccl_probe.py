@@ -431,6 +431,34 @@ def test_infiniband_and_roce_ports_are_told_and_libibverbs_is_looked_for(machine
     assert "`NCCL_IB_HCA==mlx5_0`" in hints
 
 
+class Superchip(Nvml):
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA GB200"
+
+
+def test_imex_channels_are_those_that_may_be_opened_and_read_on_superchips_alone(machine: Machine):
+    machine.write("proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\n")
+    buses = [machine.gpu(f"0000:00:01.0/{bus}") for bus in (A, B)]
+    nvml = Superchip(buses, wires={0: ["switch"] * 18, 1: ["switch"] * 18})
+    facts = machine.probe(nvml=nvml)
+    assert (facts.cpu, facts.imex) == ("arm", ())
+    assert any("IMEX channel" in hint for hint in decide(facts).hints)
+    machine.write("dev/nvidia-caps-imex-channels/channel0")
+    facts = machine.probe(nvml=nvml)
+    assert facts.imex == ("channel0",)
+    assert not any("IMEX" in hint for hint in decide(facts).hints)
+    assert machine.probe(nvml=Nvml(buses)).imex is None
+
+
+def test_beside_slingshot_the_plugin_that_nccl_would_load_is_looked_for(machine: Machine):
+    machine.port("eno1", 2, "192.0.2.7")
+    assert machine.probe().plugin is None
+    machine.port("hsn0", 3, "10.5.0.7")
+    assert (machine.probe().plugin, machine.probe().source("plugin")) == (False, "dlopen of libnccl-net.so")
+    facts = machine.probe(environment={"NCCL_NET_PLUGIN": "ofi"})
+    assert facts.source("plugin") == "dlopen of libnccl-net-ofi.so"
+
+
 def job(machine: Machine, environment: dict[str, str], ways: dict[str, str] | None = None) -> Facts:
     return machine.probe(environment=environment, way_to=(ways or {}).get)
 

@@ -30,6 +30,7 @@ from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 RULES_PAGE = Path(__file__).parents[2] / "docs/reference/nccl-rules.md"
 T4 = "Tesla T4"
+GH200 = "NVIDIA GH200 120GB"
 
 
 def host(links: str, count: int = 4, *, name: str = T4, iommu: str | None = None, **more: object) -> Facts:
@@ -77,6 +78,11 @@ CASES = {
     "NVLink pairs": (host("NV4 SYS SYS SYS SYS NV4"), {}, "nvlink_somewhere"),
     "NVLink pairs, translating": (host("NV4 SYS SYS SYS SYS NV4", iommu="DMA-FQ"), NVL, "nvlink_translating"),
     "NVLink pairs, translating in a virtual machine": (host("NV4 SYS SYS", 3, iommu="DMA", virtual="kvm"), {}, "nvlink_somewhere"),
+    "superchips, all NVLink": (host("NV6", name=GH200, iommu="DMA", cpu="arm"), {}, "nvlink_everywhere"),
+    "superchips whose fabric is down": (host("SYS", name="NVIDIA GB200", iommu="DMA-FQ", cpu="arm"), {}, "superchips"),
+    "two superchips without NVLink": (host("SYS", 2, name=GH200, iommu="DMA", cpu="arm"), {}, "superchips"),
+    "superchips and another GPU": (host("SYS", 2, gpus=(Gpu(GH200), Gpu(T4))), OFF, "cpu_interconnect"),
+    "PCIe GPUs of an Arm host, translating": (host("PIX", 2, name="NVIDIA H100 PCIe", iommu="DMA", cpu="arm"), OFF, "translating"),
     "switch, translating": (host("PIX", iommu="DMA"), OFF, "translating"),
     "switch, translating in a virtual machine": (host("PIX", iommu="DMA", virtual="kvm"), {}, "mixture"),
     "switch, translating, bare metal or not unknown": (host("PIX", iommu="DMA", virtual=None), {}, "mixture"),
@@ -340,6 +346,8 @@ def without_nvlink(*lone: int) -> tuple[tuple[str, ...], ...]:
     )
 
 
+PORTS = (RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand"),)
+HSN = (port("hsn0", "10.5.0.7", hardware=True), port("hsn1", "10.5.0.8", hardware=True))
 SPLIT = tuple(Gpu(switch="0000:01:00.0", iommu_group=str(number)) for number in range(2))
 HINT_CASES = {
     "hint_iommu": (host("PIX", iommu="DMA"), host("NV4", iommu="DMA")),
@@ -351,6 +359,9 @@ HINT_CASES = {
     "hint_shm": (host("PIX", shm=64 << 20), host("PIX", 1, shm=64 << 20)),
     "hint_verbs": (Facts(verbs=False, rdma=(RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand"),)), Facts(verbs=False, rdma=(RdmaPort("mlx5_0", 1, "DOWN", "InfiniBand"),))),
     "hint_ports": (Facts(rdma=(RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand"), RdmaPort("mlx5_1", 1, "ACTIVE", "Ethernet"))), Facts(rdma=(RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand"),))),
+    "hint_imex": (host("NV18", name="NVIDIA GB200", imex=()), host("NV18", name="NVIDIA GB200", imex=("channel0",))),
+    "hint_grace_nic": (host("NV6", name=GH200, nccl="2.25.1", rdma=PORTS), host("NV6", name=GH200, nccl="2.27.3", rdma=PORTS)),
+    "hint_slingshot": (Facts(interfaces=HSN, plugin=False), Facts(interfaces=HSN, plugin=True)),
     "hint_topology": (Facts(topology_file="/var/run/x.xml", container="docker"), Facts(topology_file="/var/run/x.xml", container="")),
     "hint_virtual": (host("PIX", 2, virtual="kvm", p2p=(("X", "OK"), ("OK", "X"))), host("PIX", 2, p2p=(("X", "OK"), ("OK", "X")))),
     "hint_cumem": (Facts(nccl="2.26.2", container="docker"), Facts(nccl="2.26.5", container="docker")),
@@ -372,6 +383,27 @@ def test_the_gpu_whose_nvlink_is_broken_is_named():
     assert hint.startswith("GPU5 has no NVLink, and the 7 other GPUs have NV18 to each other")
     for links in (board.links, without_nvlink(4, 5), host("NV4 SYS SYS SYS SYS NV4").links):
         assert decide(replace(board, links=links)).hints == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (host("NV6", name=GH200, nccl="2.25.1", rdma=PORTS), "NCCL_NET_GDR_LEVEL=PHB"),
+        (host("NV6", name=GH200, nccl="2.26.2", rdma=PORTS), "NCCL_NET_GDR_C2C=1"),
+        (host("PIX", 2, name="NVIDIA H100 PCIe", iommu="DMA", cpu="arm"), "iommu.passthrough=1"),
+        (Facts(interfaces=HSN, plugin=False), "`hsn0`, `hsn1`: a Slingshot network"),
+    ],
+)
+def test_a_hint_names_the_variable_of_this_version_and_processor(facts, words):
+    assert any(words in hint for hint in decide(facts).hints)
+
+
+@pytest.mark.parametrize("name", ["hint_imex", "hint_grace_nic", "hint_slingshot"])
+def test_what_concerns_other_nodes_is_not_said_of_a_job_on_one(name):
+    one = next(hint for hint in HINTS if hint.name == name)
+    facts, _ = HINT_CASES[name]
+    assert one.judge(replace(facts, job=Job(nodes=2)))
+    assert one.judge(replace(facts, job=Job(nodes=1))) is None
 
 
 def test_page_is_made_from_the_rules(request: pytest.FixtureRequest):

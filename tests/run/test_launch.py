@@ -257,7 +257,7 @@ def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
 # ---- profiles
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "sites").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "sites").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_example_profiles_are_read(path):
     assert load_site(path) != Site()
 

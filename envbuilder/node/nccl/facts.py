@@ -12,6 +12,7 @@ from typing import Any
 NVLINK = re.compile(r"NV\d+")  # NV1 … NV18
 # Across the CPU interconnect; SOC is what drivers before about 387 print.
 FAR_LINKS = frozenset({"SYS", "SOC"})
+SUPERCHIP = re.compile(r"\b(GH200|GB[23]00)\b")
 SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
 TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
 PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all
@@ -131,6 +132,8 @@ class Facts:
     taken: tuple[str, ...] | None = None  # interfaces that NCCL said it uses, in its own log
     rdma: tuple[RdmaPort, ...] | None = None
     verbs: bool | None = None  # libibverbs can be loaded here
+    plugin: bool | None = None  # a network plugin of NCCL can be loaded; read beside Slingshot alone
+    imex: tuple[str, ...] | None = None  # IMEX channels that may be opened; read on Grace superchips alone
     shm: int | None = None  # bytes of /dev/shm
     nccl: str | None = None
     torch: str | None = None
@@ -143,6 +146,11 @@ class Facts:
     @property
     def gpu_names(self) -> tuple[str | None, ...]:
         return tuple(gpu.name for gpu in self.gpus or ())
+
+    @property
+    def is_superchips(self) -> bool:
+        """Whether every GPU is on a superchip: a Grace CPU of its own, and NVLink-C2C to it."""
+        return bool(self.gpus) and all(SUPERCHIP.search(name or "") for name in self.gpu_names)
 
     @property
     def pairs(self) -> tuple[str, ...]:

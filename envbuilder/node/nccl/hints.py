@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from envbuilder.node.nccl.facts import FAR_LINKS, SWITCH_LINKS, Facts, is_nvlink, version_key
+from envbuilder.node.nccl.interface import SLINGSHOT
 from envbuilder.node.nccl.rules import translates
 
 ENOUGH_SHM = 1 << 30
@@ -28,11 +29,12 @@ def hint(evidence: str) -> Callable[[Callable[[Facts], str | None]], Hint]:
 
 @hint("dma-translation")
 def hint_iommu(facts: Facts) -> str | None:
-    """The IOMMU translates the GPUs' DMA on bare metal, and not every pair has NVLink: `iommu=pt` is the repair."""
+    """The IOMMU translates the DMA of GPUs on bare metal, not every pair has NVLink, and they are no superchips: `iommu=pt` is the repair."""
     all_nvlink = facts.pairs and all(map(is_nvlink, facts.pairs))
-    if len(facts.gpus or ()) < 2 or not translates(facts) or all_nvlink:
+    if len(facts.gpus or ()) < 2 or not translates(facts) or all_nvlink or facts.is_superchips:
         return None
-    return "boot with `iommu=pt` (or the IOMMU off): copies between GPUs over PCIe can then run, and CUDA's own are safe"
+    option = "iommu.passthrough=1" if facts.cpu == "arm" else "iommu=pt"
+    return f"boot with `{option}` (or the IOMMU off): copies between GPUs over PCIe can then run, and CUDA's own are safe"
 
 
 @hint("acs")
@@ -124,6 +126,41 @@ def hint_ports(facts: Facts) -> str | None:
     return f"active ports mix InfiniBand and Ethernet; `NCCL_IB_HCA=={','.join(inside)}` keeps NCCL to InfiniBand"
 
 
+@hint("multi-node-nvlink")
+def hint_imex(facts: Facts) -> str | None:
+    """A job on several nodes of GB200 or GB300, and no IMEX channel that may be opened."""
+    is_rack = any("GB" in (name or "") for name in facts.gpu_names) and facts.is_superchips
+    if not is_rack or facts.imex is None or facts.imex or facts.job.nodes == 1:
+        return None
+    return (
+        "NVLink between nodes needs an IMEX channel, and none of `/dev/nvidia-caps-imex-channels` may be opened here: NCCL 2.30 ends with an "
+        "error; Slurm's `switch/nvidia_imex` gives a job its channel, and `NCCL_MNNVL_ENABLE=0` sends over the network instead"
+    )
+
+
+@hint("nics-of-grace")
+def hint_grace_nic(facts: Facts) -> str | None:
+    """A job on several nodes of superchips with active RDMA ports, and NCCL before 2.27: it copies through the CPU's memory."""
+    nccl = version_key(facts.nccl)
+    active = any(port.state == "ACTIVE" for port in facts.rdma or ())
+    if not facts.is_superchips or not active or facts.job.nodes == 1 or nccl is None or nccl >= (2, 27):
+        return None
+    repair = "NCCL_NET_GDR_C2C=1" if nccl >= (2, 26) else "NCCL_NET_GDR_LEVEL=PHB"
+    return f"NCCL {facts.nccl} does not use GPUDirect with network adapters of Grace; `{repair}` does what NCCL 2.27 does by itself"
+
+
+@hint("slingshot")
+def hint_slingshot(facts: Facts) -> str | None:
+    """A job on several nodes with Slingshot's interfaces (`hsn0`), and no network plugin of NCCL that can be loaded."""
+    fast = [one.name for one in facts.interfaces or () if SLINGSHOT.fullmatch(one.name) and one.up]
+    if not fast or facts.plugin is not False or facts.job.nodes == 1:
+        return None
+    return (
+        f"{', '.join(f'`{name}`' for name in fast)}: a Slingshot network, over which NCCL without a plugin uses TCP; bind the site's aws-ofi-nccl and "
+        "libfabric, and set `NCCL_NET=AWS Libfabric`, so that a plugin that is missing is an error, and `NCCL_SOCKET_IFNAME=hsn`"
+    )
+
+
 @hint("virtual-machines")
 def hint_topology(facts: Facts) -> str | None:
     """The hypervisor's vendor ships a topology for NCCL, and this is a container."""
@@ -158,6 +195,6 @@ def hint_measured(facts: Facts) -> str | None:
 
 
 HINTS: tuple[Hint, ...] = (
-    hint_iommu, hint_acs, hint_fabric, hint_lone_gpu, hint_amd, hint_driver, hint_shm, hint_verbs, hint_ports, hint_topology,
-    hint_virtual, hint_cumem, hint_measured,
+    hint_iommu, hint_acs, hint_fabric, hint_lone_gpu, hint_amd, hint_driver, hint_shm, hint_verbs, hint_ports, hint_imex, hint_grace_nic,
+    hint_slingshot, hint_topology, hint_virtual, hint_cumem, hint_measured,
 )  # fmt: skip

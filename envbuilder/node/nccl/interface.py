@@ -24,6 +24,7 @@ VIRTUAL = re.compile(
 )
 USB = re.compile(r"usb\d|enx[0-9a-f]{12}$|en\w*u\d+(u\d+)*(i\d+)?(c\d+)?$|idrac|bmc")
 WIRELESS = re.compile(r"wl")
+SLINGSHOT = re.compile(r"hsn\d+")
 PHYSICAL = re.compile(r"(en|eth|em\d|p\d+p\d|ib|hsn|slingshot|rail|roce|rdma|mlx|bond|team|opa)")
 
 

@@ -17,12 +17,14 @@ from typing import Any, Callable, Mapping, Sequence
 from envbuilder.node.nccl.facts import Facts, Job, merge, origin
 from envbuilder.node.nccl.files import names, text
 from envbuilder.node.nccl.gpus import Run, probe_gpus
+from envbuilder.node.nccl.interface import SLINGSHOT
 from envbuilder.node.nccl.network import Addresses, probe_network, system_addresses
 
 VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd", "CentaurHauls": "zhaoxin"}
 HYPERVISORS = (
     "kvm", "qemu", "vmware", "virtualbox", "xen", "microsoft", "amazon", "google", "bochs", "openstack", "parallels", "nutanix",
 )  # fmt: skip
+CHANNELS = "dev/nvidia-caps-imex-channels"
 TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
 CONTAINERS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer"))
@@ -48,6 +50,7 @@ def probe(io: ProbeIO) -> Facts:
     facts = merge(facts, probe_network(io.root, io.addresses))
     if facts.rdma:
         facts = merge(facts, Facts(verbs=io.loads("libibverbs.so.1"), sources=origin(verbs="dlopen")))
+    facts = merge(merge(facts, _plugin(io, facts)), _imex(io.root, facts))
     facts = merge(facts, _packages(io.packages))
     return merge(facts, _job(io, facts))
 
@@ -144,6 +147,25 @@ def _virtual(root: Path, cpuinfo: str | None) -> str | None:
     if named and not metal:
         return named
     return "" if maker.strip() else None
+
+
+def _plugin(io: ProbeIO, facts: Facts) -> Facts:
+    """Beside Slingshot, whether the plugin that NCCL would look for can be loaded."""
+    if not any(SLINGSHOT.fullmatch(one.name) for one in facts.interfaces or ()):
+        return Facts()
+    chosen = io.environment.get("NCCL_NET_PLUGIN", "")
+    library = f"libnccl-net-{chosen}.so" if chosen else "libnccl-net.so"
+    return Facts(plugin=io.loads(library), sources=origin(plugin=f"dlopen of {library}"))
+
+
+def _imex(root: Path, facts: Facts) -> Facts:
+    """On superchips, the IMEX channels that this user may open."""
+    if not facts.is_superchips:
+        return Facts()
+    folder = root / CHANNELS
+    channels = [name for name in names(folder) or () if name.startswith("channel")]
+    usable = tuple(name for name in channels if os.access(folder / name, os.R_OK | os.W_OK))
+    return Facts(imex=usable, sources=origin(imex=f"/{CHANNELS}"))
 
 
 def _packages(folders: tuple[Path, ...]) -> Facts:

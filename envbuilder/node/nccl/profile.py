@@ -42,7 +42,8 @@ def profile_data(profile: Profile) -> dict[str, object]:
         "gpus": [gpu.name for gpu in facts.gpus or () if gpu.name],
         "settings": [asdict(setting) for setting in profile.settings],
         "fixed": dict(profile.fixed),
-        "facts": asdict(facts),
+        # What is not known is left out, so that an older envbuilder can read what it knows.
+        "facts": {name: value for name, value in asdict(facts).items() if name in facts.known},
     }
 
 

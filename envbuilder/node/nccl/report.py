@@ -93,6 +93,10 @@ def _fact_rows(facts: Facts) -> list[tuple[str, str, str]]:
         ("job", "job", f"{job}" + (f", ranks meet at {facts.job.peer}" if facts.job.peer else "")),
         ("interfaces", "interfaces", None if facts.interfaces is None else str(len(facts.interfaces))),
     ]  # fmt: skip
+    if facts.plugin is not None:
+        values.append(("NCCL's network plugin", "plugin", "yes" if facts.plugin else "no"))
+    if facts.imex is not None:
+        values.append(("IMEX channels", "imex", ", ".join(facts.imex) or "none"))
     return [(name, UNKNOWN if value is None else value, facts.source(field)) for name, field, value in values]
 
 

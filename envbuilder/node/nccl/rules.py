@@ -109,6 +109,16 @@ def nvlink_everywhere(facts: Facts) -> Verdict | None:
 
 
 @rule(
+    when="Every GPU is on a Grace superchip (GH200, GB200, GB300)",
+    why="NCCL on Arm uses P2P over PCIe only below one PCIe switch, which superchips do not share, and "
+    "NCCL_P2P_DISABLE would also turn off NVLink between nodes",
+    evidence=("grace-superchips",),
+)
+def superchips(facts: Facts) -> Verdict | None:
+    return Verdict(evidence=(_matrix(facts),)) if facts.is_superchips else None
+
+
+@rule(
     when="Some pairs have NVLink, and the IOMMU translates the GPUs' DMA on bare metal",
     then="`NCCL_P2P_LEVEL=NVL`",
     why="PCIe peer copies hang or corrupt data behind a translating IOMMU; NVL keeps NVLink and drops PCIe P2P",
@@ -199,7 +209,7 @@ def mixture(facts: Facts) -> Verdict | None:
 
 
 P2P_RULES: tuple[Rule, ...] = (
-    measured_failed, measured_passed, too_few, unclear, nvlink_everywhere, nvlink_translating, nvlink_somewhere,
+    measured_failed, measured_passed, too_few, unclear, nvlink_everywhere, superchips, nvlink_translating, nvlink_somewhere,
     cpu_interconnect, translating, rtx_40, two_untranslated, mixture,
 )  # fmt: skip
 
