@@ -412,6 +412,7 @@ def exit_codes() -> str:
     ])  # fmt: skip
     lines += [
         "`exec`, `shell`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
+        "A program that the environment lacks gives Apptainer's own code, 255, in a SIF. In an image it is 127, as in a shell.",
         "If a machine cannot be reached or is not ready, `launch` starts no rank and ends with 9.",
         "`diagnose` ends with 0 whatever it finds.", "",
     ]  # fmt: skip

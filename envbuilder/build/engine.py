@@ -69,9 +69,10 @@ class Builder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """The engine and the builder that the user named."""
+    """The engine and the builder that the user named, and whether the image goes into a Docker engine that is running."""
 
     engine: EngineName | None = None
+    load: bool = True
     builder: Builder = field(default_factory=Builder)
 
     def name_for(self, plan: Plan) -> EngineName:

@@ -60,7 +60,7 @@ def build_recipe(
     """
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    docker = _connect(context.environment, build_identity(outputs))
+    docker = _connect(context.environment, build_identity(outputs)) if choice.load else None
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
@@ -73,7 +73,9 @@ def build_recipe(
                         oci.read_layout(outputs.image), name=outputs.image_name, console=context.console
                     )
             image = outputs.image_name if docker else ""
-            return BuildResult(outputs=outputs, record=record, done=False, image=image, findings=findings)
+            return BuildResult(
+                outputs=outputs, record=record, done=False, image=image, findings=findings, loads=choice.load
+            )
         context.store.sweep()
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
@@ -91,7 +93,7 @@ def build_recipe(
         steps = ended_steps(outputs.log.read_text(encoding="utf-8", errors="replace"))
         # Last: an interrupted build leaves no record.
         replace(result.record, steps=steps).save(outputs.record)
-    return replace(result, findings=(*findings, *result.findings))
+    return replace(result, findings=(*findings, *result.findings), loads=choice.load)
 
 
 def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:

@@ -133,6 +133,10 @@ def build(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
     ] = False,
+    load: Annotated[
+        bool,
+        typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running"),
+    ] = True,
     prepare: Annotated[
         Path | None,
         typer.Option(
@@ -147,6 +151,7 @@ def build(
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
     choice = EngineChoice(
         engine=engine,
+        load=load,
         builder=Builder(
             name=builder,
             cache_from=tuple(cache_from or ()),

@@ -134,10 +134,10 @@ def init(
             take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
     if sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json:
         ask_missing(gathered, tables, _ask, _report)
-    elif missing := _missing(gathered, has_source=bool(projects or from_machine)):
+    elif gathered.gpus is None:
         raise UsageError(
-            f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
-            hint=" ".join((shlex.join(("envbuilder", *session.typed)), *missing)),
+            "without a terminal to ask at, `init` needs `--gpu MODEL`, such as A100, or none",
+            hint=f"{shlex.join(('envbuilder', *session.typed))} --gpu MODEL",
         )
     sources = (*(["this machine"] if from_machine else []), *(projects or ()))
     written = make(new, recipes, gathered, sources)
@@ -197,8 +197,3 @@ def _report(words: str) -> None:
 
 def _ask(question: str, default: str) -> str:
     return str(typer.prompt(question, default=default, err=True))
-
-
-def _missing(gathered: Requests, *, has_source: bool) -> list[str]:
-    flags = ["--gpu MODEL"] if gathered.gpus is None else []
-    return flags if has_source or gathered.pins else [*flags, "--pytorch VERSION"]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
 from envbuilder.build.built import read_documents
 from envbuilder.commands.context import BuiltName, Output, Profile, Recipes, Session, command
 from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
@@ -56,7 +56,7 @@ def kernel(
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs, site = find_outputs(name, output), find_site(profile)
     if not host or outputs.sif.is_file():
-        _need_ipykernel(name, output, recipes)
+        _need_ipykernel(name, outputs, output, recipes)
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(
@@ -84,9 +84,10 @@ def kernel(
     session.text = str(session.data.file)
 
 
-def _need_ipykernel(name: str, output: Path, recipes: Path) -> None:
+def _need_ipykernel(typed: str, outputs: Outputs, output: Path, recipes: Path) -> None:
     """Raise UsageError when the environment has no ipykernel, or was not built."""
-    sbom, _ = read_documents(name, output, recipes)
+    sbom, _ = read_documents(typed, output, recipes)
+    name = outputs.name if typed.endswith(SIF) else typed
     if not any(one["name"] == NEEDED for one in json.loads(sbom)["packages"]):
         raise UsageError(
             f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",

@@ -32,9 +32,10 @@ class SlurmJob(Answer):
 
 
 class WrittenScript(Answer):
-    """The answer of `--write`."""
+    """The answer of `--write` and `--dry-run`: the script's path where it was written, and its text."""
 
-    script: Path
+    script: str
+    text: str
 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
@@ -47,6 +48,7 @@ Ranks = Annotated[
 Write = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
 Grace = Annotated[
     int,
@@ -83,7 +85,7 @@ def launch_slurm(
         typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
     output: Output,
 ) -> None:  # fmt: skip
     """Submit a job to Slurm."""
@@ -94,7 +96,7 @@ def launch_slurm(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
     )  # fmt: skip
-    if _write_script(session, options, write):
+    if _show_script(session, options, write, dry_run=dry_run):
         return
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
     job = start.prepare(options, session.environment)
@@ -116,7 +118,7 @@ def launch_ssh(
     session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
     output: Output,
 ) -> None:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
@@ -125,7 +127,8 @@ def launch_ssh(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
     )  # fmt: skip
-    _write_script(session, options, write) or start.exec_script(start.prepare(options, session.environment))
+    if not _show_script(session, options, write, dry_run=dry_run):
+        start.exec_script(start.prepare(options, session.environment))
 
 
 @becoming(
@@ -135,7 +138,7 @@ def launch_ssh(
 )
 def launch_local(
     session: Session, context: typer.Context, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
     output: Output,
 ) -> None:  # fmt: skip
     """Run a job on this machine."""
@@ -144,16 +147,21 @@ def launch_local(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         image=parse_form(inside) == "image",
     )  # fmt: skip
-    _write_script(session, options, write) or start.exec_script(start.prepare(options, session.environment))
+    if not _show_script(session, options, write, dry_run=dry_run):
+        start.exec_script(start.prepare(options, session.environment))
 
 
-def _write_script(session: Session, options: LaunchOptions, path: Path | None) -> bool:
-    """With `--write`, write the script, print the command that starts it, and return True."""
-    if path is None:
+def _show_script(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> bool:
+    """Print the script, or write it and print the command that starts it. Returns False without such an option."""
+    if path is None and not dry_run:
         return False
     job = start.prepare(options, session.environment)
-    session.data = WrittenScript(script=start.save_script(path, start.script_of(job)))
-    session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
+    script, written = start.script_of(job), ""
+    session.text = script.text.removesuffix("\n")
+    if path and not dry_run:
+        written = str(start.save_script(path, script))
+        session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
+    session.data = WrittenScript(script=written, text=script.text)
     return True
 
 
@@ -170,4 +178,4 @@ def launch_lint(
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
     session.findings = lint_files(scripts)
     session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
-    session.text = "" if session.findings else "nothing found"
+    session.text = "" if session.findings else "no problems found"

@@ -114,7 +114,8 @@ def is_ahead(asked: str, newest: str) -> bool:
 def distance(version: str, asked: str) -> tuple[int, ...]:
     """Return the distance between two versions, () if they are equal.
 
-    The first number that differs counts. Of two with the same distance, the newer is nearer.
+    The first number that differs counts, then the second: 2.0 is nearer to 1.13 than 2.15. Of two with the same
+    distance, the newer is nearer, and so is the newer patch.
     """
     pairs = itertools.zip_longest(version_key(version), version_key(asked), fillvalue=0)
     numbers, wanted = zip(*pairs, strict=True)
@@ -123,5 +124,10 @@ def distance(version: str, asked: str) -> tuple[int, ...]:
     )
     if place is None:
         return ()
-    newer_first = tuple(-number for number in (*numbers[place + 1 :], numbers[place]))
-    return (*([0] * place), abs(numbers[place] - wanted[place]), *newer_first)
+    ahead = numbers[place] - wanted[place]
+    rest = tuple(
+        number if ahead > 0 and index == 1 else -number
+        for index, number in enumerate(numbers)
+        if index > place
+    )
+    return (*([0] * place), abs(ahead), ahead < 0, *rest)

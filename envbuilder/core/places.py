@@ -172,7 +172,8 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         words = ", ".join(part for part in (error.context, error.problem) if part)
         near = text.splitlines()[max(0, mark.line - 1) : mark.line + 1] if mark else []
-        mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}", hint=hint_to_part(*reversed(near)))
+        hint = hint_to_part(*reversed(near)) or _hint_to_indent(words, near[-1] if near else "")
+        mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}", hint=hint)
     except yaml.YAMLError as error:
         mistakes.add(Code.SYNTAX, file, f"is not YAML: {' '.join(str(error).split())}")
     except _StopReadingError:
@@ -184,6 +185,17 @@ def hint_to_part(*lines: str) -> str:
     """Return the repair of the first line that is a list's item without a blank after its dash, or nothing."""
     items = (re.match(r"\s*-([^\s-].*)", line) for line in lines)
     return next((f"a blank follows the dash of a list: `- {item[1].strip()}`" for item in items if item), "")
+
+
+def _hint_to_indent(words: str, line: str) -> str:
+    """Return the repair of a line that begins in the wrong column or has no sign of a list or a map, or nothing."""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "YAML is indented with blanks, not with tabs"
+    if "expected ':'" in words:
+        return "an item of a list begins with `- `, and a key ends with `:`"
+    if "mapping values are not allowed" in words:
+        return "all keys of one map begin in the same column, and a text with `: ` stands in quotes"
+    return "all lines of one list or map begin in the same column" if "parsing a block" in words else ""
 
 
 def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
@@ -94,6 +95,11 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
+    if name.endswith(SIF):
+        raise UsageError(
+            f"`{name}` is a SIF, and a recipe is expected here",
+            hint=f"type the name of the recipe that it was built from: `{Path(name).stem}`",
+        )
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
             raise UsageError(
@@ -114,7 +120,7 @@ def find_recipe(name: str, folder: Path) -> Path:
 
 def hint_to_build(name: str, folder: Path) -> str:
     """Return the hint if nothing was built from NAME: build it, or choose a known recipe. NAME may be a SIF's path."""
-    if name.endswith(".sif"):
+    if name.endswith(SIF):
         return "name one that is there, or a recipe that was built"
     try:
         find_recipe(name, folder)

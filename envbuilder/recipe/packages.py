@@ -94,6 +94,8 @@ def _parse(text: str) -> Requirement:
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
         hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
+        if " - " in text:
+            hint = "all items of a list begin in the same column: a line that begins further right continues the one above"
         raise _refused(f"{shown(text)} is not a PEP 508 requirement: {reason}", hint) from error
 
 

@@ -672,7 +672,6 @@ def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, arguments: t
             "envbuilder launch ssh cpu -- train.py --lr 3 --batch-size 4",
         ),
         (("launch", "ssh", "cpu", "--epochs"), "envbuilder launch ssh cpu -- PROGRAM --epochs"),
-        (("launch", "slurm", "cpu", "--dry-run"), "there is `--write` (write the script; start nothing)"),
         (("exec", "cpu", "--dry-run", "--", "ls"), "there is `--print` ("),
         (("exec", "cpu", "--pirnt", "--", "python"), "did you mean `--print`?"),
         (("exec", "cpu", "sh", "--", "-c"), "`sh` is neither an option nor after `--`"),

@@ -173,7 +173,7 @@ def test_each_recipe_of_ours_can_work(name):
             T4 | {"gpus": ("L4",)},
             CheckCode.ARCHITECTURE,
             "$.gpus[0]: nvcc 11.2 does not compile for L4 (sm_89), only for sm_35 to sm_86: CUDA 11.8 to ",
-            'write `cuda: "12.4"` and `pytorch: "2.6.0"`',
+            'write `cuda: "12.4"` and `pytorch: "2.4.1"`',
         ),
         (
             T4 | {"pytorch": "2.2.2", "packages": ("rich", "numpy>=2")} | CPU,

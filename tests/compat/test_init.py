@@ -366,6 +366,28 @@ def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: P
     ]
 
 
+def test_the_nearest_torch_is_the_first_that_has_code_for_the_gpu(tmp_path: Path):
+    requests = wishes(("H200",), pytorch="==1.13.1")
+    recipe = made(tmp_path, requests)
+    assert (recipe.pytorch, recipe.cuda) == ("2.0.1", "11.8")
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda", "said"),
+    [
+        ("pytorch-cuda=11.8", "11.8", ["`pytorch-cuda=11.8` is the key `cuda`, which brings the whole toolkit"]),
+        ("cudatoolkit=11.8.0", "11.8", ["`cudatoolkit=11.8.0` is the key `cuda`, which brings the whole toolkit"]),
+        ("pytorch-cuda>=12.1,<12.5", "12.4", ["`pytorch-cuda>=12.1,<12.5` is the key `cuda`, which brings the whole toolkit"]),
+        ("cuda=11.8", "11.8", []),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_conda_s_names_of_cuda_is_said(line: str, cuda: str, said: list[str], tmp_path: Path):
+    requests = wishes(pytorch="==2.5.1" if cuda == "12.4" else "==2.2.2")
+    read_spec(line, "x:1", requests)
+    recipe = made(tmp_path, requests)
+    assert (recipe.cuda, [finding.message for finding in requests.left]) == (cuda, said)
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -505,14 +527,21 @@ def test_a_name_that_no_recipe_can_have_is_refused(name: str, tmp_path: Path):
         new_path(name, tmp_path)
 
 
-def test_without_a_terminal_the_missing_flags_are_named(project: Path, capsys):
+def test_without_a_terminal_the_missing_flag_is_named(project: Path, capsys):
     code, _, err = call(capsys, "init", "mine")
     assert code == 2
-    assert "`--gpu MODEL` and `--pytorch VERSION`" in err
-    assert "envbuilder init mine --gpu MODEL --pytorch VERSION" in err
+    assert "needs `--gpu MODEL`, such as A100, or none" in err
+    assert "envbuilder init mine --gpu MODEL\n" in err
     typed = ("init", "mine", "--from", "requirements.txt", "--python", "3.11")
     assert f"envbuilder {' '.join(typed)} --gpu MODEL\n" in call(capsys, *typed)[2]
     assert not (project / "recipes").exists()
+
+
+def test_without_a_terminal_the_newest_torch_is_taken_and_said(project: Path, capsys):
+    code, out, _ = call(capsys, "init", "mine", "--gpu", "A100")
+    newest = TABLES.torches.rows[-1].version
+    assert code == 0
+    assert out.startswith(f"recipes/mine.yaml\nPyTorch {newest} with CUDA ")
 
 
 @pytest.mark.parametrize(

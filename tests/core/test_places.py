@@ -68,6 +68,22 @@ def test_an_item_without_a_blank_after_its_dash_is_answered_with_the_item(lines)
     assert mistakes.findings[0].hint == "a blank follows the dash of a list: `- einops`"
 
 
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ("packages:\n  - numpy\n - rich\n", "all lines of one list or map begin in the same column"),
+        (" packages:\n  - numpy\n", "all keys of one map begin in the same column, and a text with `: ` stands in quotes"),
+        ("packages:\n  - numpy\n  rich\n", "an item of a list begins with `- `, and a key ends with `:`"),
+        ("packages:\n\t- numpy\n", "YAML is indented with blanks, not with tabs"),
+        ("packages: [numpy\n", ""),
+    ],
+)  # fmt: skip
+def test_a_line_in_the_wrong_column_is_answered_with_its_repair(lines: str, hint: str):
+    _, mistakes = read(f"gcc: x\n{lines}apt: [git]\n")
+    assert only(mistakes)[0] == Code.SYNTAX
+    assert mistakes.findings[0].hint == hint
+
+
 @pytest.mark.parametrize("depth", [30, 500, 20_000])
 def test_deep_nesting_is_refused(depth):
     node, mistakes = read("[" * depth)

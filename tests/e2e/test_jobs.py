@@ -235,6 +235,10 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
         ),
     )
     text = script.read_text()
+    shown = finish(
+        cluster, launch(cluster, work, other, "slurm", "--nodes", "2", "--dry-run", "--", "train.py", "end")
+    )
+    assert shown.stdout == text
     script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
     ended = finish(cluster, (*cluster.head.enter, "sbatch", "--wait", str(script)))
     assert ended.returncode != 0

@@ -51,7 +51,7 @@ def test_without_ipykernel_it_is_refused(tiny: Built, tmp_path: Path):
     ended = attempt(ENVBUILDER, "kernel", tiny.sif, "--write", tmp_path)
     assert ended.returncode == 2
     assert "has no `ipykernel`" in ended.stderr
-    assert "add `- ipykernel` to `packages:` of its recipe" in ended.stderr
+    assert "add `- ipykernel` to `packages:` of its recipe, then `envbuilder lock tiny &&" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 

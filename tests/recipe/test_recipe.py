@@ -675,6 +675,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
     assert "holds no recipes" in caught.value.hint
     with pytest.raises(UsageError, match="no recipe file"):
         find_recipe("none.yaml", folder)
+    with pytest.raises(UsageError, match="is a SIF, and a recipe is expected here") as raised:
+        find_recipe("build/a100.sif", folder)
+    assert raised.value.hint == "type the name of the recipe that it was built from: `a100`"
 
 
 RECIPES = Path(__file__).parents[2] / "recipes"

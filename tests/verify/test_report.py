@@ -150,6 +150,8 @@ def test_numbers_stand_right_and_codes_are_one_word():
     rows = (("EB412", "1.5 MB", "-", "a b"), ("EB720", "12.0 MB", "47.9 s", ""))
     table = Table(head=("code", "size", "time", "message"), rows=rows)
     assert table.kinds == ("code", "number", "number", "text")
+    path = "/home/somebody/a-project/recipes/a100.yaml:12:7"
+    assert Table(head=("written in",), rows=((path,),)).kinds == ("text",)
     page = Page(
         title="x", summary="", figures=(), version="1",
         sections=(Section(title="s", tables=(table,), lines=(Line(label="l", text="a" * 64),)),),

@@ -54,7 +54,7 @@ class WrittenRecipe:
 
     def text(self) -> str:
         name = self.typed()
-        return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
+        return f"{self.path}\n{self.recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
 def new_path(name: str, folder: Path, text: str | None = None) -> Path:

@@ -183,7 +183,7 @@ def check_runpaths(image: AuditedImage) -> Iterator[Finding]:
         yield Finding(
             code=Code.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",
             message=f"looks for libraries in {', and '.join(described)}{same_in(paths)}",
-            hint="whoever can write there decides what is loaded; the package's own build has to be repaired",
+            hint="whoever can write there decides what is loaded: mount no such folder; only a new build of the package changes it",
         )  # fmt: skip
 
 

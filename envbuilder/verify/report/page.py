@@ -11,6 +11,7 @@ from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
 _NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")
+_CODE: Final = 32  # characters of the longest code that is never broken; what is longer may be a path
 _STACKED: Final = 4  # columns from which a row stands as a block on a narrow screen
 
 
@@ -34,7 +35,7 @@ class Table:
 def _kind(cells: tuple[str, ...]) -> str:
     if all(_NUMBER.fullmatch(cell) for cell in cells) and set(cells) != {"-"}:
         return "number"
-    return "text" if any(" " in cell for cell in cells) else "code"
+    return "text" if any(" " in cell or len(cell) > _CODE for cell in cells) else "code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
