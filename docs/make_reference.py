@@ -90,6 +90,11 @@ SETTINGS: Final = {
     "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
     "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
     "ENVBUILDER_VERSIONS": "how many versions of a SIF its folder keeps, for `history`; 1 if unset: no earlier one",
+    "ENVBUILDER_EXTENSION_STORE": "`registry.site.org/team/extensions`: where `build` looks for compiled extensions and built wheels, and"
+    " puts its own",
+    "ENVBUILDER_LAYER_STORE": "the same for whole layers",
+    "ENVBUILDER_STORE_KEY": "a PEM key: the public one reads what it signed from both stores, the private one also adds to them; `none`"
+    " believes the registry; if unset, the stores are not used",
     "ENVBUILDER_KEY": "the public key of `pull --key`",
     "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
     "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",

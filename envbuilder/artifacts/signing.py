@@ -5,6 +5,7 @@ provenance of image and SIF in a signed envelope. No service is contacted.
 """
 
 import base64
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -125,9 +126,9 @@ def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
     return base64.b64decode(envelope["payload"], validate=True), signatures
 
 
-def signed_digests(content: bytes, key: Path | None, name: str) -> frozenset[str]:
+def signed_digests(content: bytes, key: Path | PublicKey | None, name: str) -> frozenset[str]:
     """Return the digests that a bundle names; raises VerifyError as `read_bundle`."""
-    statement = read_bundle(content, _load_public(key) if key else None, name)
+    statement = read_bundle(content, _load_public(key) if isinstance(key, Path) else key, name)
     try:
         return subject_digests(statement)
     except (ValueError, KeyError, TypeError) as error:
@@ -171,6 +172,15 @@ def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
     return True
 
 
+def load_either(path: Path, passphrase: Passphrase) -> tuple[PublicKey, PrivateKey | None]:
+    """Return the public key of a PEM file, and the private one when the file holds that."""
+    with contextlib.suppress(OSError):
+        if b"PRIVATE KEY-----" in path.read_bytes():
+            private = _load_private(path, passphrase)
+            return private.public_key(), private
+    return _load_public(path), None
+
+
 def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
     try:
         content = path.read_bytes()
@@ -191,7 +201,7 @@ def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
 def _ask(path: Path, passphrase: Passphrase) -> bytes:
     answer = passphrase()
     if not answer:
-        hint = "set ENVBUILDER_KEY_PASSPHRASE, or run `sign` in a terminal, which asks for it"
+        hint = "set ENVBUILDER_KEY_PASSPHRASE; `sign` and `push` ask for it in a terminal"
         raise UsageError(f"`{path}` is locked by a passphrase", hint=hint)
     return answer.encode()
 

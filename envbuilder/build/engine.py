@@ -4,13 +4,14 @@
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import zstandard
 
@@ -19,7 +20,7 @@ from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import UsageError
-from envbuilder.core.fetch import Fetcher
+from envbuilder.core.fetch import Fetcher, each
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
@@ -36,6 +37,9 @@ from envbuilder.plan.model import (
     RuntimeStep,
     Step,
 )
+
+if TYPE_CHECKING:
+    from envbuilder.registry.shared_store import SharedStore
 
 # The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
 KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
@@ -120,6 +124,17 @@ def record_key(plan: Plan, engine: EngineName) -> str:
     return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStores:
+    """The repositories in which machines share layers, and compiled extensions with built wheels."""
+
+    layers: "SharedStore | None" = None
+    extensions: "SharedStore | None" = None
+
+
+NO_STORES: Final = SharedStores()
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
 class Job:
     """A plan, the engine that makes its layers, and the context of the build."""
@@ -130,6 +145,7 @@ class Job:
     runner: Runner
     console: Console
     limits: Limits
+    shared: SharedStores = NO_STORES
 
     @functools.cached_property
     def keys(self) -> dict[Step, Sha256]:
@@ -153,6 +169,23 @@ class Job:
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
         return layer
+
+    def fetch_layers(self) -> None:
+        """Take missing layers from the store that machines share."""
+
+        def work(step: Step, _: threading.Event) -> None:
+            key = self.keys[step]
+            with self.store.lock(f"layer-{key}"):
+                if shared and load_layer(self.store.layer(key)) is None:
+                    shared.fetch(key, self.store.layer(key), f"the {step.name} layer", packed=False)
+
+        if shared := self.shared.layers:
+            each(self.missing(), work)
+
+    def fetch_extension(self, folder: Path, name: str) -> bool:
+        """Take a compiled extension or a built wheel from the store that machines share. Hold its lock."""
+        shared = self.shared.extensions
+        return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
     def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> None:
         """Write the step's layer from a tree into the folder `out`."""

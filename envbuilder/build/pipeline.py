@@ -18,9 +18,18 @@ from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, buil
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
-from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
+from envbuilder.build.engine import (
+    NO_STORES,
+    Engine,
+    EngineChoice,
+    EngineName,
+    Job,
+    SharedStores,
+    record_key,
+)
 from envbuilder.build.fetch_inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
+from envbuilder.build.share import open_stores, share
 from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
@@ -86,7 +95,7 @@ def build_recipe(
                 recipe=recipe,
                 outputs=outputs,
                 context=context,
-                engine=open_engine(plan, choice, context),
+                engine=open_engine(plan, choice, context, open_stores(context, offline=offline)),
                 docker=docker,
                 fetcher=resolving.fetcher,
             ).run()
@@ -168,6 +177,7 @@ class _Build:
             history.install(str(staged.sif), str(outputs.sif), built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
+        share(self.engine.job)
         image = outputs.image_name if docker else ""
         return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
 
@@ -188,6 +198,7 @@ class _Build:
     def _try_once(self, staged: Outputs) -> tuple[Artifacts, str]:
         plan, console = self.engine.job.plan, self.context.console
         drop_rejected(self.outputs)
+        self.engine.job.fetch_layers()
         self.engine.need_tools(self.fetcher)
         wanted = self.engine.artifacts()
         need_space(plan, wanted, self.fetcher.missing(wanted), self.outputs, self.context.store)
@@ -233,7 +244,9 @@ class _Build:
             raise
 
 
-def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engine:
+def open_engine(
+    plan: Plan, choice: EngineChoice, context: BuildContext, shared: SharedStores = NO_STORES
+) -> Engine:
     """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
         plan=plan,
@@ -242,6 +255,7 @@ def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engi
         runner=context.runner,
         console=context.console,
         limits=context.limits,
+        shared=shared,
     )
     if job.engine is EngineName.ASSEMBLE:
         return AssembleEngine(job=job)

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -70,20 +71,22 @@ def cache(
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
             store.clear(chosen)
-            from envbuilder.build.pipeline import drop_staged_images  # noqa: PLC0415 - all of a build
-
-            drop_staged_images(session.environment, store)
+            _pipeline().drop_staged_images(session.environment, store)
     sizes = store.sizes()
     session.data = CacheSizes(folder=store.root, bytes=sizes)
     rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]
     session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
 
 
-def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
-    from envbuilder.build.pipeline import vendor_recipe  # noqa: PLC0415 - all of a build
+def _pipeline() -> ModuleType:
+    from envbuilder.build import pipeline  # noqa: PLC0415 - all of a build
 
+    return pipeline
+
+
+def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
     context = build_context(session, recipes)
     with context.console.group(f"vendor {name}"):
-        done = vendor_recipe(name, context, folder.absolute())
+        done = _pipeline().vendor_recipe(name, context, folder.absolute())
     session.data = VendoredLock(folder=folder.absolute(), **asdict(done))
     session.text = f"{folder.absolute()}: {done.files} files, {done.bytes / 1e9:.2f} GB\n$ {done.command}"

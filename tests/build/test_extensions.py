@@ -16,7 +16,7 @@ import pytest
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.engine import EngineName, Job
+from envbuilder.build.engine import EngineName, Job, SharedStores
 from envbuilder.build.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.build.extensions.check_targets import check_call, check_project
@@ -26,6 +26,7 @@ from envbuilder.build.extensions.list import cells, find_extensions, find_twins,
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.recipe_tests import Import, explain_import, list_imports
+from envbuilder.build.share import share
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
@@ -40,8 +41,10 @@ from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, Python
 from envbuilder.recipe.load import load
 from tests.support.elves import elf
 from tests.support.locks import make_parts
+from tests.support.registries import registry
 from tests.support.runner import FakeRunner
 from tests.support.sdists import write_sdist
+from tests.support.stores import open_shared, write_keys
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
 SOURCES = {
@@ -594,6 +597,31 @@ def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     make_builder(stocked, plan, Sandbox()).build()
     job = make_job(stocked, plan, Sandbox())
     assert len(ExtensionBuilder(job, lambda: pytest.fail("unpacked for nothing")).build()) == 1
+
+
+@pytest.mark.programs
+def test_a_second_machine_takes_extensions_from_the_store_and_compiles_none(stocked, tmp_path):
+    plan, key, machines = make_plan(EXTENSION, PROJECT, CAPTURE), write_keys(tmp_path), []
+    calls = [dataclasses.asdict(Call(function="load", name="scale", cpp_sources=("int f();",)))]
+    with registry(tmp_path / "registry") as real:
+        for number in (1, 2):
+            cache, runner = stocked if number == 1 else Store(tmp_path / "second"), Sandbox()
+            for extension in plan.extensions:
+                stock(cache, tmp_path, extension)
+            runner.calls = calls
+            job = make_job(cache, plan, runner)
+            shared = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
+            job = dataclasses.replace(job, shared=SharedStores(extensions=shared))
+            built = ExtensionBuilder(job, lambda: ROOT).build()
+            share(job)
+            tree = tmp_path / f"tree{number}"
+            install_extensions(built, architectures=("8.0",), tree=tree)
+            files = {one.relative_to(tree): one.read_bytes() for one in tree.rglob("*") if one.is_file()}
+            machines.append(([one.why for one in runner.commands], files))
+    (first, there), (second, same) = machines
+    assert len(first) == 4
+    assert second == ["run the imports of the extension `ops`"], "a capture starts no compiler"
+    assert there == same
 
 
 @pytest.mark.parametrize("damage", ["fused.so", "compiled.json"])

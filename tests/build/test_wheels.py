@@ -12,9 +12,10 @@ import uv
 from envbuilder import runtime
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.buildkit.folder import write_sdists
-from envbuilder.build.engine import EngineName, Job
+from envbuilder.build.engine import EngineName, Job, SharedStores
 from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.build.share import share
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
@@ -22,8 +23,10 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from tests.support.plans import LOCK, RECIPE, deb, make_plan, sdist, wheel
+from tests.support.registries import registry
 from tests.support.runner import FakeRunner
 from tests.support.sdists import locked, with_source, write_sdist
+from tests.support.stores import open_shared, write_keys
 
 HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
 
@@ -105,6 +108,22 @@ def test_a_wheel_is_built_once(tmp_path: Path) -> None:
     idle = replace(job, runner=FakeRunner())
     assert built_wheels(step, idle, lambda: HOST) == first
     assert tuple(wheel_commands(step, job, root=HOST, work=tmp_path)) == ()
+
+
+@pytest.mark.programs
+def test_a_second_machine_takes_the_wheel_from_the_store(tmp_path: Path) -> None:
+    def machine(job: Job, cache: Store, runner: Runner) -> bytes:
+        store = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
+        own = replace(job, store=cache, runner=runner, shared=SharedStores(extensions=store))
+        (wheel,) = built_wheels(own.plan.python, own, lambda: HOST)
+        share(own)
+        return wheel.read_bytes()
+
+    key, job, idle = write_keys(tmp_path), sdist_job(tmp_path, with_source("zlang", "1.0")), FakeRunner()
+    with registry(tmp_path / "registry") as real:
+        made = machine(job, job.store, job.runner)
+        assert machine(job, Store(tmp_path / "second"), idle) == made
+    assert idle.commands == []
 
 
 @pytest.mark.programs

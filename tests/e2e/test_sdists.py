@@ -1,14 +1,18 @@
 """A package without a wheel: both engines build the same one from its source distribution, without a network."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.registries import registry
 from tests.support.sdists import make_sdists
+from tests.support.stores import write_keys
 from tests.support.two_engines import inside, need_the_same
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, build, open_folder, run
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, build, cache_with_toolbox, open_folder, run
 
 pytestmark = pytest.mark.builds
 NAME = "sdists"
@@ -21,9 +25,21 @@ def recipe() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def composed(recipe: Path) -> Built:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The settings of a team that shares layers and extensions."""
+    folder = tmp_path_factory.mktemp("stores")
+    with registry(folder / "registry") as real:
+        yield {
+            "ENVBUILDER_LAYER_STORE": f"{real.host}/team/layers",
+            "ENVBUILDER_EXTENSION_STORE": f"{real.host}/team/extensions",
+            "ENVBUILDER_STORE_KEY": str(write_keys(folder)),
+        }
+
+
+@pytest.fixture(scope="module")
+def composed(recipe: Path, stores: dict[str, str]) -> Built:
     folder = recipe.parent.parent
-    env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / "files")}
+    env = NO_ENGINE | stores | {"ENVBUILDER_FOLDERS": str(folder / "files")}
     built = build(str(recipe), folder / "composed", "--engine", "assemble", env=env)
     return replace(built, name=NAME, recipe=recipe)
 
@@ -37,6 +53,29 @@ def test_a_package_without_a_wheel_is_built_and_found(recipe: Path, composed: Bu
 def test_the_recipes_own_folder_and_an_archive_are_built_as_extensions(recipe: Path, composed: Built):
     code = "import here, far; print(here.ANSWER, far.ANSWER)"
     assert inside(composed, recipe, "python", "-c", code) == "42 42\n"
+
+
+def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
+    recipe: Path, composed: Built, stores: dict[str, str], tmp_path: Path
+):
+    """First from both stores. Then without the layer of the extensions, from their store alone."""
+    cache, public = tmp_path / "cache", Path(stores["ENVBUILDER_STORE_KEY"]).with_suffix(".pub")
+    env = NO_ENGINE | stores | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_STORE_KEY": str(public)}
+    fetched = build(str(recipe), tmp_path / "fetched", "--engine", "assemble", env=env)
+    log = (fetched.output / f"{NAME}.log").read_text()
+    assert fetched.digests == composed.digests
+    assert "compile `" not in log
+    for facts in (cache / "layers").glob("*/layer.json"):
+        if json.loads(facts.read_text())["name"] == "extensions":
+            shutil.rmtree(facts.parent)
+    cache_with_toolbox(cache)
+    again = build(
+        str(recipe), tmp_path / "again", "--engine", "assemble", env=env | {"ENVBUILDER_LAYER_STORE": ""}
+    )
+    log = (again.output / f"{NAME}.log").read_text()
+    assert again.digests == composed.digests
+    assert "here: in the store" in log
+    assert "compile `" not in log
 
 
 @pytest.mark.release

@@ -31,6 +31,7 @@ OTHERS = {
     "buildah",
     "enroot",
     "podman",
+    "openssl",
     "sed",
     "make",
     ".",

@@ -24,6 +24,8 @@ LOCK_KEY: Final = "io.envbuilder.lock"
 SIF_KEY: Final = "io.envbuilder.sif"  # of a SIF that was not sent: its digest and size
 SIF_SIZE_KEY: Final = "io.envbuilder.sif.size"
 REST_TYPE: Final = "application/vnd.envbuilder.sif.rest.v1"
+ENTRY_TYPE: Final = "application/vnd.envbuilder.entry.v1"  # of a store that machines share
+ENTRY_KEY: Final = "io.envbuilder.key"  # annotation: the build key of the entry
 
 
 _VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0

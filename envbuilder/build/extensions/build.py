@@ -238,6 +238,8 @@ class ExtensionBuilder:
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
             compiled = cache.load_compiled(folder)
+            if compiled is None and self._job.fetch_extension(folder, name):
+                compiled = cache.load_compiled(folder)
             if compiled is not None:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
             else:

@@ -43,6 +43,11 @@ def stage_sdist(step: PythonStep, sdist: Artifact, folder: Path, store: Store) -
     return program
 
 
+def wheel_folders(step: PythonStep, job: Job) -> tuple[Path, ...]:
+    """Return the folders in the store of the step's built wheels."""
+    return tuple(_entry(sdist, step, job) for sdist in step.sdists)
+
+
 def _entry(sdist: Artifact, step: PythonStep, job: Job) -> Path:
     return job.store.extension(wheel_key(job.plan, step, sdist).digest)
 
@@ -51,7 +56,8 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
     store = job.store
     folder = _entry(sdist, step, job)
     with store.lock(f"extension-{folder.name}"):
-        if not any(folder.glob("*.whl")):
+        is_there = any(folder.glob("*.whl"))
+        if not is_there and not job.fetch_extension(folder, f"{sdist.name} {sdist.version}"):
             trees = root()
             with (
                 job.console.step(f"build `{sdist.name} {sdist.version}`"),

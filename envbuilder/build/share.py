@@ -1,0 +1,44 @@
+"""Share layers, compiled extensions and built wheels with other machines: open the stores, and put there what a build used."""
+
+from typing import Final
+
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import Job, SharedStores
+from envbuilder.build.extensions.list import find_extensions, label
+from envbuilder.build.extensions.wheels import wheel_folders
+from envbuilder.core.cache import Sha256
+from envbuilder.plan.model import PythonStep
+
+LAYERS: Final = "ENVBUILDER_LAYER_STORE"
+EXTENSIONS: Final = "ENVBUILDER_EXTENSION_STORE"
+
+
+def open_stores(context: BuildContext, *, offline: bool) -> SharedStores:
+    """Return the stores that the environment names; raises UsageError."""
+    environment = context.environment
+    if offline or not (environment.get(LAYERS) or environment.get(EXTENSIONS)):
+        return SharedStores()
+    from envbuilder.registry.shared_store import open_store  # noqa: PLC0415 - requests and cryptography, for stores alone
+
+    return SharedStores(
+        layers=open_store(LAYERS, environment, context.store, context.console),
+        extensions=open_store(EXTENSIONS, environment, context.store, context.console),
+    )
+
+
+def share(job: Job) -> None:
+    """Put into the stores what the build used and they lack. Only a verified build is shared."""
+    store, plan = job.store, job.plan
+    if layers := job.shared.layers:
+        for step, key in job.keys.items():
+            layers.put(key, store.layer(key), f"the {step.name} layer", packed=False)
+    if extensions := job.shared.extensions:
+        for one in find_extensions(plan, store):
+            if one.compiled:
+                folder, name = store.extension(one.key.digest), f"`{label(one.extension, one.name)}`"
+                extensions.put(one.key.digest, folder, name, packed=True)
+        for step in plan.steps:
+            if isinstance(step, PythonStep):
+                for folder in filter(lambda one: one.is_dir(), wheel_folders(step, job)):
+                    wheel = next(folder.glob("*.whl")).name
+                    extensions.put(Sha256(folder.name), folder, f"`{wheel}`", packed=True)
