@@ -29,7 +29,7 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
-from envbuilder.verify.compare import opened_sif
+from envbuilder.verify.compare import opened_sif, sif_manifest
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
 from envbuilder.verify.report.treemap import NARROW, draw
@@ -104,7 +104,8 @@ def _audit(
         verified = verify_built(name, context, output=output)
     except VerifyError as error:
         return error.message, error.findings, ()
-    return verified.answer, verified.findings, verified.entries
+    entries = verified.entries or sif_manifest(verified.answer.sif, threads=context.limits.threads)
+    return verified.answer, verified.findings, entries
 
 
 def _packages(sbom: str) -> tuple[dict[str, Any], ...]:

@@ -1,6 +1,7 @@
 """`verify`: prove that image and SIF hold the same files, and audit what they hold."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,6 +19,7 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry
@@ -25,8 +27,9 @@ from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.plan.make import make_plan
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
-from envbuilder.verify.compare import opened_sif
+from envbuilder.verify.compare import VerifyReport, opened_sif
 from envbuilder.verify.compare import verify as compare_artifacts
+from envbuilder.verify.proof import Proof, hash_pair, load_proof, save_proof
 from envbuilder.verify.subjects import open_image
 
 PLAN: Final = "opt/envbuilder/plan.txt"
@@ -88,7 +91,7 @@ def verify(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     answer: VerifiedPair
-    entries: tuple[Entry, ...]  # of the SIF
+    entries: tuple[Entry, ...]  # of the SIF; none if only its hash was needed
     findings: tuple[Finding, ...]  # warnings of the audits
 
 
@@ -137,19 +140,63 @@ def _verify(
     oldest_host: str,
     key: Path | None,
 ) -> Verified:
-    image, sif = names
+    sif = names[1]
     if key is not None:
         bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
         from envbuilder.artifacts.signing import verify_signatures  # noqa: PLC0415 - cryptography, for signatures alone
 
         verify_signatures(place, sif, bundle, key=key, runner=context.runner)
     glibc = _glibc(oldest_host)
+    promised = [f"{layer.digest} {layer.diff_id} {layer.tree}" for layer in layers]
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
-        report = compare_artifacts(
-            place, sif, layers=layers, threads=context.limits.threads, scanner=IN_FILES
-        )
-        if report.findings:
-            raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+        hashed = hash_pair(place, sif, threads=context.limits.threads)
+        name = hashed and hashed.key([f"glibc {glibc}", *promised])
+        proof = load_proof(context.store, name) if name else None
+        if proof is not None:
+            context.console.say("every byte is as it was when it was compared and audited")
+            return _verified(names, proof, is_planned=bool(layers))
+        digests = hashed.digests if hashed else None
+        report = _compare(place, names, context, layers=layers, digests=digests)
+    findings = _audit(place, names, context, report=report, glibc=glibc)
+    proof = Proof(paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=findings)
+    if hashed and name and hashed.is_unchanged():
+        save_proof(context.store, name, proof)
+    return _verified(names, proof, is_planned=bool(layers), entries=report.entries)
+
+
+def _verified(
+    names: tuple[str, Path], proof: Proof, *, is_planned: bool, entries: tuple[Entry, ...] = ()
+) -> Verified:
+    image, sif = names
+    answer = VerifiedPair(
+        image=image, sif=sif, paths=proof.paths, tree=proof.tree, plan=is_planned, passed_over=proof.passed_over
+    )  # fmt: skip
+    return Verified(answer=answer, entries=entries, findings=proof.findings)
+
+
+def _compare(
+    place: Path,
+    names: tuple[str, Path],
+    context: BuildContext,
+    *,
+    layers: tuple[Layer, ...],
+    digests: Mapping[Path, Sha256] | None,
+) -> VerifyReport:
+    """Raise VerifyError with the differences."""
+    image, sif = names
+    report = compare_artifacts(
+        place, sif, layers=layers, threads=context.limits.threads, scanner=IN_FILES, digests=digests
+    )
+    if report.findings:
+        raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+    return report
+
+
+def _audit(
+    place: Path, names: tuple[str, Path], context: BuildContext, *, report: VerifyReport, glibc: str
+) -> tuple[Finding, ...]:
+    """Return the warnings of the audits; raises VerifyError when there is an error among the findings."""
+    image, sif = names
     with context.console.step("audit what they hold"), opened_sif(sif) as system:
         tree = SquashfsTree(system, report.entries)
         read = read_image(place)
@@ -159,10 +206,7 @@ def _verify(
             raise VerifyError(
                 f"`{image}` and `{sif}` hold the same files, but the audits found errors", findings=findings
             )
-    answer = VerifiedPair(
-        image=image, sif=sif, paths=report.paths, tree=report.tree, plan=bool(layers), passed_over=report.passed_over
-    )  # fmt: skip
-    return Verified(answer=answer, entries=report.entries, findings=findings)
+    return findings
 
 
 def _gpus(tree: Tree) -> tuple[str, ...]:

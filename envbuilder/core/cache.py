@@ -6,6 +6,7 @@
     trees/<key>/               layers as folders, for the steps that run in them
     extensions/<key>/          compiled extensions, and captured calls of projects
     spaces/<key>/              build directories of extensions
+    proofs/<key>               what `verify` found in which bytes
     pushed.json                the blobs that each repository of a registry has
     apt/, uv/                  the indexes of the resolvers
     bases/<key>                facts about base images
@@ -61,7 +62,9 @@ def sha256_file(path: Path) -> Sha256:
 
 
 # The folders that are kept between runs.
-KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
+KINDS: Final = (
+    "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
+)  # fmt: skip
 WORK: Final = "work"  # temporary folders of running and killed commands
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 
@@ -117,6 +120,9 @@ class Store:
 
     def base(self, key: Sha256) -> Path:
         return self.root / "bases" / key
+
+    def proof(self, key: Sha256) -> Path:
+        return self.root / "proofs" / key
 
     def build_directory(self, key: Sha256) -> Path:
         """Return the build directory of an extension, which later builds use too. Hold its lock while using it."""

@@ -73,17 +73,18 @@ def verify(
     layers: Sequence[Layer] = (),
     threads: int = 2,
     scanner: FileScanner | None = None,
+    digests: Mapping[Path, Sha256] | None = None,
 ) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from, if these are known.
 
     With `layers`, the digests of its blobs prove the image: a layer's manifest is written in the
     same pass as its blob. Without `layers`, any image is accepted that `artifacts/oci/reader.py`
-    reads; `scanner` inspects its files.
+    reads; `scanner` inspects its files. `digests` are those of files that were just hashed.
 
     For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
-        promised = pool.submit(_expect, image, layers, scanner)
+        promised = pool.submit(_expect, image, layers, scanner, digests or {})
         found, damage = _attempt_sif(sif, threads)
         expected, hidden, findings = promised.result()
     passed_over: tuple[str, ...] = ()
@@ -170,7 +171,7 @@ def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
 
 
 def _expect(
-    image: Path, layers: Sequence[Layer], scanner: FileScanner | None
+    image: Path, layers: Sequence[Layer], scanner: FileScanner | None, digests: Mapping[Path, Sha256]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
     """Return the expected entries of the SIF, what `scanner` found in lower layers, and the faults of the image."""
     expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
@@ -178,7 +179,7 @@ def _expect(
         if not layers:
             tree = read_tree(image, scanner=scanner)
             return tree.entries, tree.hidden, ()
-        _check_blobs(read_layout(image), layers)
+        _check_blobs(read_layout(image), layers, digests)
     except VerifyError as error:
         return expected, (), (_damage(Code.IMAGE, image, error),)
     return expected, (), ()
@@ -195,7 +196,7 @@ def _damage(code: Code, path: Path, error: VerifyError) -> Finding:
     return Finding(code=code, severity=Severity.ERROR, where=str(path), message=error.message)
 
 
-def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
+def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path, Sha256]) -> None:
     """Raise VerifyError unless the image consists of these layers and its blobs match their digests."""
     promised = [(layer.digest, layer.diff_id) for layer in layers]
     if [(layer.blob.digest, layer.diff_id) for layer in layout.layers] != promised:
@@ -203,7 +204,7 @@ def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
     for layer in layout.layers:
         path = layout.path(layer.blob)
         try:
-            digest = sha256_file(path)
+            digest = digests.get(path) or sha256_file(path)
         except OSError as error:
             raise VerifyError(f"`{path}` cannot be read: {error}") from error
         if digest != layer.blob.digest:
