@@ -4,17 +4,20 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
+from tests.support import cost
 from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
-from tests.support.workbench import CACHE, ENVBUILDER, NOBODY, NUMBERS, ROOT, Built, attempt, run
+from tests.support.workbench import CACHE, ENVBUILDER, NO_ENGINE, NOBODY, NUMBERS, ROOT, Built, attempt, run
 
 pytestmark = pytest.mark.builds
+PROMISED = 4.0  # seconds of CPU to add a small package
 
 
 @pytest.fixture
@@ -69,14 +72,18 @@ def recipes(tiny: Built, spacious: Path) -> Path:
 
 
 @pytest.fixture
-def add(recipes: Path) -> Iterator[Callable[..., object]]:
-    """Run `add` with the wheels of `cpu` on loopback, and one in a folder that needs an older torch."""
+def places(recipes: Path) -> Iterator[dict[str, str]]:
+    """The wheels of `cpu` on loopback, and one in a folder that needs an older torch."""
     write_wheel(recipes / "wheels", "behind", "1.0", requires=("torch<2",))
     with package_index(load_lock(ROOT / "recipes/cpu.lock"), CACHE, Manner()) as host:
         places = dict.fromkeys(("ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX"), f"http://{host}/simple/")
         places |= {"ENVBUILDER_FOLDERS": str(recipes / "wheels"), "ENVBUILDER_RECIPES": str(recipes)}
-        output = ("--output", recipes / "out")
-        yield lambda *words: attempt(ENVBUILDER, "add", *words, *output, env=places)
+        yield places
+
+
+@pytest.fixture
+def add(recipes: Path, places: dict[str, str]) -> Callable[..., Any]:
+    return lambda *words: attempt(ENVBUILDER, "add", *words, "--output", recipes / "out", env=places)
 
 
 def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, recipes: Path, add):
@@ -105,6 +112,14 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     assert stale.returncode == 4
     assert f"`tiny` changed: ~ numpy {numpy.version} → 9.9" in stale.stderr
     assert "hint: `envbuilder lock tiny-more`" in stale.stderr
+
+
+def test_adding_a_package_takes_seconds(tiny: Built, recipes: Path, places: dict[str, str]):
+    """To lock, install, write and verify. `docs/how-to/add.md` has the figure, as seconds of CPU where the reference takes 0.1."""
+    words = (ENVBUILDER, "add", "tiny", "fsspec", "--as", "tiny-more", "--output", recipes / "out")
+    spent = cost.cpu_seconds(*words, env=places | NO_ENGINE)
+    assert (recipes / "out/tiny-more.sif").is_file()
+    assert spent / cost.reference() < 10 * PROMISED * cost.LOADED
 
 
 @pytest.mark.parametrize(

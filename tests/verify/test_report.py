@@ -2,7 +2,10 @@
 
 import io
 import math
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -13,6 +16,7 @@ from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
 from envbuilder.verify.report.treemap import HEIGHT, WIDTH, Rect, draw, squarify
+from tests.support.browser import browse
 
 ROOM = Rect(x=0, y=0, width=WIDTH, height=HEIGHT)
 HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x>\"'&"
@@ -160,6 +164,66 @@ def test_numbers_stand_right_and_codes_are_one_word():
     reader.feed(render(page))
     assert ("td", {"class": "number", "data-head": "size"}) in reader.tags
     assert ("code", {"class": "digest"}) in reader.tags
+
+
+# Writes into the title each text that is hard to read: WCAG's contrast to what lies below it is under 4.5.
+CONTRAST = """<script>
+const parts = color => color.match(/[\\d.]+/g).map(Number);
+const over = ([r, g, b, a = 1], below) => [r, g, b].map((one, at) => one * a + below[at] * (1 - a));
+const light = color => color.map(one => one / 255).map(one => one <= .04045 ? one / 12.92 : ((one + .055) / 1.055) ** 2.4)
+  .reduce((sum, one, at) => sum + one * [.2126, .7152, .0722][at], 0);
+const canvas = document.body.appendChild(document.createElement("i"));
+canvas.style.background = "Canvas";
+const paper = parts(getComputedStyle(canvas).backgroundColor);
+const below = one => one ? over(parts(getComputedStyle(one).backgroundColor), below(one.parentElement)) : paper;
+const wrong = [];
+for (const one of document.querySelectorAll("body *")) {
+  if (![...one.childNodes].some(node => node.nodeType == 3 && node.data.trim()) || one.tagName == "SCRIPT" || one.closest("title")) continue;
+  const box = one.closest("g") && one.closest("g").querySelector("rect"), style = getComputedStyle(one);
+  const ground = box ? parts(getComputedStyle(box).fill) : below(one);
+  const two = [light(over(parts(one.closest("svg") ? style.fill : style.color), ground)), light(ground)].sort();
+  if ((Math.max(...two) + .05) / (Math.min(...two) + .05) < 4.5) wrong.push(one.textContent.trim());
+}
+document.title = (light(paper) < .1 ? "dark" : "light") + ": " + wrong.join("; ");
+</script>"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("scheme", "number"), [("dark", 0), ("light", 1)])  # as Blink numbers them
+def test_all_of_it_can_be_read_in_the_dark_and_in_the_light(scheme: str, number: int, tmp_path: Path):
+    layers = ("os", "python", "cuda", "extensions", "envbuilder", "interpreter")
+    parts = tuple(Part(layer=layer, name=f"{layer} {at}", size=10**8) for layer in layers for at in range(3))
+    plain = hostile_page()
+    page = replace(
+        plain, title="x", sections=(*plain.sections, Section(title="Sizes", pictures=(draw(parts),)))
+    )
+    options = ("--dump-dom", f"--blink-settings=preferredColorScheme={number}")
+    dom, _ = browse(with_script(page, CONTRAST, tmp_path), tmp_path, *options)
+    assert re.findall("<title>(.*)</title>", dom)[0] == f"{scheme}: "
+
+
+CUT = """<script>
+const cut = [...document.querySelectorAll(".lines code, .wide")].filter(one => one.scrollWidth > one.clientWidth);
+document.title = "cut: " + cut.map(one => one.textContent).join("; ");
+</script>"""
+
+
+@pytest.mark.programs
+def test_a_long_path_is_not_cut_on_a_narrow_screen(tmp_path: Path):
+    path = "/home/somebody/projects/a-long-name/recipes/a100.yaml:12:7"
+    pins = Table(head=("key", "value", "written in"), rows=(("python", "3.11", path), ("cuda", "12.4", path)))
+    section = Section(title="Pins", tables=(pins,), lines=(Line(label="lock", text=f"{path}, as of 2026"),))
+    page = Page(title="x", summary="", figures=(), sections=(section,), version="1")
+    dom, _ = browse(with_script(page, CUT, tmp_path), tmp_path, "--dump-dom", size=(480, 3000))
+    assert re.findall("<title>(.*)</title>", dom)[0] == "cut: "
+
+
+def with_script(page: Page, script: str, folder: Path) -> Path:
+    """Write the page with a script, which its own policy would keep from running."""
+    shown = folder / "page.html"
+    free = re.sub(r"<meta http-equiv=[^>]*>", "", render(page))
+    shown.write_text(free.replace("</body>", f"{script}</body>"))
+    return shown
 
 
 def test_a_section_without_rows_says_so():
