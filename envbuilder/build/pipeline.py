@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from envbuilder.artifacts import history, sif
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, rejected, versions_to_keep
+from envbuilder.build import unused
 from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
@@ -177,6 +178,7 @@ class _Build:
             history.install(str(staged.sif), str(outputs.sif), built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
+        unused.mark_used(self.engine.job)
         share(self.engine.job)
         image = outputs.image_name if docker else ""
         return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)

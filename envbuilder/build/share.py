@@ -1,5 +1,7 @@
 """Share layers, compiled extensions and built wheels with other machines: open the stores, and put there what a build used."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from envbuilder.build.context import BuildContext
@@ -28,17 +30,21 @@ def open_stores(context: BuildContext, *, offline: bool) -> SharedStores:
 
 def share(job: Job) -> None:
     """Put into the stores what the build used and they lack. Only a verified build is shared."""
-    store, plan = job.store, job.plan
     if layers := job.shared.layers:
         for step, key in job.keys.items():
-            layers.put(key, store.layer(key), f"the {step.name} layer", packed=False)
+            layers.put(key, job.store.layer(key), f"the {step.name} layer", packed=False)
     if extensions := job.shared.extensions:
-        for one in find_extensions(plan, store):
-            if one.compiled:
-                folder, name = store.extension(one.key.digest), f"`{label(one.extension, one.name)}`"
-                extensions.put(one.key.digest, folder, name, packed=True)
-        for step in plan.steps:
-            if isinstance(step, PythonStep):
-                for folder in filter(lambda one: one.is_dir(), wheel_folders(step, job)):
-                    wheel = next(folder.glob("*.whl")).name
-                    extensions.put(Sha256(folder.name), folder, f"`{wheel}`", packed=True)
+        for folder, name in compiled_entries(job):
+            extensions.put(Sha256(folder.name), folder, f"`{name}`", packed=True)
+
+
+def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
+    """Yield folder and name of each compiled extension and built wheel of the plan that the cache has."""
+    for one in find_extensions(job.plan, job.store):
+        if one.compiled:
+            yield job.store.extension(one.key.digest), label(one.extension, one.name)
+    for step in job.plan.steps:
+        if isinstance(step, PythonStep):
+            for folder in wheel_folders(step, job):
+                for wheel in folder.glob("*.whl"):
+                    yield folder, wheel.name

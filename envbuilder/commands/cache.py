@@ -10,7 +10,7 @@ import typer
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import KEPT, KINDS, WORK
+from envbuilder.core.cache import KEPT, KEYED, KINDS, WORK
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
 
@@ -24,6 +24,12 @@ class VendoredLock(Answer):
     command: str
 
 
+class LockedKeys(Answer):
+    """The build keys that the locks of a folder name: those of layers, extensions and wheels."""
+
+    keys: tuple[str, ...]
+
+
 class CacheSizes(Answer):
     """The bytes of each kind of content, after what `--gc` removed."""
 
@@ -33,8 +39,14 @@ class CacheSizes(Answer):
 
 @command(
     "cache",
-    ("envbuilder cache", "envbuilder cache --gc trees", "envbuilder cache vendor a100 /media/disk/a100"),
-    CacheSizes | VendoredLock,
+    (
+        "envbuilder cache",
+        "envbuilder cache --gc trees",
+        "envbuilder cache --gc --unused 30",
+        "envbuilder cache vendor a100 /media/disk/a100",
+        "envbuilder cache keys",
+    ),
+    CacheSizes | VendoredLock | LockedKeys,
 )
 def cache(
     session: Session,
@@ -42,20 +54,32 @@ def cache(
         list[str] | None,
         typer.Argument(
             help="with --gc: what to remove (default: all but `layers` and `extensions`); "
-            "`vendor NAME DIR`: copy every file of NAME's lock to DIR",
-            metavar="KIND | vendor NAME DIR",
+            "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name",
+            metavar="KIND | vendor NAME DIR | keys",
         ),
     ] = None,
     *,
     gc: Annotated[
         bool, typer.Option("--gc", help="remove what a later build can fetch or build again")
     ] = False,
+    unused: Annotated[
+        int | None,
+        typer.Option(
+            "--unused",
+            metavar="DAYS",
+            min=0,
+            help="with --gc: only what no build made or used for so many days and no lock of the recipes names",
+        ),
+    ] = None,
     recipes: Recipes,
 ) -> None:
     """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     match words or []:
         case ["vendor", name, folder] if not gc:
             _vendor(session, name, recipes, Path(folder))
+            return
+        case ["keys"] if not gc:
+            _keys(session, recipes)
             return
         case ["vendor", *_]:
             raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
@@ -66,7 +90,15 @@ def cache(
         raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join((*KINDS, WORK))}")
     if kinds and not gc:
         raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
-    if gc:
+    if unused is not None and (not gc or not set(kinds) <= set(KEYED)):
+        raise UsageError(
+            "`--unused` takes `--gc` and kinds with an entry for each key",
+            hint=f"these are {', '.join(KEYED)}",
+        )
+    if gc and unused is not None:
+        store.sweep()
+        _pipeline().unused.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
+    elif gc:
         store.sweep()
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
@@ -76,6 +108,11 @@ def cache(
     session.data = CacheSizes(folder=store.root, bytes=sizes)
     rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]
     session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
+
+
+def _keys(session: Session, recipes: Path) -> None:
+    keys = sorted(_pipeline().unused.locked_keys(build_context(session, recipes)))
+    session.data, session.text = LockedKeys(keys=tuple(keys)), "\n".join(keys)
 
 
 def _pipeline() -> ModuleType:

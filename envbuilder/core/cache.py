@@ -20,6 +20,7 @@ import contextlib
 import errno
 import glob
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -66,6 +67,14 @@ KINDS: Final = (
     "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
 )  # fmt: skip
 WORK: Final = "work"  # temporary folders of running and killed commands
+KEYED: Final = (
+    "artefacts",
+    "partial",
+    "layers",
+    "trees",
+    "extensions",
+    "spaces",
+)  # with an entry for each key
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 
 
@@ -128,6 +137,7 @@ class Store:
         """Return the build directory of an extension, which later builds use too. Hold its lock while using it."""
         path = self.root / "spaces" / key
         path.mkdir(mode=0o700, exist_ok=True)
+        os.utime(path)  # for `clear`
         return path
 
     def add_artifact(self, digest: Sha256, path: Path) -> Path:
@@ -208,8 +218,11 @@ class Store:
         sizes = {name: _disk_usage(self.root / name, seen) for name in KINDS}
         return sizes | {WORK: sum(_disk_usage(path, seen) for path in self.leftovers())}
 
-    def clear(self, kinds: Collection[str]) -> None:
-        """Empty the folders of these kinds; raises UsageError while another process uses the store."""
+    def clear(self, kinds: Collection[str], *, before: float = math.inf, keep: Collection[str] = ()) -> None:
+        """Empty the folders of these kinds; raises UsageError while another process uses the store.
+
+        Entries that were used since `before` (seconds since 1970) stay, and those whose names are in `keep`.
+        """
         with (self.root / "locks" / "use").open("w") as stream:
             try:
                 lock_file(stream, wait=False)
@@ -218,7 +231,10 @@ class Store:
                     f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
                 ) from error
             for kind in kinds:
-                for path in (self.root / kind).iterdir():
+                pattern = "*/*" if keep and kind == "artefacts" else "*"
+                for path in (self.root / kind).glob(pattern):
+                    if path.name in keep or path.lstat().st_mtime >= before:
+                        continue
                     if path.is_dir() and not path.is_symlink():
                         remove_tree(path)
                     else:  # uv has files beside its folders

@@ -27,6 +27,7 @@ from envbuilder.build.extensions.programs import build_program, capture_program,
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.recipe_tests import Import, explain_import, list_imports
 from envbuilder.build.share import share
+from envbuilder.build.unused import mark_used
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
@@ -597,6 +598,14 @@ def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     make_builder(stocked, plan, Sandbox()).build()
     job = make_job(stocked, plan, Sandbox())
     assert len(ExtensionBuilder(job, lambda: pytest.fail("unpacked for nothing")).build()) == 1
+
+
+def test_a_build_notes_when_it_used_an_entry(stocked):
+    job = make_job(stocked, make_plan(), Sandbox())
+    (made,) = ExtensionBuilder(job, lambda: ROOT).build()
+    os.utime(made.folder, (0, 0))
+    mark_used(job)
+    assert made.folder.stat().st_mtime > time.time() - 3600
 
 
 @pytest.mark.programs

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         "extensions octformer",
         "diff cpu a100",
         "cache",
+        "cache keys",
         "detect",
         pytest.param("doctor --for run", marks=pytest.mark.programs),
         "diagnose README.md",

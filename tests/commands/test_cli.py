@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -469,7 +470,25 @@ def test_what_a_killed_build_left_is_counted_and_freed_alone(call: Call, clean_e
     assert after == before | {"work": 0}
 
 
-@pytest.mark.parametrize("arguments", [("--gc", "treees"), ("trees",)])
+def test_what_no_lock_names_is_freed_by_age(call: Call, clean_environment: Path):
+    lock = json.loads(Path("recipes/cpu.lock").read_text())
+    keys = json.loads(call("cache", "keys", "--json").out)["data"]["keys"]
+    file, other = lock["debs"][0]["sha256"], "0" * 64
+    entries = {
+        f"layers/{keys[0]}": 0, f"layers/{other}": 0, "layers/fresh": time.time(), f"extensions/{other}": 0,
+        f"artefacts/{file[:2]}/{file}": 0, f"artefacts/00/{other}": 0,
+    }  # fmt: skip
+    for name, used in entries.items():
+        (clean_environment / name).mkdir(parents=True)
+        os.utime(clean_environment / name, (used, used))
+    assert call("cache", "--gc", "--unused", "30").code == 0
+    left = {name for name in entries if (clean_environment / name).exists()}
+    assert left == {f"layers/{keys[0]}", "layers/fresh", f"artefacts/{file[:2]}/{file}"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--gc", "treees"), ("trees",), ("--unused", "3"), ("--gc", "uv", "--unused", "3")]
+)
 def test_what_the_cache_cannot_free_is_wrong_use(call: Call, arguments: tuple[str, ...]):
     assert call("cache", *arguments).code == 2
 

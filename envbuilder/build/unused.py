@@ -1,0 +1,70 @@
+"""What a cache or a store may lose: the keys that locks name, and the time at which a build last used an entry."""
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import EngineName, Job, layer_keys
+from envbuilder.build.extensions.cache import project_key, wheel_key
+from envbuilder.build.extensions.list import find_extensions, known_calls
+from envbuilder.build.share import compiled_entries
+from envbuilder.core.cache import Sha256, Store
+from envbuilder.core.toolbox import toolbox_files
+from envbuilder.plan.make import make_plan
+from envbuilder.plan.model import Plan, PythonStep
+from envbuilder.recipe.load import need_recipes
+
+DAY: Final = 24 * 60 * 60  # seconds
+
+
+def mark_used(job: Job) -> None:
+    """Note on the entries in the cache that a build has just used them."""
+    store = job.store
+    layers = (folder for key in job.keys.values() for folder in (store.layer(key), store.tree(key)))
+    for folder in (*layers, *(folder for folder, _ in compiled_entries(job))):
+        with contextlib.suppress(FileNotFoundError):  # few trees are there
+            os.utime(folder)
+
+
+def clear_unused(context: BuildContext, kinds: Collection[str], *, days: int) -> None:
+    """Remove entries of these kinds that no build made or used for so many days and no lock names."""
+    keep = locked_keys(context) | _locked_files(context)
+    context.store.clear(kinds, before=time.time() - days * DAY, keep=keep)
+
+
+def locked_keys(context: BuildContext) -> frozenset[Sha256]:
+    """Return the keys of layers, extensions and wheels of every locked recipe; raises LockError for a stale lock."""
+    return frozenset(key for plan in _plans(context) for key in _keys(plan, context.store))
+
+
+def _locked_files(context: BuildContext) -> frozenset[Sha256]:
+    """Return the sha256 of every file that these builds may read."""
+    store = context.store
+    found = {one.sha256 for one in toolbox_files()}
+    for plan in _plans(context):
+        found |= {one.sha256 for one in plan.artifacts}
+        for extension in plan.extensions:
+            found |= {file.sha256 for file in extension.files}
+            calls = known_calls(plan, store, extension)
+            found |= {digest for _, digest in calls.files} if calls else set()
+    return frozenset(found)
+
+
+def _plans(context: BuildContext) -> Iterator[Plan]:
+    for name in need_recipes(context.recipes):
+        path = context.recipes / f"{name}.yaml"
+        if path.with_suffix(".lock").exists():
+            yield make_plan(str(path), context.recipes, context.store)[1]
+
+
+def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
+    for engine in EngineName:
+        yield from layer_keys(plan, engine).values()
+    yield from (one.key.digest for one in find_extensions(plan, store))
+    yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
+    for step in plan.steps:
+        if isinstance(step, PythonStep):
+            yield from (wheel_key(plan, step, sdist).digest for sdist in step.sdists)
