@@ -269,12 +269,13 @@ def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with held(folder, wait=False):
-            yield folder
+            try:
+                yield folder
+            finally:
+                with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
+                    folder.rmdir()
     except BlockingIOError as error:
         raise UsageError(
             f"another pull to `{outputs.folder / outputs.name}` is running",
             hint="wait for it, or choose another --output",
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
-            folder.rmdir()

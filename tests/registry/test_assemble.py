@@ -1,5 +1,6 @@
 """A pull of a SIF fetches what this machine lacks, whatever is wrong with what it has."""
 
+import contextlib
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +15,9 @@ from envbuilder.artifacts.oci.model import describe, make_manifest
 from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import held, sha256_file
 from envbuilder.core.console import Console
-from envbuilder.core.errors import RegistryError
+from envbuilder.core.errors import RegistryError, UsageError
 from envbuilder.core.http import session as wire
 from envbuilder.layers.layer import find_blobs
 from envbuilder.registry import assemble
@@ -282,6 +283,28 @@ def test_without_an_index_the_whole_file_is_fetched(world: World, proxy: Proxy, 
     proxy.faults = [Fault(method="GET", path="/manifests/sha256-", status=404)]
     assert bring(proxy, tmp_path).bytes == world.size
     assert is_new(world, tmp_path)
+
+
+def test_a_second_pull_leaves_the_folder_of_the_first_alone(world: World, proxy: Proxy, tmp_path: Path):
+    have_old(world, tmp_path)
+    folder = tmp_path / ".toy.pull"
+    folder.mkdir()
+    with held(folder, wait=False):
+        with pytest.raises(UsageError, match="another pull"):
+            bring(proxy, tmp_path)
+        assert folder.is_dir()
+    bring(proxy, tmp_path)
+    assert is_new(world, tmp_path)
+
+
+def test_jobs_that_run_from_the_old_sif_keep_it(world: World, proxy: Proxy, tmp_path: Path):
+    old = have_old(world, tmp_path)
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(old.open("rb")) for _ in range(4)]
+        heads = [job.read(1000 * number) for number, job in enumerate(jobs)]
+        bring(proxy, tmp_path)
+        read = [head + job.read() for head, job in zip(heads, jobs, strict=True)]
+    assert set(read) == {world.old.sif.read_bytes()}
 
 
 @pytest.mark.builds

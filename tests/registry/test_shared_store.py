@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +156,29 @@ def test_an_entry_that_is_there_is_not_sent_again(
     before = proxy.received
     machine("second").put(compiled)
     assert proxy.received == before > 0
+
+
+def test_several_machines_may_put_and_fetch_one_entry_at_once(
+    machine: Callable[..., Machine], compiled: Path
+):
+    machines = [machine(str(number)) for number in range(4)]
+    for work in (lambda one: one.put(compiled), Machine.fetch):
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(work, machines))
+    assert [one.said for one in machines] == [""] * 4
+    assert all(one.fetch() and files(one.cache.extension(KEY)) == files(compiled) for one in machines)
+
+
+@pytest.mark.parametrize("times", [1, 30])
+def test_a_cut_connection_leaves_a_whole_entry_or_none(
+    machine: Callable[..., Machine], compiled: Path, proxy: Proxy, times: int
+):
+    machine("first").put(compiled)
+    second = machine("second")
+    proxy.faults += [Fault(method="GET", path="/blobs/", cut_answer=10) for _ in range(times)]
+    assert second.fetch() == (times == 1)
+    assert second.cache.extension(KEY).exists() == (times == 1)
+    assert ("goes on without the store" in second.said) == (times != 1)
 
 
 # ---- what is refused
