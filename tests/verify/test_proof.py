@@ -10,9 +10,7 @@ from envbuilder import cli
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.verify.proof import Proof, hash_pair, load_proof, save_proof
-from tests.verify.test_compare import Pair, built, pair
-
-__all__ = ["built", "pair"]  # fixtures
+from tests.support.pairs import Pair
 
 AGAIN = "every byte is as it was when it was compared and audited"
 
