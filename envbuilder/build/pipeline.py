@@ -44,7 +44,7 @@ from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
-from envbuilder.plan.make import load_locked, make_plan
+from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import verify
@@ -69,6 +69,7 @@ def build_recipe(
     `host` is a profile of the site. Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
+    need_buildable(plan)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     docker = _connect(context.environment, build_identity(outputs)) if choice.load else None
     with context.store.in_use(), build_lock(outputs, context):
@@ -272,6 +273,7 @@ def explain(
 ) -> tuple[Plan, tuple[Command, ...]]:
     """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
     _, plan, _ = make_plan(name, context.recipes, context.store, host)
+    need_buildable(plan)
     return plan, open_engine(plan, choice, context).commands()
 
 
@@ -285,6 +287,7 @@ def prepare_recipe(
     if folder.exists():
         raise UsageError(f"`{folder}` exists", hint="name a folder that does not exist yet")
     recipe, plan, _ = make_plan(name, context.recipes, context.store)
+    need_buildable(plan)
     folder = folder.absolute()
     with context.store.in_use():
         resolving = _locked_context(context, recipe, plan.os.base, offline=offline)

@@ -16,7 +16,7 @@ from envbuilder.compat.tables.standalone import Standalone, load_standalones
 from envbuilder.compat.tables.table import Table
 from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import Build, Torch, load_torches
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import AARCH64, X86_64, Processor, processor_of
 from envbuilder.recipe.model import Recipe
 
 
@@ -73,6 +73,11 @@ class CheckContext:
         return named and any(is_version(release, cuda) for release in self.tables.apt_releases)
 
     @property
+    def processor(self) -> Processor:
+        """Return the processor that the environment is for."""
+        return processor_for(self.recipe, self.tables.gpus)
+
+    @property
     def suite(self) -> Distribution | None:
         """Return the row of the recipe's suite, None for a recipe on an image."""
         return None if self.recipe.image else self.distribution
@@ -102,6 +107,13 @@ class CheckContext:
         if self.distribution and self.distribution.python == self.recipe.python:
             return self.distribution.python_version
         return self.recipe.python
+
+
+def processor_for(recipe: Recipe, gpus: Table[Gpu]) -> Processor:
+    """Return the processor that a recipe names, otherwise that of its GPUs. A rule refuses a recipe that contradicts itself."""
+    named = processor_of(recipe.platform)
+    beside = (gpus.by_name[name].arm_host for name in recipe.gpus if name in gpus.by_name)
+    return named or (AARCH64 if any(beside) else X86_64)
 
 
 def make_context(
@@ -140,7 +152,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 def demands(context: CheckContext, name: str) -> tuple[tuple[str, Requirement], ...]:
     """Return the recipe's requirements on one package, each with its key (`packages[0]`), for its Python."""
-    environment = X86_64.markers(context.recipe.python, context.python)
+    environment = context.processor.markers(context.recipe.python, context.python)
     found = []
     for index, text in enumerate(context.recipe.packages):
         requirement = parse_requirement(text)

@@ -8,6 +8,7 @@ from envbuilder.compat.image_facts import Base
 from envbuilder.compat.rules.driver import runtime
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite
+from envbuilder.core.processor import X86_64
 from envbuilder.recipe.model import Recipe
 
 
@@ -21,7 +22,14 @@ class Fact:
 def facts(recipe: Recipe, tables: Tables, base: Base | None = None) -> tuple[Fact, ...]:
     """Return the facts of these pins in the tables, and those of a base image. `check` reports pins without a row."""
     context = make_context(recipe, tables, base=base)
-    return (*_suite(context), *_image(context), *_torch(context), *_cuda(context), *_gpus(context))
+    return (
+        *_processor(context),
+        *_suite(context),
+        *_image(context),
+        *_torch(context),
+        *_cuda(context),
+        *_gpus(context),
+    )
 
 
 def driver_floor(recipe: Recipe, tables: Tables) -> str:
@@ -39,6 +47,14 @@ def brief(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(brief, value)) or "-"
     return (str(value).lower() if isinstance(value, bool) else str(value)) or "-"
+
+
+def _processor(context: CheckContext) -> Iterator[Fact]:
+    """Yield the processor of an environment that is not for the usual one."""
+    if context.processor is not X86_64:
+        beside = (cite(gpu.source) for _, gpu in context.gpus if gpu.arm_host)
+        source = context.recipe.place("$.platform") if context.recipe.platform else next(beside)
+        yield Fact("processor", f"{context.processor.title} ({context.processor.platform})", source)
 
 
 def _suite(context: CheckContext) -> Iterator[Fact]:

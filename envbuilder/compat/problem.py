@@ -64,6 +64,7 @@ class CheckCode(CodeEnum):
     HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
     COMPANION = "EB350", "torchvision or torchaudio of another torch"
     OWN_GPUS = "EB351", "a project that names GPUs of its own in its build"
+    PLATFORM = "EB352", "GPUs and a processor that are never in one machine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from envbuilder.compat.context import processor_for
 from envbuilder.compat.problem import either
+from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import Sha256
 from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
@@ -82,6 +84,9 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
     `files` holds the current digests of these files by their path below the recipe's folder.
     """
     reasons: list[str] = []
+    platform = processor_for(recipe, load_gpus()).platform
+    if platform != lock.platform:
+        reasons.append(f"it is for {lock.platform}, and the recipe for {platform}")
     if recipe.digest != lock.recipe:
         now = recipe_inputs(recipe)
         changed = [part for part in PARTS if getattr(now, part) != getattr(lock.inputs, part)]
@@ -91,8 +96,10 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         ]
         options = list(_changed_extensions(recipe, lock))
         reasons += options
-        if not changed and not options:
-            reasons.append("the recipe changed in `gpus`, `env`, `add` or the order of its extensions")
+        if not reasons:
+            reasons.append(
+                "the recipe changed in `gpus`, `platform`, `env`, `add` or the order of its extensions"
+            )
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     for change in changes(locked, files):
         word = "is new" if change.before is None else "is gone" if change.after is None else "changed"

@@ -9,8 +9,9 @@ from envbuilder.compat.check import BaseOf, examine_file, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import LockError
+from envbuilder.core.errors import IncompatibleError, LockError
 from envbuilder.core.findings import Finding
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base
@@ -53,6 +54,15 @@ def make_plan(
         more=(*_below(OWN, runtime.files("entry")), *site_files(recipe, host), *need_files(recipe)),
     )
     return recipe, plan, findings
+
+
+def need_buildable(plan: Plan) -> None:
+    """Raise IncompatibleError for a plan that no engine can build: one for an Arm processor."""
+    if plan.platform != X86_64.platform:
+        raise IncompatibleError(
+            f"`{plan.name}` is for {plan.platform}, and envbuilder builds for {X86_64.platform} alone so far",
+            hint="`check`, `lock`, `show`, `diff` and `cache vendor` work for it",
+        )
 
 
 def toolkit_for(recipe: Recipe, lock: Lock) -> Toolkit | None:

@@ -273,6 +273,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         path=path,
         summary=file.summary,
         gpus=file.gpus,
+        platform=file.platform,
         base="" if isinstance(file.base, Image) else file.base,
         image=file.base.image if isinstance(file.base, Image) else "",
         python=file.python,

@@ -1,6 +1,7 @@
 """The keys of a recipe file, and the effective recipe made from them."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
 from envbuilder.core.places import Unquoted
+from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import Hashed, Packages
@@ -29,6 +31,11 @@ AUTO: Final = "auto"
 # The form of each key's text, or of each item of its list. A key that is not here takes any line of text.
 SHAPES: Final = {
     "gpus": Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100"),
+    "platform": Shape(
+        pattern="|".join(re.escape(one.platform) for one in PROCESSORS),
+        expected=" or ".join(one.platform for one in PROCESSORS),
+        hint="without it, the GPUs decide",
+    ),
     "base": Shape(
         pattern=r"[a-z]+/[a-z0-9.]+",
         expected="distribution/suite, or {image: REFERENCE}",
@@ -133,6 +140,8 @@ class RecipeFile:
     """One line for `envbuilder list`."""
     gpus: tuple[Annotated[str, SHAPES["gpus"]], ...] = ()
     """The GPUs that it is to run on, such as A100: they decide what extensions are compiled for."""
+    platform: Annotated[str, SHAPES["platform"]] = ""
+    """The processor that it runs on, linux/amd64 or linux/arm64; without it, GPUs that sit beside an Arm processor alone decide."""
     cuda: Annotated[str, SHAPES["cuda"]] = ""
     """The CUDA toolkit with nvcc, in quotes: "12.4" for its newest release, or "12.4.1"; leave it out, with `gpus`, for PyTorch's build for the CPU."""
     libxcrypt: Annotated[str, SHAPES["libxcrypt"]] = ""
@@ -188,6 +197,7 @@ class Recipe:
     path: Path  # of the recipe file; extension sources are relative to its folder
     summary: str = ""
     gpus: tuple[str, ...]
+    platform: str = ""  # as written; `compat.context.processor_for` decides
     base: str  # distribution/suite, e.g. debian/bookworm; "" if the base is an image
     image: str = ""  # the reference of that image, as written
     python: str
@@ -227,6 +237,8 @@ class Recipe:
             "extensions": [extension.canonical() for extension in self.extensions],
             "env": dict(self.env),
         }
+        if self.platform not in ("", X86_64.platform):
+            value["platform"] = self.platform
         if self.nccl != AUTO:
             value["nccl"] = self.nccl
         if not self.security:

@@ -310,6 +310,40 @@ def test_a_gpu_beside_an_arm_processor_is_a_warning():
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
 
 
+def refused_platforms(**change: object) -> list[tuple[str, str, str]]:
+    found = (one for one in findings(**change) if one.code == CheckCode.PLATFORM)
+    return [(one.severity, one.message.partition(" (source")[0], one.hint) for one in found]
+
+
+def test_gpus_beside_an_arm_processor_decide_the_platform():
+    def processor(**change: object) -> str:
+        return make_context(dataclasses.replace(RECIPE, **change), TABLES).processor.platform
+
+    assert processor() == processor(platform="linux/amd64") == processor(**CPU) == "linux/amd64"
+    assert processor(gpus=("GH200",)) == processor(gpus=("GB200", "GH200")) == "linux/arm64"
+    assert processor(platform="linux/arm64") == processor(platform="linux/arm64", **CPU) == "linux/arm64"
+
+
+def test_gpus_that_are_never_beside_the_named_processor_are_refused():
+    (found,) = refused_platforms(gpus=("A100", "GH200"), platform="linux/amd64")
+    message = "$.platform: GH200 sits beside an Arm processor alone, and the recipe is for linux/amd64"
+    assert found == (Severity.ERROR, message, "leave out `platform`")
+    assert refused_platforms(platform="linux/amd64") == []
+
+
+def test_gpus_of_both_kinds_are_refused_with_the_matrix_that_parts_them():
+    (found,) = refused_platforms(gpus=("A100", "GH200", "H100", "GB200"))
+    assert found == (
+        Severity.ERROR,
+        "$.gpus[1]: GH200 sits beside an Arm processor alone and A100 also beside others: one recipe for both is not there yet",
+        (
+            "write `matrix: {gpus: [[A100, H100], [GH200, GB200]]}`: each kind gets an image and a SIF of its own; "
+            "`platform: linux/arm64` is for machines where all of them sit beside Arm processors"
+        ),
+    )
+    assert refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64") == []
+
+
 def test_a_build_whose_architectures_are_not_known_is_not_judged():
     tables = with_row("torches", "version", "2.6.0", targets="")
     assert CheckCode.KERNELS not in [one.code for one in findings(tables=tables, gpus=("RTX 5090",))]

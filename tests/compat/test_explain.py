@@ -22,6 +22,15 @@ def ours(name: str, **change: object) -> Recipe:
     return dataclasses.replace(load(find_recipe(name, RECIPES)), **change)
 
 
+def test_another_processor_than_the_usual_is_told_with_what_decided_it():
+    assert "processor" not in of(ours("a100"))
+    found = {one.name: one for one in facts(ours("a100", gpus=("GH200",)), TABLES)}
+    assert found["processor"].value == "64-bit Arm (linux/arm64)"
+    assert "NVIDIA" in found["processor"].source
+    (named, *_) = facts(ours("a100", platform="linux/arm64"), TABLES)
+    assert "a100.yaml" in named.source
+
+
 def test_the_facts_of_a100():
     assert of(ours("a100")) == {
         "glibc": "2.36",

@@ -368,7 +368,7 @@ def test_a_lock_fits_the_recipe_it_was_made_from():
 DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt`, `apt_sources` or `security`, which decide the Debian packages"
 TOOLKIT = "the recipe changed in `base`, `cuda` or `apt_sources`, which decide the CUDA toolkit"
 WHEELS = "the recipe changed in `base`, `python`, `cuda`, `pytorch` or `packages`, which decide the Python packages"
-REST = "the recipe changed in `gpus`, `env`, `add` or the order of its extensions"
+REST = "the recipe changed in `gpus`, `platform`, `env`, `add` or the order of its extensions"
 
 
 @pytest.mark.parametrize(
@@ -379,6 +379,8 @@ REST = "the recipe changed in `gpus`, `env`, `add` or the order of its extension
         ({"packages": ("numpy<2",)}, (WHEELS,)),
         ({"base": "debian/trixie"}, (DEBS, TOOLKIT, WHEELS)),
         ({"gpus": ("T4",)}, (REST,)),
+        ({"gpus": ("GH200",)}, ("it is for linux/amd64, and the recipe for linux/arm64",)),
+        ({"platform": "linux/arm64"}, ("it is for linux/amd64, and the recipe for linux/arm64",)),
         ({"env": (("A", "1"),)}, (REST,)),
         ({"extensions": ()}, ("the recipe no longer has the extension `fused`",)),
         (

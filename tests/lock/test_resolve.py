@@ -307,6 +307,11 @@ def test_a_suite_that_no_table_knows_is_refused(tmp_path: Path) -> None:
         make_target(make_recipe(tmp_path, base="debian/potato"))
 
 
+def test_another_processor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleError, match="is for linux/arm64, which envbuilder cannot lock yet"):
+        make_target(make_recipe(tmp_path, platform="linux/arm64"))
+
+
 def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     store, sources = Store(tmp_path / "cache"), Sources(debian=())

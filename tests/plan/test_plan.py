@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import sha256_text
+from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, LockedBuild
 from envbuilder.plan.documents import make_provenance
+from envbuilder.plan.make import need_buildable
 from envbuilder.plan.model import (
     Plan,
     PythonStep,
@@ -77,6 +79,15 @@ def test_the_canonical_text_of_a_plan_without_cuda(golden):
         toolkit=(),
     )
     golden("plan-cpu.txt", make_plan(recipe, lock, toolkit=None, architectures=()).canonical())
+
+
+def test_a_plan_for_an_arm_processor_is_refused_with_what_works():
+    need_buildable(make_plan())
+    with pytest.raises(
+        IncompatibleError, match="is for linux/arm64, and envbuilder builds for linux/amd64"
+    ) as refused:
+        need_buildable(make_plan(lock=dataclasses.replace(LOCK, platform="linux/arm64")))
+    assert "`cache vendor` work" in refused.value.hint
 
 
 def test_the_same_recipe_and_lock_give_the_same_text():

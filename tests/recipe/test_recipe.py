@@ -116,6 +116,15 @@ def test_what_was_not_written_has_the_place_of_what_would_hold_it(folder):
     assert dataclasses.replace(recipe, places=()).place("$.cuda") == f"{folder}/x.yaml"
 
 
+def test_a_platform_is_one_of_the_two_and_the_usual_one_changes_no_digest(folder):
+    plain = written(folder, LEAST)
+    assert written(folder, LEAST + "platform: linux/amd64\n").digest == plain.digest
+    arm = written(folder, LEAST + "platform: linux/arm64\n")
+    assert arm.platform == "linux/arm64"
+    assert json.loads(arm.canonical()) == json.loads(plain.canonical()) | {"platform": "linux/arm64"}
+    assert "linux/amd64 or linux/arm64" in refusal(folder, LEAST + "platform: linux/riscv64\n")[2]
+
+
 def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
     text = 'bases: x\npython: 3.10\ngcc: "12.2"\npytorch: "2.6"\npackages: numpy\n'
     assert refusals(folder, text) == [

@@ -8,7 +8,7 @@ from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.spelling import nearest_names
 
 
@@ -37,6 +37,31 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         yield Problem(
             CheckCode.GPU, key, message, moves=moves, advice="" if near else f"GPUs: {', '.join(names)}"
         )
+
+
+def check_platform(context: CheckContext) -> Iterator[Problem]:
+    """One environment is for one processor, so GPUs beside an Arm processor go with no others but where the recipe says so."""
+    arm = [(key, gpu) for key, gpu in context.gpus if gpu.arm_host]
+    others = [gpu for _, gpu in context.gpus if not gpu.arm_host]
+    platform = context.recipe.platform
+    if not arm or platform == AARCH64.platform:
+        return
+    key, gpu = arm[0]
+    if platform:
+        message = f"{gpu.name} sits beside an Arm processor alone, and the recipe is for {platform}"
+        yield Problem(
+            CheckCode.PLATFORM, "platform", message, advice="leave out `platform`", source=cite(gpu.source)
+        )
+    elif others:
+        message = f"{gpu.name} sits beside an Arm processor alone and {others[0].name} also beside others: one recipe for both is not there yet"
+        names = ", ".join(
+            f"[{', '.join(kind)}]" for kind in ([one.name for one in others], [one.name for _, one in arm])
+        )
+        advice = (
+            f"write `matrix: {{gpus: [{names}]}}`: each kind gets an image and a SIF of its own; "
+            f"`platform: {AARCH64.platform}` is for machines where all of them sit beside Arm processors"
+        )
+        yield Problem(CheckCode.PLATFORM, key, message, advice=advice, source=cite(gpu.source))
 
 
 def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:

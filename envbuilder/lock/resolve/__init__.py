@@ -14,13 +14,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
-from envbuilder.compat.context import make_context
+from envbuilder.compat.context import make_context, processor_for
 from envbuilder.compat.image_facts import PLATFORM, as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_parent
@@ -83,6 +84,11 @@ def lock_recipe(
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
+    processor = processor_for(recipe, load_tables().gpus)
+    if processor is not X86_64:
+        raise IncompatibleError(
+            f"`{recipe.name}` is for {processor.platform}, which envbuilder cannot lock yet"
+        )
     rows = load_distributions().by_name
     distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
