@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -44,6 +45,7 @@ _ELSEWHERE: Final = {
     "lint": "launch lint",
     "run": "exec",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
+_EXAMPLE: Final = re.compile(r"\$ (.+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
 _PATH_ERRORS: Final = (
@@ -143,8 +145,7 @@ def run(arguments: list[str]) -> int:
         if words.startswith("Usage:"):  # no command was named
             print(words, file=sys.stderr)
             return UsageError.exit_code
-        program = getattr(getattr(failure, "ctx", None), "command_path", "envbuilder")
-        error = UsageError(words.replace("Value error, ", ""), hint=f"`{program} --help` lists what there is")
+        error = _wrong_use(words, getattr(failure, "ctx", None))
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
     except Exception as failure:
@@ -158,6 +159,16 @@ def run(arguments: list[str]) -> int:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)
     return SESSION.exit_code
+
+
+def _wrong_use(words: str, context: Any) -> UsageError:
+    """Return Typer's words of wrong use with the first example of the command."""
+    named = "envbuilder " + (SESSION.command if SESSION.command in COMMANDS else "")
+    program = getattr(context, "command_path", named.strip())
+    example = _EXAMPLE.search(getattr(getattr(context, "command", None), "epilog", None) or "")
+    such_as = f"such as `{example[1]}`; " if example else ""
+    words = words.replace("Value error, ", "").removesuffix(".")
+    return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 
 
 def _path_error(failure: Exception) -> UsageError | None:

@@ -3,6 +3,7 @@
 The builds run independently in one process. If two need the same layer, the store's locks let one make it and the other wait.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
@@ -110,14 +111,15 @@ def build_several(
 
 def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
     short = find_outputs(name, Path()).name
-    own = context if parts == 1 else context.share(short, parts)
+    own = context.share(short, parts)
     began, result, error = time.monotonic(), None, None
-    with own.console.group(f"build {name}"):
+    # Lines of parallel builds are interleaved and are not folded.
+    with own.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
         try:
             result = build(name, own)
         except EnvbuilderError as failure:
             error = failure
     seconds = time.monotonic() - began
     ended = Outcome(name=short, seconds=seconds, result=result, error=error)
-    own.console.say(ended.words if own.console.owner else f"{ended.name}: {ended.words}")
+    own.console.say(ended.words)
     return ended

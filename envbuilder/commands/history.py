@@ -12,6 +12,7 @@ from envbuilder.commands.context import Output, Session, command, recipe_argumen
 from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.recipe.load import hint_to_build, recipes_folder
 
 
 class KeptVersion(Answer):
@@ -61,9 +62,8 @@ def history(
     if sum((bool(switch), rollback, prune is not None)) > 1:
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     if not sif.is_file():
-        raise UsageError(
-            f"there is no `{sif}`", hint="`envbuilder build` makes it, `envbuilder pull` fetches it"
-        )
+        hint = hint_to_build(name, recipes_folder(session.environment))
+        raise UsageError(f"there is no SIF `{sif}`", hint=hint)
     if switch or rollback:
         kept.adopt(str(sif))
         kept.switch(str(sif), _chosen(sif, switch))

@@ -10,6 +10,7 @@ from envbuilder.commands.context import Output, Session, command, recipe_argumen
 from envbuilder.core.cache import parse_sha256, sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import sync as ssh
 
 
@@ -34,9 +35,8 @@ def sync(
     """Send a SIF over SSH, only what the other machine lacks: `envbuilder sync a100 login.site.org:/scratch/me/sifs`."""
     outputs, shown = find_outputs(name, output.absolute()), open_console(session)
     if not outputs.sif.is_file():
-        raise UsageError(
-            f"there is no `{outputs.sif}`", hint="`envbuilder build` makes it, `envbuilder pull` fetches it"
-        )
+        hint = hint_to_build(name, recipes_folder(session.environment))
+        raise UsageError(f"there is no SIF `{outputs.sif}`", hint=hint)
     record = load_record(outputs)
     with shown.group(f"sync {outputs.name}"):
         session.data = done = ssh.sync(

@@ -39,7 +39,7 @@ class Console:
         self.owner = ""
 
     def named(self, owner: str) -> "Console":
-        """Return a console for one of several parallel builds. Its lines begin with the name."""
+        """Return a console for one of several builds. Its lines begin with the name."""
         other = copy.copy(self)
         other.owner = owner
         return other
@@ -62,11 +62,8 @@ class Console:
 
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold the lines of the block in the log of a CI system. The error of a failed block stays visible.
-
-        Lines of parallel builds are interleaved and are not folded.
-        """
-        opening, closing = _fold("" if self.owner else self._folds, title)
+        """Fold the lines of the block in the log of a CI system. The error of a failed block stays visible."""
+        opening, closing = _fold(self._folds, title)
         self._screen.mark(opening)
         try:
             yield

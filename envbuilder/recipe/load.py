@@ -119,7 +119,7 @@ def find_recipe(name: str, folder: Path) -> Path:
 
 
 def hint_to_build(name: str, folder: Path) -> str:
-    """Return the hint if nothing was built from NAME: build it, or choose a known recipe. NAME may be a SIF's path."""
+    """Return the hint if NAME has no artifacts: build or pull them, or choose a known recipe. NAME may be a SIF's path."""
     if name.endswith(SIF):
         return "name one that is there, or a recipe that was built"
     try:
@@ -127,7 +127,8 @@ def hint_to_build(name: str, folder: Path) -> str:
     except UsageError as error:
         if list_recipes(folder):
             return f"{error.message}; {error.hint}"
-    return f"`envbuilder build {name}` makes image and SIF; `--output` says where they are"
+    make = f"`envbuilder build {name}` makes image and SIF, `envbuilder pull {name}` fetches them"
+    return f"{make}; `--output` says where they are"
 
 
 def load(path: Path) -> Recipe:

@@ -260,6 +260,16 @@ def test_each_line_and_each_log_is_of_one_build(shop: BuildContext, tmp_path: Pa
         assert other not in log
 
 
+def test_one_after_the_other_has_its_name_in_each_line(shop: BuildContext, capsys):
+    def bake(name: str, shop: BuildContext) -> BuildResult:
+        shop.console.say("bake")
+        return result(name)
+
+    build_several(("a", "b"), shop, bake, jobs=1)
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["a: bake", "a: built and verified", "b: bake", "b: built and verified"]
+
+
 def test_one_after_the_other_folds_and_several_at_a_time_do_not(shop: BuildContext, tmp_path: Path, capsys):
     shop = BuildContext(
         store=shop.store, runner=shop.runner, console=Console(folds="github"), environment={}, recipes=tmp_path,

@@ -200,6 +200,21 @@ def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...])
     assert "\nhint: " in answer.err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("show", "missing argument 'NAME'\n\nhint: such as `envbuilder show a100`; `envbuilder show --help`"),
+        (
+            "launch slurm a100 --nodes two",
+            "such as `envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4",
+        ),
+        ("init --example", "\n\nhint: `envbuilder init --help` lists what there is"),
+    ],
+)
+def test_wrong_use_is_answered_with_an_example(call: Call, line: str, said: str):
+    assert said in call(*line.split()).err
+
+
 @pytest.mark.parametrize("verb", ["show", "check", "lock", "build"])
 def test_an_unknown_recipe_is_exit_2_and_the_nearest_is_named(call: Call, verb: str):
     answer = call(verb, "a10")
@@ -350,6 +365,8 @@ def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tm
         "launch local {} -- true",
         "module {}",
         "verify {}",
+        "sync {} host:folder",
+        "history {}",
     ],
 )
 def test_a_recipe_that_was_not_built_is_exit_2_with_a_hint(
@@ -361,7 +378,7 @@ def test_a_recipe_that_was_not_built_is_exit_2_with_a_hint(
         call(*verb.split(), name, "--output", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
     )
     assert (meant.code, typed.code) == (2, 2)
-    assert "hint: `envbuilder build cpu` makes image and SIF" in meant.err
+    assert "hint: `envbuilder build cpu` makes image and SIF, `envbuilder pull cpu` fetches" in meant.err
     assert "did you mean `cpu`?" in typed.err
 
 

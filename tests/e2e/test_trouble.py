@@ -159,6 +159,19 @@ def test_an_interrupted_build_leaves_no_image(
     assert left == (130, False, []) or (seconds > 0 and left == (0, True, ["latest"]))
 
 
+def test_an_image_that_is_not_to_be_loaded_is_not(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
+    recipe, command = clean
+    attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
+    _edit_which(recipe)
+    words = [word for word in command if word != "--json"]
+    for status in ("built and verified", "nothing to do"):
+        ended = attempt(*words, "--no-load", env=used_by(bench))
+        assert f"clean: {status}" in ended.stdout, ended.stderr
+        assert "  image  not loaded: `--no-load`  sha256:" in ended.stdout
+        assert "in the image" not in ended.stderr  # nor tested there
+        assert images("clean") == []
+
+
 def test_the_next_build_removes_what_a_killed_one_left(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
     recipe, command = clean
     run(*command, env=used_by(bench))
