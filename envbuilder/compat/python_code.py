@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.core.places import Mistakes, load_text
@@ -56,6 +56,13 @@ class Code:
     @property
     def loads(self) -> tuple[Call, ...]:
         return tuple(one for one in self.calls if one.full in {f"{_MODULE}.{name}" for name in _LOADS})
+
+    def sources(self) -> tuple[str, ...]:
+        """Return the paths of these extensions' sources that are plain texts, each once."""
+        given = (
+            self.keyword(one, "sources") or next(iter(one.node.args[1:2]), None) for one in self.extensions
+        )
+        return tuple(dict.fromkeys(str(PurePosixPath(text)) for node in given for text in self.texts(node)))
 
     def setup(self) -> Call | None:
         """Return the call of `setup`."""

@@ -940,6 +940,11 @@ TROUBLES = [
         "EB624",
     ),
     ("a.cpp:1:10: fatal error: png.h: No such file or directory", "EB625"),
+    (
+        "ninja: error: 'csrc/a.cu', needed by 'build/a.o', missing and no known rule to make it",
+        "EB636",
+    ),
+    ("cc1plus: fatal error: csrc/a.cpp: No such file or directory", "EB636"),
     ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "EB626"),
     ("g++: fatal error: Killed signal terminated program cc1plus", "EB627"),
     ("ImportError: /space/build/fused.so: undefined symbol: _Z3foov", "EB628"),

@@ -8,7 +8,13 @@ import pytest
 
 from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve import make_target
-from envbuilder.lock.resolve.distributions import Distribution, are_met, read_distribution, read_distributions
+from envbuilder.lock.resolve.distributions import (
+    Distribution,
+    are_met,
+    read_distribution,
+    read_distributions,
+    say_gaps,
+)
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.extension import Extension
@@ -120,6 +126,49 @@ def test_what_an_extension_requires_is_locked_and_the_extension_is_not(
         ("torch", "2.13.0+cpu"),
     ]
     assert caplog.messages == ["ocnn is 2.2, not 3.0: 3.0 requires `dw_conv>=2`, and dw-conv is 1.0"]
+
+
+COMPILING = """
+from setuptools import setup
+from torch.utils.cpp_extension import CppExtension, CUDAExtension
+
+setup(
+    name="dw",
+    version="1.0",
+    install_requires=[],
+    ext_modules=[
+        CUDAExtension(name="dw_cuda", sources=["./csrc/dw.cpp", "csrc/dw.cu"] + found()),
+        CppExtension("dw_cpu", ["csrc/dw.cpp", "csrc/cpu.cpp"]),
+    ],
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "patch", "lacking"),
+    [
+        (("csrc/dw.cpp", "csrc/dw.cu", "csrc/cpu.cpp"), "", ""),
+        (("csrc/dw.cpp",), "", "csrc/dw.cu`, `csrc/cpu.cpp"),
+        ((), "", "csrc/dw.cpp`, `csrc/dw.cu`, `csrc/cpu.cpp"),
+        ((), "more.patch", ""),
+    ],
+    ids=["all", "one", "none", "patched"],
+)
+def test_lock_says_which_sources_an_archive_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, there: tuple[str, ...], patch: str, lacking: str
+) -> None:
+    """Some projects publish source distributions that hold their Python files alone."""
+    files = {"setup.py": COMPILING} | dict.fromkeys(there, "")
+    write_sdist(tmp_path / "base", "dw", "1.0", files)
+    (tmp_path / "more.patch").write_text("")
+    extension = Extension(name="dw", sdist="dw==1.0", patch=patch)
+    recipe = make_recipe(tmp_path, extensions=(extension,))
+    means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
+    with caplog.at_level(logging.WARNING):
+        say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
+    told = f"the archive of the extension `dw` lacks `{lacking}`, which its setup.py compiles: "
+    told += "take another version, or name `git` and `commit`"
+    assert caplog.messages == ([told] if lacking else [])
 
 
 @pytest.mark.programs

@@ -42,7 +42,7 @@ from envbuilder.lock.resolve.distributions import (
     Distribution,
     are_met,
     read_distributions,
-    say_unread,
+    say_gaps,
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
@@ -211,7 +211,7 @@ def _known_distributions(
     store_sources(recipe, projects, context)
     context.fetcher.fetch(one.archive for one in projects if one.archive and one.archive.kind == "sdist")
     found = read_distributions(recipe, projects, context)
-    say_unread(found)
+    say_gaps(found)
     return found
 
 

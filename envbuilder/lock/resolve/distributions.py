@@ -40,6 +40,7 @@ class Distribution:
     name: str = ""
     version: str = ""
     requires: tuple[str, ...] | None = None
+    lacking: tuple[str, ...] = ()  # sources that its setup.py compiles and its archive does not hold
 
     @property
     def pin(self) -> str:
@@ -66,26 +67,33 @@ def read_distributions(
 ) -> tuple[Distribution, ...]:
     """Return the distributions of the projects whose files are on this machine."""
     return tuple(
-        read_distribution(extension.name, files)
-        for extension in extensions
-        if extension.form is Form.PROJECT and (files := _files(recipe, extension, context)) is not None
+        _read(recipe, extension, context) for extension in extensions if _is_there(extension, context)
     )
 
 
-def _files(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> dict[str, bytes] | None:
+def _is_there(extension: LockedExtension, context: ResolveContext) -> bool:
+    archive = extension.archive
+    return extension.form is Form.PROJECT and (
+        archive is None or context.store.artifact(archive.sha256).exists()
+    )
+
+
+def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> Distribution:
     archive = extension.archive
     if archive is None:
         folder = recipe.path.parent / extension.path
-        return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-    stored = context.store.artifact(archive.sha256)
-    if not stored.exists():
-        return None
-    found = {}
+        files = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+        return read_distribution(extension.name, files)
+    stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
+    files: dict[str, bytes] = {}  # every name; the content of those that are read
     for path, content in archived_files(stored, strip=archive.kind == "sdist"):
-        place = PurePosixPath(path)
-        if place.parent == PurePosixPath(extension.path) and place.name in _FILES:
-            found[place.name] = content
-    return found
+        if PurePosixPath(path).is_relative_to(top):
+            name = str(PurePosixPath(path).relative_to(top))
+            files[name] = content if name in _FILES else b""
+    found = read_distribution(extension.name, files)
+    code = parse_code(files.get("setup.py", b"").decode(errors="replace"), Path("setup.py"))
+    named = code.sources() if code and not extension.patch else ()
+    return replace(found, lacking=tuple(name for name in named if name not in files))
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
@@ -184,9 +192,16 @@ def _is_version(text: str) -> bool:
         return False
 
 
-def say_unread(distributions: Sequence[Distribution]) -> None:
-    """Say which extensions compute what they require."""
+def say_gaps(distributions: Sequence[Distribution]) -> None:
+    """Say which extensions compute what they require, and which lack sources that they compile."""
     for one in distributions:
+        if one.lacking:
+            log.warning(
+                "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: "
+                "take another version, or name `git` and `commit`",
+                one.extension,
+                "`, `".join(one.lacking),
+            )
         if one.requires is None:
             log.warning(
                 "the extension `%s` says only when it is built what it requires: name that in `packages`",
