@@ -82,8 +82,8 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     archive = extension.archive
     if archive is None:
         folder = recipe.path.parent / extension.path
-        files = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-        return read_distribution(extension.name, files)
+        own = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+        return read_distribution(extension.name, own)
     stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # every name; the content of those that are read
     for path, content in archived_files(stored, strip=archive.kind == "sdist"):
