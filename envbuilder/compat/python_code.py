@@ -93,18 +93,22 @@ class Code:
 
 
 def project_files(top: Path) -> Iterator[Path]:
-    """Yield the visible files of a project, those of its top first."""
+    """Yield the visible files of a project, those of its top first. Folders of envbuilder's recipes below it are left out."""
     folders, count = [top], 0
     while folders and count < _MOST:
         folder = folders.pop(0)
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.is_symlink():
                 depth = len(path.relative_to(top).parts)
-                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST:
+                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
                     folders.append(path)
             elif path.suffix in (".py", ".cu", ".cpp", ".toml") and path.is_file():
                 count += path.suffix == ".py"
                 yield path
+
+
+def _holds_recipes(folder: Path) -> bool:
+    return any(path.with_suffix(".lock").is_file() for path in folder.glob("*.yaml"))
 
 
 def read_code(path: Path) -> Code | None:

@@ -26,6 +26,7 @@ import torch.utils.cpp_extension as ext
 def get_plugin(name, sources, **flags):
     return ext.load(name=name, sources=sources, **flags)
 """
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +189,13 @@ PROJECTS = {
         pins=("python ==3.10.* environment.yml:3:5", "pytorch ==2.1.0 environment.yml:4:5"),
         left=('left out "COPY', "python `==3.9.*` gives way to `==3.10.*` of", "pytorch `==2.1.2` gives way to `==2.1.0` of", "this file is not read"),
     ),
+    "what envbuilder wrote": Project(
+        files=(
+            (".devcontainer/Dockerfile", (GOLDEN / "devcontainer-Dockerfile").read_text()),
+            ("recipes/a.yaml", ""), ("recipes/a.lock", ""), ("recipes/ops/a.cu", "PYBIND11_MODULE(ops, m) {}"),
+        ),
+        left=("no file here says what the project needs",),
+    ),
     "the project in its own requirements": Project(
         files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
@@ -264,6 +272,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ([f"RUN git clone https://h/a/b /opt/b && git -C /opt/b checkout {COMMIT}", "RUN pip install /opt/b/ops"], [f"b https://h/a/b {COMMIT}"], [], []),
         (["RUN git clone https://h/a/b"], [], [], ["git clone https://h/a/b"]),
         (["RUN bash make.sh | tee log"], [], [], ["bash make.sh | tee log"]),
+        (["RUN <<EOF", "apt-get update", "# for us", "pip install \\", "  einops tqdm", "curl x | sh", "EOF", "RUN pip install rich"],
+         [], ["einops", "tqdm", "rich"], ["curl x | sh"]),
+        (["RUN --mount=type=cache,target=/c \\", "  bash -e <<-'END'", "\tpip install einops", "\tEND", "RUN pip install tqdm"], [], ["einops", "tqdm"], []),
+        (["RUN <<EOF", "#!/usr/bin/python3", "import os", "EOF"], [], [], ["RUN <<EOF"]),
+        (["RUN python - <<EOF", "import os", "EOF"], [], [], ["RUN python - <<EOF"]),
+        (["RUN <<EOF", "for one in a b; do", "  pip install $one", "done", "EOF"], [], [], ["RUN <<EOF"]),
+        (["COPY <<EOF /etc/a", "FROM b", "EOF", "RUN cat <<< EOF"], [], [], ["RUN cat <<< EOF"]),
         (["RUN apt-get update && apt-get install -y python3 gcc-9"], [], [], []),
     ],
 )  # fmt: skip

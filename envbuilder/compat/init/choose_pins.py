@@ -48,9 +48,10 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
     found = search(tries, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
     best = next(found, None)
     if best is None:
+        target = f"for the GPUs {', '.join(requests.gpus)}" if requests.gpus else "without a GPU"
         errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
         raise IncompatibleError(
-            f"no pins that envbuilder offers work together for the GPUs {', '.join(requests.gpus or ()) or 'none'}",
+            f"no pins that envbuilder offers work together {target}",
             hint="; ".join(problem.message for problem in errors),
         )
     recipe = best.context.recipe

@@ -1,4 +1,4 @@
-"""Read a Dockerfile: its base, its variables, and what it installs with apt, pip and conda.
+"""Read a Dockerfile: its base, its variables, and what it installs with apt, pip and conda, also by a here-document.
 
 Every other instruction is left out with a reason.
 """
@@ -26,13 +26,18 @@ _WHY: Final = {
     "SHELL": commands.NO_COMMANDS,
     "HEALTHCHECK": "a job is watched by its launcher",
 }
+_DOCUMENT: Final = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_]\w*)\2")  # the beginning of a here-document
+_SHELL: Final = re.compile(r"(\S*/)?(ba|da)?sh( -\w+)*")
+# The commands of a loop or a function may run or not.
+_FLOW: Final = re.compile(r"^\s*(if|for|while|until|case|function)\b|^\s*\w+ ?\(\)", re.MULTILINE)
 
 
 def read_dockerfile(path: Path, requests: Requests) -> None:
     """Read every instruction; raises UsageError for what cannot be read."""
     arguments: dict[str, str] = {}
     copied = commands.Copied(context=path.parent)
-    parts = DockerfileParser(fileobj=io.BytesIO(read_text(path).encode())).structure
+    text, documents = _without_documents(read_text(path))
+    parts = DockerfileParser(fileobj=io.BytesIO(text.encode())).structure
     if not any(part["instruction"] == "FROM" for part in parts):
         raise UsageError(f"`{path}` has no `FROM`: it is no Dockerfile")
     for part in parts:
@@ -50,6 +55,8 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                 arguments |= commands.read_variables(value, where, requests)
             case "RUN":
                 folder = copied.folder
+                if script := _script(value, documents.get(part["startline"], "")):
+                    value = _filled(script, arguments)
                 commands.read_run(value, where, requests, copied)
                 copied.folder = folder  # each RUN is a shell of its own
             case _:
@@ -57,9 +64,40 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                     copied.enter(value)
                 elif name in ("COPY", "ADD"):
                     copied.copy(value)
-                why = _WHY.get(name, "not an instruction that is read; here-documents are not")
+                why = _WHY.get(name, "not an instruction that is read")
                 requests.leave(where, f"{name} {value}".strip(), why)
     copied.report(requests)
+
+
+def _without_documents(text: str) -> tuple[str, dict[int, str]]:
+    """Turn the lines of here-documents into comments. Returns each document by the number of its instruction's line."""
+    lines, documents = text.split("\n"), dict[int, str]()
+    start = at = 0
+    while at < len(lines):
+        words, at = lines[at].strip(), at + 1
+        if words.startswith("#") or words.endswith("\\"):
+            continue
+        for found in _DOCUMENT.finditer("\n".join(lines[start:at])):
+            rest = (line.lstrip("\t") if found[1] else line for line in lines[at:])
+            length = next((count for count, line in enumerate(rest) if line == found[3]), None)
+            if length is not None:
+                documents[start] = "\n".join(lines[at : at + length])
+                lines[at : at + length + 1] = ["#"] * (length + 1)
+                at += length + 1
+        start = at
+    return "\n".join(lines), documents
+
+
+def _script(value: str, document: str) -> str:
+    """Return the commands of a RUN that hands its here-document to a shell, "" if it does not or if they branch."""
+    first, _, _ = document.partition("\n")
+    program = _DOCUMENT.sub("", re.sub(r"--\w+=\S+\s*", "", value)).strip()
+    if not program and first.startswith("#!"):
+        program = first[2:].strip()
+    if _FLOW.search(document) or (program and not _SHELL.fullmatch(program)):
+        return ""
+    lines = (line for line in document.split("\n") if not line.lstrip().startswith("#"))
+    return "\n".join(lines).replace("\\\n", " ")
 
 
 def _filled(text: str, arguments: dict[str, str]) -> str:

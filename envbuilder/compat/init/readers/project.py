@@ -29,6 +29,7 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.recipe.extension import Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
+_OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 # They build C++ and CUDA without a setup.py.
 _BACKENDS: Final = frozenset({"scikit-build-core", "py-build-cmake", "scikit-build"})
@@ -179,9 +180,8 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
     found = sorted(path for path in top.iterdir() if path.is_file())
     images = [path for path in found if "dockerfile" in path.name.lower() or path.suffix == ".def"]
-    nested = [
-        path for path in (top / "docker/Dockerfile", top / ".devcontainer/Dockerfile") if path.is_file()
-    ]
+    nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
+    nested = [path for path in nested if path.is_file() and not _OURS.match(read_text(path))]
     environments = [
         path for path in found if re.fullmatch(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml", path.name)
     ]
