@@ -24,6 +24,7 @@ from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import SOURCES, all_releases, load_toolkits
 from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.processor import AARCH64
 from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.recipe import json_schema as schema
 
@@ -294,11 +295,11 @@ def pins() -> str:
         for cuda in tables.cudas.rows if any(_releases(cuda.cuda, source) for source in SOURCES)
     ]  # fmt: skip
     gpus = [
-        [f"`{gpu.name}`", gpu.capability, able[0], able[-1]]
+        [f"`{gpu.name}`", gpu.capability, able[0], able[-1], AARCH64.title if gpu.arm_host else ""]
         for gpu in tables.gpus.rows if (able := [cuda.cuda for cuda in tables.cudas.rows if cuda.can_target(gpu.capability)])
     ]  # fmt: skip
     torches = [
-        [torch.version, torch.pypi, ", ".join(build.name for build in torch.other_builds), ", ".join(torch.pythons), torch.glibc]
+        [torch.version, torch.pypi, torch.aarch64.pypi if torch.aarch64 else "", ", ".join(build.name for build in torch.other_builds), ", ".join(torch.pythons), torch.glibc]
         for torch in tables.torches.rows
     ]  # fmt: skip
     lines = made("What the pins can be", "the tables of `envbuilder/compat/tables`")
@@ -313,10 +314,12 @@ def pins() -> str:
         "That of NVIDIA's apt needs [`apt_sources: [nvidia/ubuntu2004]`](../how-to/recipes.md#add-apt-repositories).", "",
         *table(("`cuda`", "NVIDIA's archive", "wheels", "Debian", "NVIDIA's apt", "takes gcc", "takes glibc", "runs from driver"), toolkits),
         "## GPUs", "",
-        *table(("`gpus`", "capability", "first `cuda` that compiles for it", "the last"), gpus),
+        *table(("`gpus`", "capability", "first `cuda` that compiles for it", "the last", "only beside"), gpus),
+        *(f"`{gpu.name}` is refused: {gpu.refused}." for gpu in tables.refused_gpus.rows), "",
         "## PyTorch", "",
-        "The package index has one build of each release; the others, and those for the CPU, are in PyTorch's own index.", "",
-        *table(("`pytorch`", "the package index's build", "other builds", "`python`", "glibc from"), torches),
+        "The package index has one build of each release for a processor; the others, and those for the CPU, are in PyTorch's own index.",
+        "All but the third column is of the wheels for x86-64.", "",
+        *table(("`pytorch`", "the package index's build", "its build for 64-bit Arm", "other builds", "`python`", "glibc from"), torches),
     ]  # fmt: skip
     return "\n".join(lines)
 

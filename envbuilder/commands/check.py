@@ -12,6 +12,7 @@ from envbuilder.build.extensions.list import find_twins
 from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound
+from envbuilder.compat.context import make_context
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
@@ -47,7 +48,8 @@ def check(
     """Report everything in the recipe that cannot work, before anything is downloaded."""
     store = open_store(session, writes=False)
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
-    build = index_build(load_tables().torches.by_name.get(recipe.pytorch), recipe.cuda_minor)
+    torch = make_context(recipe, load_tables()).torch
+    build = index_build(torch, recipe.cuda_minor)
     missed = missed_updates(recipe, store, open_runner(session, store))
     repairs = [repair.data() for repair in report.repairs]
     session.data = CheckedRecipe.model_validate(

@@ -1,7 +1,7 @@
 """The input of every rule: the tables, and one recipe with the rows that its pins name."""
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -25,7 +25,8 @@ class Tables:
     """All tables that rules read."""
 
     distributions: Table[Distribution] = field(default_factory=load_distributions)
-    gpus: Table[Gpu] = field(default_factory=load_gpus)
+    gpus: Table[Gpu] = field(default_factory=lambda: _gpus(are_refused=False))
+    refused_gpus: Table[Gpu] = field(default_factory=lambda: _gpus(are_refused=True))
     torches: Table[Torch] = field(default_factory=load_torches)
     cudas: Table[Cuda] = field(default_factory=load_cudas)
     pythons: Table[Python] = field(default_factory=load_pythons)
@@ -45,6 +46,20 @@ class Tables:
         """The CUDA versions that can be laid out, oldest first, e.g. 12.4."""
         return tuple(dict.fromkeys(release.rpartition(".")[0] for release in self.releases))
 
+    def torches_on(self, processor: Processor) -> Table[Torch]:
+        """Return the releases of torch as their wheels for a processor are, without those that have none."""
+        return self._arm_torches if processor is AARCH64 else self.torches
+
+    @functools.cached_property
+    def _arm_torches(self) -> Table[Torch]:
+        rows = tuple(row for one in self.torches.rows if (row := one.on(AARCH64)))
+        return replace(self.torches, rows=rows)
+
+
+def _gpus(*, are_refused: bool) -> Table[Gpu]:
+    table = load_gpus()
+    return replace(table, rows=tuple(gpu for gpu in table.rows if bool(gpu.refused) == are_refused))
+
 
 @functools.cache
 def load_tables() -> Tables:
@@ -61,7 +76,7 @@ class CheckContext:
     base: Base | None  # its base image, if it has one whose facts are known
     distribution: Distribution | None
     cuda: Cuda | None  # None without CUDA as well
-    torch: Torch | None
+    torch: Torch | None  # as its wheels for this processor are
     build: Build | None  # of torch: the one that is installed; None for the CPU's
     gpus: tuple[tuple[str, Gpu], ...]  # `gpus[0]` → its row
 
@@ -71,6 +86,11 @@ class CheckContext:
             return True
         named = bool(self.recipe.apt_sources or (self.base and self.base.every(Name.APT)))
         return named and any(is_version(release, cuda) for release in self.tables.apt_releases)
+
+    @property
+    def torches(self) -> Table[Torch]:
+        """Return the releases of torch that have wheels for the recipe's processor."""
+        return self.tables.torches_on(self.processor)
 
     @property
     def processor(self) -> Processor:
@@ -119,10 +139,11 @@ def processor_for(recipe: Recipe, gpus: Table[Gpu]) -> Processor:
 def make_context(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
 ) -> CheckContext:
-    torch = tables.torches.by_name.get(recipe.pytorch)
+    torch = tables.torches_on(processor_for(recipe, tables.gpus)).by_name.get(recipe.pytorch)
     row = tables.distributions.by_name.get(recipe.base)
     if recipe.image and base:
         row = as_distribution(base, recipe.python, tables.distributions.by_name)
+    build = (torch.build_for(recipe.cuda_minor) or torch.build) if torch and recipe.cuda else None
     return CheckContext(
         recipe=recipe,
         tables=tables,
@@ -132,7 +153,7 @@ def make_context(
         cuda=tables.cudas.by_name.get(recipe.cuda_minor),
         torch=torch,
         # What `lock` installs: the build against exactly this CUDA, else the package index's.
-        build=(torch.build_for(recipe.cuda_minor) or torch.build) if torch and recipe.cuda else None,
+        build=build if build and build.cuda else None,
         gpus=tuple(
             (f"gpus[{index}]", tables.gpus.by_name[name])
             for index, name in enumerate(recipe.gpus)

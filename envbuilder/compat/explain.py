@@ -8,6 +8,7 @@ from envbuilder.compat.image_facts import Base
 from envbuilder.compat.rules.driver import runtime
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite
+from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.processor import X86_64
 from envbuilder.recipe.model import Recipe
 
@@ -84,8 +85,9 @@ def _torch(context: CheckContext) -> Iterator[Fact]:
     if torch is None:
         return
     wheels = cite(torch.source, "wheels")
-    index = "the package index" if build is torch.build else "PyTorch's own index"
-    yield Fact("torch build", f"{torch.version}+{build.name if build else 'cpu'} from {index}", wheels)
+    is_usual = (build.name if build else CPU) == torch.pypi
+    index = "the package index" if is_usual else "PyTorch's own index"
+    yield Fact("torch build", f"{torch.version}+{build.name if build else CPU} from {index}", wheels)
     yield Fact("torch released", torch.released, cite(torch.source, "index"))
     yield Fact("torch needs glibc", torch.glibc, wheels)
     if build:

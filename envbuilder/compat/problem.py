@@ -49,7 +49,7 @@ class CheckCode(CodeEnum):
     DRIVER_FORWARD = "EB334", "the driver runs this CUDA by forward compatibility"
     HOST_GPU = "EB335", "a GPU of the host that the recipe does not compile for"
     HOST_GPU_UNKNOWN = "EB336", "a GPU of the host that the tables do not know"
-    ARM_HOST = "EB337", "a GPU that exists only beside an Arm processor"
+    ARM_HOST = "EB337", "an environment for an Arm processor, for which not everything is possible yet"
     BASE_UNSEEN = "EB338", "a base image that `lock` has not read"
     BASE_FOREIGN = "EB339", "a base for another processor"
     BASE_LIBC = "EB340", "a base with musl, or without a C library"
@@ -65,6 +65,8 @@ class CheckCode(CodeEnum):
     COMPANION = "EB350", "torchvision or torchaudio of another torch"
     OWN_GPUS = "EB351", "a project that names GPUs of its own in its build"
     PLATFORM = "EB352", "GPUs and a processor that are never in one machine"
+    TORCH_PROCESSOR = "EB353", "a torch whose wheels for the processor have no CUDA, or that has none"
+    GPU_REFUSED = "EB354", "a GPU that no environment can be made for"
 
 
 @dataclass(frozen=True, slots=True)

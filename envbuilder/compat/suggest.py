@@ -248,7 +248,7 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
         case "cuda":
             names = tables.toolkits
         case "pytorch":
-            names = tables.torches.by_name
+            names = context.torches.by_name
         case "libxcrypt" if row:
             return [(Change(pin, row.short_libxcrypt),)]
         case "python":

@@ -554,6 +554,17 @@ def test_lock_checks_first(call: Call, folder: Path):
     assert call("lock", folder / "bad.yaml").code == 3
 
 
+def test_a_recipe_for_arm_is_checked_and_not_locked(call: Call, folder: Path):
+    path = folder / "superchip.yaml"
+    path.write_text(GOOD.partition("extensions")[0] + 'cuda: "13.0"\ngpus: [GH200]\n')
+    checked = call("check", path)
+    assert (checked.code, checked.out) == (0, "")
+    assert "warning[EB337]" in checked.err
+    refused = call("lock", path)
+    assert refused.code == 3
+    assert "`superchip` is for linux/arm64, which envbuilder cannot lock yet" in refused.err
+
+
 @pytest.mark.parametrize(("driver", "code"), [("550.54.15", 0), ("535.104.05", 0), ("510.47.03", 3)])
 def test_check_judges_the_host(call: Call, tmp_path: Path, driver: str, code: int):
     facts = tmp_path / "node.json"

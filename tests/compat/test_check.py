@@ -13,7 +13,7 @@ from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.compat.suggest import apply, find_on_package_index
 from envbuilder.compat.tables.table import cite
-from envbuilder.compat.tables.torch import index_build
+from envbuilder.compat.tables.torch import ArmWheels, index_build
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, list_recipes, load
 from envbuilder.recipe.model import Extension
@@ -23,6 +23,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 CPU = {"cuda": "", "gpus": ()}
 BULLSEYE = {"base": "debian/bullseye", "python": "3.9", "gcc": "9"}
 T4 = BULLSEYE | {"gpus": ("T4",), "cuda": "11.2", "pytorch": "1.13.1"}
+ARM = {"gpus": ("GH200",), "cuda": "13.2", "pytorch": "2.15.0"}
 CUDA_SOURCE = (Extension(name="a", sources=("a.cu",)),)
 
 
@@ -305,9 +306,88 @@ def test_another_build_of_the_same_torch_is_fine():
     assert findings(cuda="12.6") == ()
 
 
-def test_a_gpu_beside_an_arm_processor_is_a_warning():
-    (found,) = findings(gpus=("GH200",))
+@pytest.mark.parametrize("gpu", ["GH200", "GB200", "GB300", "GB10", "Thor"])
+def test_a_recipe_for_arm_is_told_what_is_possible(gpu):
+    (found,) = findings(**ARM | {"gpus": (gpu,)})
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
+    assert (
+        f"$.gpus[0]: {gpu} sits beside a 64-bit Arm processor: `check` judges by its wheels" in found.message
+    )
+
+
+def test_what_is_possible_for_arm_is_said_once():
+    assert [one.code for one in findings(**ARM | {"gpus": ("GB200", "GH200")})] == [CheckCode.ARM_HOST]
+    (found,) = findings(**ARM | {"gpus": ("H100",), "platform": "linux/arm64"})
+    assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
+    assert found.message.startswith("$.platform: the recipe is for a 64-bit Arm processor: `check` judges")
+    assert findings(**ARM | {"gpus": ("H100",), "platform": "linux/amd64"}) == ()
+
+
+def test_a_gpu_for_which_the_wheel_for_arm_has_no_code_is_refused():
+    t4 = ARM | {"gpus": ("T4",)}
+    assert findings(**t4) == ()
+    (_, error) = findings(**t4 | {"platform": "linux/arm64"})
+    assert error.code == CheckCode.KERNELS
+    assert (
+        "torch 2.15.0+cu132 has no code for T4 (sm_75), only sm_80 sm_90 sm_100 sm_110 sm_120"
+        in error.message
+    )
+
+
+@pytest.mark.parametrize(("torch", "cuda"), [("2.10.0", "12.6"), ("2.9.0", "12.6"), ("2.6.0", "12.4")])
+def test_a_torch_whose_wheel_for_arm_is_the_cpus_is_refused_with_the_first_that_has_cuda(torch, cuda):
+    found = report(**ARM | {"pytorch": torch, "cuda": cuda})
+    (error,) = (one for one in found.findings if one.severity is Severity.ERROR)
+    assert error.code == CheckCode.TORCH_PROCESSOR
+    assert (
+        f"the package index has no wheel of torch {torch} for 64-bit Arm with CUDA, only one for the CPU; "
+        "the first that it has is 2.11.0+cu130"
+    ) in error.message
+    assert 'write `cuda: "13.2"` and `pytorch: "2.11.0"`' in error.hint
+    assert not examine(found.repairs[0].recipe, TABLES).has_errors
+    assert CheckCode.TORCH_PROCESSOR not in [one.code for one in findings(pytorch=torch, cuda=cuda)]
+
+
+def test_a_torch_without_any_wheel_for_arm_is_refused():
+    tables = with_row("torches", "version", "2.15.0", aarch64=None)
+    found = findings(tables=tables, **ARM)
+    (error,) = (one for one in found if one.severity is Severity.ERROR)
+    assert error.code == CheckCode.TORCH_PROCESSOR
+    assert (
+        "the package index has no wheel of torch 2.15.0 for 64-bit Arm; the first that it has is"
+        in error.message
+    )
+
+
+def test_wheels_for_arm_are_judged_by_their_own_facts():
+    arm = ArmWheels(pythons=("3.12",), pypi="cu126", targets="10.0", glibc="2.39")
+    tables = with_row("torches", "version", "2.15.0", aarch64=arm)
+    codes = {one.code for one in findings(tables=tables, **ARM)}
+    assert codes >= {
+        CheckCode.TORCH_PYTHON, CheckCode.TORCH_GLIBC, CheckCode.TORCH_CUDA, CheckCode.KERNELS, CheckCode.ARM_HOST,
+    }  # fmt: skip
+    assert findings(tables=tables, **ARM | {"gpus": ("H100",)}) == ()
+
+
+def test_a_requirement_for_arm_alone_counts_beside_arm_alone():
+    packages = ('numpy<1.20; platform_machine == "aarch64"',)
+    tables = with_row("torches", "version", "2.15.0", numpy=">=2")
+    assert CheckCode.NUMPY in [one.code for one in findings(tables=tables, **ARM, packages=packages)]
+    assert findings(tables=tables, **ARM | {"gpus": ("H100",), "packages": packages}) == ()
+
+
+def test_orin_is_refused_with_the_reason():
+    (found,) = findings(gpus=("Orin",))
+    assert (found.code, found.severity) == (CheckCode.GPU_REFUSED, Severity.ERROR)
+    assert "Orin is refused: NVIDIA's CUDA for it is neither" in found.message
+    assert found.hint == "NVIDIA's images of JetPack are made for it"
+    (unknown,) = findings(gpus=("Warp",))
+    assert "Orin" not in unknown.hint
+
+
+def test_a_gpu_in_the_wrong_case_is_written_as_it_is_spelt_even_beside_arm():
+    (found,) = (one for one in findings(**ARM | {"gpus": ("gh200",)}) if one.code == CheckCode.GPU)
+    assert found.hint == "write `gpus: [GH200]`"
 
 
 def refused_platforms(**change: object) -> list[tuple[str, str, str]]:

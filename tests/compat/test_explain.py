@@ -31,6 +31,15 @@ def test_another_processor_than_the_usual_is_told_with_what_decided_it():
     assert "a100.yaml" in named.source
 
 
+def test_the_facts_of_torch_are_those_of_its_wheels_for_the_gpus_processor():
+    pins = {"gpus": ("GH200",), "cuda": "13.2", "pytorch": "2.15.0"}
+    assert of(ours("a100", **pins))["torch kernels"] == "sm_80 sm_90 sm_100 sm_110 sm_120"
+    cpu = of(ours("a100", gpus=("GH200",)))
+    assert cpu["torch build"] == "2.6.0+cpu from the package index"
+    assert cpu["torch needs glibc"] == "2.28"
+    assert "NCCL" not in cpu
+
+
 def test_the_facts_of_a100():
     assert of(ours("a100")) == {
         "glibc": "2.36",

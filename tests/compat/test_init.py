@@ -418,6 +418,14 @@ def test_an_old_driver_is_no_ground_for_a_new_cuda(tmp_path: Path):
     assert made(tmp_path, new, "new").cuda > made(tmp_path, old, "old").cuda
 
 
+def test_pins_for_gpus_beside_arm_are_those_of_torchs_wheels_for_arm(tmp_path: Path):
+    recipe = made(tmp_path, wishes(("GH200",), pytorch="==2.6.0"))
+    assert (recipe.pytorch, recipe.cuda) == ("2.11.0", "13.0")
+    with pytest.raises(IncompatibleError, match="Orin") as caught:
+        made(tmp_path, wishes(("Orin",)), "other")
+    assert "Orin is refused: NVIDIA's CUDA" in caught.value.hint
+
+
 def test_gpus_that_no_pins_serve_together_are_refused_with_the_reason(tmp_path: Path):
     requests = wishes(("V100", "B200"))
     requests.driver = "390.48"

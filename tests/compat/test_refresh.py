@@ -18,6 +18,7 @@ from envbuilder.compat.tables.toolkit import Layout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index
+from envbuilder.core.processor import AARCH64
 from envbuilder.core.sources import Sources
 from tests.support import wheel_index
 from tests.support.runner import FakeRunner
@@ -94,6 +95,34 @@ def test_a_new_torch_gets_a_row_out_of_its_wheel(site, folder):
     ]
     assert (row.released, row.read) == ("2026-11-30", "2026-12-01")
     assert [source.name for source in row.source] == ["index", "wheels"]
+
+
+def test_a_wheel_for_arm_tells_its_own_python_cuda_gpus_and_glibc(site, folder):
+    put_torch(
+        site, "2.16.0",
+        arm={"torch/version.py": "cuda = '13.0'\n", "torch/lib/libtorch_python.so": b"sm_80 sm_90 sm_110\0"},
+    )  # fmt: skip
+    run(site, folder)
+    row = torch_row(folder, "2.16.0")
+    on_arm = row.on(AARCH64)
+    assert on_arm
+    assert (on_arm.pythons, on_arm.glibc) == (("3.14",), "2.35")
+    assert (on_arm.build.name, on_arm.build.architectures) == ("cu130", ("8.0", "9.0", "11.0"))
+    assert (row.pythons, row.glibc, row.build.name) == (("3.12", "3.13"), "2.28", "cu132")
+    assert on_arm.companions == row.companions
+
+
+def test_a_wheel_for_arm_without_cuda_is_the_cpus(site, folder):
+    run(site, folder)
+    on_arm = torch_row(folder, "2.16.0").on(AARCH64)
+    assert on_arm
+    assert (on_arm.pypi, on_arm.build.cuda, on_arm.build.architectures) == ("cpu", "", ())
+
+
+def test_a_torch_without_a_wheel_for_arm_is_not_there(site, folder):
+    site.drop("2.16.0-cp314-cp314-manylinux_2_35_aarch64.whl")
+    run(site, folder)
+    assert torch_row(folder, "2.16.0").on(AARCH64) is None
 
 
 def test_the_newest_companions_that_require_exactly_a_torch_are_in_its_row(site, folder):
@@ -299,6 +328,12 @@ def test_a_second_upload_of_a_release_is_the_one_that_is_read(site, folder):
     [
         ("torch/lib/libtorch_python.so", b"no flags", "expected one list of architectures"),
         ("torch/version.py", "cuda = None", "its CUDA is written in another way"),
+        ("arm", {"torch/version.py": "cuda = ''"}, "its CUDA is written in another way"),
+        (
+            "arm",
+            {"torch/version.py": "cuda = '13.0'", "torch/lib/libtorch_python.so": b"x"},
+            "expected one list",
+        ),
         ("torch/utils/cpp_extension.py", "cpp_flag_prefix + 'c++17'", "`supported_arches` is not in"),
     ],
 )

@@ -13,6 +13,7 @@ from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import build_of, cuda_of, load_torches
+from envbuilder.core.processor import AARCH64
 
 GPUS = load_gpus().rows
 TORCHES = {row.version: row for row in load_torches().rows}
@@ -156,7 +157,6 @@ def test_forward_compatibility_is_for_data_centres():
     having = {gpu.name: gpu.has_forward_compatibility for gpu in GPUS}
     assert having["A100"]
     assert not having["RTX 4090"]
-    assert [gpu.name for gpu in GPUS if gpu.arm_host] == ["GH200", "GB200"]
 
 
 def test_torch_limits_what_its_wheels_do_not_declare():
@@ -199,11 +199,41 @@ def test_a_build_is_found_by_its_cuda():
         ("L4", "8.9", "sm_89"), ("L40S", "8.9", "sm_89"), ("RTX 5090", "12.0", "sm_120"), ("H100", "9.0", "sm_90"),
         ("H200", "9.0", "sm_90"), ("GH200", "9.0", "sm_90"), ("B100", "10.0", "sm_100"), ("B200", "10.0", "sm_100"),
         ("GB200", "10.0", "sm_100"), ("B300", "10.3", "sm_103"), ("RTX PRO 6000 Blackwell", "12.0", "sm_120"),
+        ("GB300", "10.3", "sm_103"), ("Thor", "11.0", "sm_110"), ("GB10", "12.1", "sm_121"), ("Orin", "8.7", "sm_87"),
     ],
 )  # fmt: skip
 def test_a_gpu_has_its_compute_capability(name, capability, target):
     (gpu,) = (row for row in GPUS if row.name == name)
     assert (gpu.capability, gpu.target) == (capability, target)
+
+
+def test_some_gpus_sit_beside_an_arm_processor_and_orin_is_refused():
+    arm = {gpu.name: bool(gpu.refused) for gpu in GPUS if gpu.arm_host}
+    assert arm == {"Orin": True, "GH200": False, "GB200": False, "GB300": False, "Thor": False, "GB10": False}
+    assert not any(gpu.refused for gpu in GPUS if not gpu.arm_host)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("GH200", "11.8"), ("GB200", "12.8"), ("GB300", "12.9"), ("Thor", "13.0"), ("GB10", "12.9")]
+)  # fmt: skip
+def test_a_gpu_beside_an_arm_processor_has_a_first_cuda_that_compiles_for_it(name, first):
+    (gpu,) = (row for row in GPUS if row.name == name)
+    able = [row.cuda for row in CUDAS.values() if row.can_target(gpu.capability)]
+    assert (able[0], able[-1]) == (first, list(CUDAS)[-1])
+
+
+def test_wheels_of_torch_for_arm_have_cuda_from_2_11_on():
+    arm = {version: row.on(AARCH64) for version, row in TORCHES.items()}
+    cuda = {version: row.build.name for version, row in arm.items() if row and row.build.cuda}
+    assert cuda == {
+        "2.11.0": "cu130", "2.12.0": "cu130", "2.12.1": "cu130", "2.13.0": "cu130", "2.14.0": "cu130", "2.14.1": "cu130",
+        "2.15.0": "cu132",
+    }  # fmt: skip
+    assert all(row is not None for version, row in arm.items() if version_key(version) >= (1, 10))
+    newest = arm["2.15.0"]
+    assert newest
+    assert newest.build.architectures == ("8.0", "9.0", "10.0", "11.0", "12.0")
+    assert newest.other_builds == ()
 
 
 def test_capabilities_are_ascending_and_each_once():
@@ -287,7 +317,7 @@ def test_a_row_whose_source_is_not_known_is_refused(tmp_path):
 
 def test_a_gpu_of_an_unknown_market_is_refused(tmp_path):
     rows = gpu("T4", "7.5").replace("consumer", "gamers")
-    assert 'expected data-center, workstation or consumer, found "gamers"' in refusal(
+    assert 'expected data-center, workstation, consumer or embedded, found "gamers"' in refusal(
         tmp_path, load_gpus, f"{HEAD}rows:\n{rows}"
     )
 

@@ -59,6 +59,10 @@ HOST_CONFIG = """
 """
 
 
+# Of torch's wheel for 64-bit Arm, which is for the CPU alone unless a test changes it.
+ARM = {"torch/version.py": "cuda: Optional[str] = None\n"}
+
+
 @dataclass
 class Site:
     files: dict[str, bytes] = field(default_factory=dict)
@@ -171,6 +175,7 @@ def put_torch(
     *,
     pythons: tuple[str, ...] = ("cp312", "cp313"),
     requires: str = "",
+    arm: Mapping[str, str | bytes] | None = None,
     **change: str | bytes,
 ) -> None:
     members: dict[str, str | bytes] = {
@@ -189,7 +194,8 @@ def put_torch(
         abi = python
         name = f"torch-{version}-{python.removesuffix('t')}-{abi}-manylinux_2_28_x86_64.whl"
         site.put("torch", name, zipped(members | change))
-    site.put("torch", f"torch-{version}-cp314-cp314-manylinux_2_28_aarch64.whl", b"never read")
+    wheel = zipped(ARM | (arm or {}))
+    site.put("torch", f"torch-{version}-cp314-cp314-manylinux_2_35_aarch64.whl", wheel)
 
 
 def put_cuda(site: Site, version: str = "13.6.10", **change: str) -> None:

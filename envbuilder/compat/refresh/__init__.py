@@ -25,6 +25,7 @@ from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
+from envbuilder.core.processor import AARCH64
 
 TORCH: Final = "torch.yaml"
 CUDA: Final = "cuda.yaml"
@@ -62,14 +63,16 @@ def refresh(
 
 
 def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
-    releases = torch.torch_wheels(index.files("torch"))
+    files = index.files("torch")
+    releases, arm = torch.torch_wheels(files), torch.torch_wheels(files, AARCH64)
     rows: list[Row] = []
     with _reading(" and ".join(torch.COMPANIONS)):
         companions = torch.read_companions(index, count)
     for version, wheels in _last(releases, count):
         with _reading(f"torch {version}"):
             fits: Row = {"companions": companions[version]} if version in companions else {}
-            rows.append({**torch.read_torch(version, wheels, index), **fits})
+            more: Row = {AARCH64.machine: torch.read_arm(arm[version], index)} if version in arm else {}
+            rows.append({**torch.read_torch(version, wheels, index), **fits, **more})
     file, changes = update(path, "version", rows, sources=torch.SOURCES, today=today)
     return file.text(torch.ORDER), changes + _gone("torch", file.values("version") - releases.keys())
 

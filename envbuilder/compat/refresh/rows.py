@@ -16,7 +16,7 @@ from typing import Final
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.places import Mistakes, parse_yaml
 
-Value = str | int | bool | list[str] | dict[str, str]
+Value = str | int | bool | list[str] | Mapping[str, str | list[str]]
 Row = Mapping[str, Value]
 _SET_BY_US: Final = ("read", "source", "released")  # never judged as lost
 _ROWS: Final = "\nrows:\n"

@@ -16,24 +16,26 @@ from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Row, Value
 from envbuilder.compat.tables.cuda import architecture_key
-from envbuilder.compat.tables.torch import build_of
+from envbuilder.compat.tables.torch import CPU, build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
-    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions",
+    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions", "aarch64",
 )  # fmt: skip
 SOURCES: Final = ("index", "wheels")
 COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch
 _LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
-_LINUX: Final = re.compile(rf"(manylinux\d+|manylinux_(\d+)_(\d+))_{X86_64.machine}")
+_CUDA: Final = r"^cuda\b.*= '([0-9.]+)'$"
+_CUDA_OR_NONE: Final = r"^cuda\b.*= (?:'([0-9.]+)'|None)$"
+_LINUX: Final = r"(manylinux\d+|manylinux_(\d+)_(\d+))_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchWheel:
-    """One wheel for Linux x86-64."""
+    """One wheel for Linux on one processor."""
 
     listed: Listed
     python: str  # 3.13t
@@ -52,14 +54,16 @@ def final_wheels(files: Iterable[Listed]) -> Iterator[tuple[Listed, Version, Bui
             yield listed, version, build, tags
 
 
-def torch_wheels(files: Iterable[Listed]) -> Mapping[str, tuple[TorchWheel, ...]]:
-    """Return the final releases, oldest first, with their wheels, oldest Python first."""
+def torch_wheels(
+    files: Iterable[Listed], processor: Processor = X86_64
+) -> Mapping[str, tuple[TorchWheel, ...]]:
+    """Return the final releases, oldest first, with their wheels for a processor, oldest Python first."""
     found: dict[Version, list[TorchWheel]] = defaultdict(list)
     for listed, version, build, tags in final_wheels(files):
         if not version.local:
             found[version] += [
                 TorchWheel(listed=listed, python=python, glibc=glibc, build=build)
-                for python, glibc in _targets(tags)
+                for python, glibc in _targets(tags, processor)
             ]
     return {
         str(version): tuple(sorted(found[version], key=_wheel_order))
@@ -83,20 +87,14 @@ def read_companions(index: Index, count: int) -> Mapping[str, dict[str, str]]:
 
 def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
     """Return the row of a release. Raises FetchError, or ValueError for a wheel of an unknown form."""
-    plain = [wheel for wheel in wheels if not wheel.python.endswith("t")] or list(wheels)
-    chosen = plain[-1]
+    chosen = _newest(wheels)
     with index.open(chosen.listed) as wheel:
         extension = wheel.read("torch/utils/cpp_extension.py").decode()
         facts: dict[str, Value] = {
             "version": version,
             "released": chosen.listed.uploaded or _made_on(wheel),
             "source": list(SOURCES),
-            "pythons": list(dict.fromkeys(wheel.python for wheel in wheels)),
-            "pypi": build_of(
-                one_match(r"^cuda\b.*= '([0-9.]+)'$", wheel.read("torch/version.py").decode(), "its CUDA")
-            ),
-            "architectures": _architectures(wheel.read("torch/lib/libtorch_python.so")),
-            "glibc": "{}.{}".format(*chosen.glibc),
+            **_read_build(wheel, wheels, _CUDA),
             "cxx11_abi": b"_GLIBCXX_USE_CXX11_ABI=0"
             not in wheel.read("torch/share/cmake/Torch/TorchConfig.cmake"),
             "checks_cuda": "CUDA_MISMATCH_MESSAGE" in extension,
@@ -107,11 +105,39 @@ def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
     return facts
 
 
-def _targets(tags: frozenset[Tag]) -> Iterator[tuple[str, tuple[int, int]]]:
+def read_arm(wheels: Sequence[TorchWheel], index: Index) -> dict[str, str | list[str]]:
+    """Return what differs in the wheels for 64-bit Arm: `cpu` and no architectures if they are for the CPU alone.
+
+    Raises FetchError, or ValueError for a wheel of an unknown form.
+    """
+    with index.open(_newest(wheels).listed) as wheel:
+        return _read_build(wheel, wheels, _CUDA_OR_NONE)
+
+
+def _newest(wheels: Sequence[TorchWheel]) -> TorchWheel:
+    """Return the wheel for the newest Python; free-threaded ones come last."""
+    return ([wheel for wheel in wheels if not wheel.python.endswith("t")] or list(wheels))[-1]
+
+
+def _read_build(
+    wheel: zipfile.ZipFile, wheels: Sequence[TorchWheel], pattern: str
+) -> dict[str, str | list[str]]:
+    cuda = one_match(pattern, wheel.read("torch/version.py").decode(), "its CUDA")
+    targets = {"architectures": _architectures(wheel.read("torch/lib/libtorch_python.so"))} if cuda else {}
+    return {
+        "pythons": list(dict.fromkeys(one.python for one in wheels)),
+        "pypi": build_of(cuda) if cuda else CPU,
+        **targets,
+        "glibc": "{}.{}".format(*_newest(wheels).glibc),
+    }
+
+
+def _targets(tags: frozenset[Tag], processor: Processor) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the Python and the oldest glibc of each Linux tag of a wheel."""
     floors: dict[str, tuple[int, int]] = {}
     for tag in tags:
-        system, cpython = _LINUX.fullmatch(tag.platform), re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+        system = re.fullmatch(_LINUX + processor.machine, tag.platform)
+        cpython = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
         if system and cpython:
             python = f"{cpython[1]}.{cpython[2]}{'t' if tag.abi.endswith('t') else ''}"
             glibc = (int(system[2]), int(system[3])) if system[2] else _LEGACY[system[1]]

@@ -80,7 +80,7 @@ def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
     for key, gpu in context.gpus:
         if gpu.capability in torch.arch_names:
             continue
-        able = [row.version for row in context.tables.torches.rows if gpu.capability in row.arch_names]
+        able = [row.version for row in context.torches.rows if gpu.capability in row.arch_names]
         since = f"; torch {able[0]} was the first that does" if able else ""
         yield Problem(
             CheckCode.ARCHITECTURE_NAME,

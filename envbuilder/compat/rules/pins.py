@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Final
 
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.host_file import find_name
@@ -10,6 +11,9 @@ from envbuilder.compat.problem import Change, CheckCode, Problem, distance, eith
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.spelling import nearest_names
+
+# What is possible for a processor other than x86-64.
+_TODAY: Final = "`check` judges by its wheels, and `lock` and `build` are not possible yet"
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
@@ -27,11 +31,16 @@ def check_base(context: CheckContext) -> Iterator[Problem]:
 def check_gpus(context: CheckContext) -> Iterator[Problem]:
     names = tuple(context.tables.gpus.by_name)
     for index, name in enumerate(context.recipe.gpus):
-        if name in names:
+        key = f"gpus[{index}]"
+        refused = context.tables.refused_gpus.by_name.get(name)
+        if refused:
+            message = f"{name} is refused: {refused.refused}"
+            advice = "NVIDIA's images of JetPack are made for it"
+            yield Problem(CheckCode.GPU_REFUSED, key, message, advice=advice, source=cite(refused.source))
+        if name in names or refused:
             continue
         whole = find_name(name, names)
-        near = (*((whole,) if whole else ()), *nearest_names(name, names))
-        key = f"gpus[{index}]"
+        near = (whole,) if whole else nearest_names(name, names)
         message = f"no GPU `{name}` is known" + (f"; the closest is `{near[0]}`" if near else "")
         moves = tuple((Change(key, other),) for other in near)
         yield Problem(
@@ -64,12 +73,16 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
         yield Problem(CheckCode.PLATFORM, key, message, advice=advice, source=cite(gpu.source))
 
 
-def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:
-    for key, gpu in context.gpus:
-        if gpu.arm_host:
-            message = f"{gpu.name} sits beside an Arm processor, and envbuilder builds for {X86_64.title}"
-            advice = f"what is built runs on other GPUs with {gpu.target} alone"
-            yield warning(CheckCode.ARM_HOST, key, message, advice=advice, source=cite(gpu.source))
+def check_processor(context: CheckContext) -> Iterator[Problem]:
+    """Say once what is possible for a recipe that is not for the usual processor."""
+    if context.processor is X86_64:
+        return
+    key, why, source = next(
+        ((key, f"{gpu.name} sits beside", cite(gpu.source)) for key, gpu in context.gpus if gpu.arm_host),
+        ("platform", "the recipe is for", ""),
+    )
+    message = f"{why} a {context.processor.title} processor: {_TODAY}"
+    yield warning(CheckCode.ARM_HOST, key, message, source=source)
 
 
 def check_suite(context: CheckContext) -> Iterator[Problem]:
@@ -135,7 +148,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_torch(context: CheckContext) -> Iterator[Problem]:
-    if context.torch is None:
+    if context.torch is None and context.recipe.pytorch not in context.tables.torches.by_name:
         pin = Change("pytorch", context.recipe.pytorch)
         codes = (CheckCode.TORCH, CheckCode.TORCH_NEWER)
         advice = "`envbuilder tables refresh` brings newer rows"

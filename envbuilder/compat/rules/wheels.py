@@ -13,12 +13,27 @@ from envbuilder.compat.problem import Change, CheckCode, Problem, either, is_ahe
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite, version_key
+from envbuilder.compat.tables.torch import CPU
 
 # Wheels of a CUDA compiler that only work together, each in the compiler's own version.
 COMPILER: Final = "nvidia-cuda-nvcc"
 COMPILER_PARTS: Final = ("nvidia-nvvm", "nvidia-cuda-crt")
 TOOLKIT_PACKAGE: Final = "cuda-toolkit"  # its extra `nvcc` brings the compiler
 _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
+
+
+def check_torch_processor(context: CheckContext) -> Iterator[Problem]:
+    """The package index had CUDA builds for x86-64 alone at first: `pip install torch` gave Arm one for the CPU."""
+    row, cuda = context.tables.torches.by_name.get(context.recipe.pytorch), context.recipe.cuda
+    if row is None or (context.torch and not (cuda and context.torch.pypi == CPU)):
+        return
+    message = f"the package index has no wheel of torch {row.version} for {context.processor.title}"
+    if context.torch:
+        message += " with CUDA, only one for the CPU"
+    if able := next((one for one in context.torches.rows if one.pypi != CPU or not cuda), None):
+        message += f"; the first that it has is {able.version}" + (f"+{able.pypi}" if cuda else "")
+    pins, source = ("pytorch",), cite(row.source, "wheels")
+    yield Problem(CheckCode.TORCH_PROCESSOR, "pytorch", message, pins=pins, source=source)
 
 
 def check_torch_python(context: CheckContext) -> Iterator[Problem]:
@@ -66,7 +81,7 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
             continue
         able = [
             f"{row.version}+{one.name}"
-            for row in context.tables.torches.rows
+            for row in context.torches.rows
             for one in row.builds
             if can_run(gpu.capability, one.architectures, one.ptx)
         ]

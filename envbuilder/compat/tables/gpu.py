@@ -12,9 +12,10 @@ from envbuilder.core.models import Flag, Line, MajorMinor
 class Gpu:
     name: Line
     capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
-    market: Literal["data-center", "workstation", "consumer"]
+    market: Literal["data-center", "workstation", "consumer", "embedded"]
     interconnect: Line  # how GPUs of this kind reach each other, for people
-    arm_host: Flag = False  # exists only beside an aarch64 processor, for which envbuilder builds nothing
+    arm_host: Flag = False  # exists only beside a 64-bit Arm processor
+    refused: Line = ""  # why no environment can be made for it
     note: Line = ""
     source: Sources
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -12,10 +12,13 @@ from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
 from envbuilder.compat.tables.table import Sources, reader
 from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
+from envbuilder.core.processor import X86_64, Processor
 
 _RELEASE: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "2.6.0"')
 _PYTHON: Final = Shape(pattern=r"3\.\d+t?", expected='a Python such as "3.13" or "3.13t"')
 _BUILD: Final = Shape(pattern=r"cu\d{2,3}", expected="a build such as cu124")
+CPU: Final = "cpu"  # the build without CUDA
+_ARM_BUILD: Final = Shape(pattern=r"cu\d{2,3}|cpu", expected="a build such as cu130, or cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,8 @@ class Build:
 
     @property
     def cuda(self) -> str:
-        return cuda_of(self.name)
+        """Return the version of CUDA, 12.4; "" for the build for the CPU alone."""
+        return "" if self.name == CPU else cuda_of(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +72,28 @@ def _check_specifier(text: str) -> Iterator[Mistake]:
 
 
 BuildName = Annotated[str, _BUILD]
+PythonName = Annotated[str, _PYTHON]
 Specifier = Annotated[Line, Rule(_check_specifier)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArmWheels:
+    """What differs in the wheels for 64-bit Arm, which are on PyPI."""
+
+    pythons: tuple[PythonName, ...]
+    pypi: Annotated[str, _ARM_BUILD]  # `cpu` for wheels without CUDA
+    targets: Annotated[Targets, Field(alias="architectures")] = ""  # "" without CUDA
+    glibc: MajorMinor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """One release for Linux x86-64."""
+    """One release for Linux on one processor: x86-64 in the table's rows, `on` returns the one for another."""
 
     version: Annotated[str, _RELEASE]
     released: Date
-    pythons: tuple[Annotated[str, _PYTHON], ...]  # with a wheel; 3.13t is a free-threaded build
-    pypi: BuildName  # the build on PyPI, e.g. cu124
+    pythons: tuple[PythonName, ...]  # with a wheel; 3.13t is a free-threaded build
+    pypi: BuildName  # the build on PyPI, e.g. cu124; `cpu` on a processor for which that one has no CUDA
     targets: Annotated[Targets, Field(alias="architectures")]  # of that build
     # Builds that only PyTorch's own index has; in the file the value is `~` where the architectures are not known.
     other_builds: Annotated[
@@ -101,9 +116,22 @@ class Torch:
     numpy: Specifier = ""  # likewise; "" for any
     # The releases of torchvision and torchaudio that require exactly this one; a project without one is not checked.
     companions: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[str, Version], _pairs)] = ()
+    aarch64: ArmWheels | None = None  # None: no wheels for it
     note: Line = ""
     source: Sources
     read: Date
+
+    def on(self, processor: Processor) -> "Torch | None":
+        """Return the release as its wheels for a processor are, None if it has none."""
+        if processor is X86_64:
+            return self
+        arm = self.aarch64
+        if arm is None:
+            return None
+        # Of PyTorch's own index, only the builds for x86-64 are known.
+        return replace(
+            self, pythons=arm.pythons, pypi=arm.pypi, targets=arm.targets, glibc=arm.glibc, other_builds=()
+        )
 
     @property
     def build(self) -> Build:

@@ -17,7 +17,6 @@ from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context, processor_for
 from envbuilder.compat.image_facts import PLATFORM, as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
@@ -98,12 +97,8 @@ def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
             else f"{recipe.place('$.base')}: nothing can be built on `{base.reference}`",
             hint="`envbuilder check` says more",
         )
-    torch = next((row for row in load_torches().rows if row.version == recipe.pytorch), None)
-    inside = base.inside if base else None
-    return Target(
-        distribution=distribution, torch=torch, base=base,
-        standalone=make_context(recipe, load_tables(), base=inside).standalone,
-    )  # fmt: skip
+    checked = make_context(recipe, load_tables(), base=base.inside if base else None)
+    return Target(distribution=distribution, torch=checked.torch, base=base, standalone=checked.standalone)
 
 
 def resolve(

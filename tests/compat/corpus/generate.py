@@ -30,7 +30,7 @@ T4 = A100 | {
 }  # fmt: skip
 SEEDS = {"a100": A100, "h100": H100, "t4": T4}
 # What each seed's toolkit and wheel hold, by hand: capabilities from, to.
-SPANS = {"a100": ((7, 0), (9, 0)), "h100": ((7, 5), (12, 0)), "t4": ((7, 0), (8, 6))}
+SPANS = {"a100": ((7, 0), (9, 0)), "h100": ((7, 5), (12, 1)), "t4": ((7, 0), (8, 6))}
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def generated() -> Iterator[Sample]:
     yield from _broken_compilers()
     yield from _broken_torches()
     yield from _broken_gpus()
+    yield from _broken_arm()
 
 
 def _sample(name: str, pins: Pins, *codes: str) -> Sample:
@@ -89,7 +90,9 @@ def _sound_gpus() -> Iterator[Sample]:
         first, last = SPANS[seed]
         for gpu in TABLES.gpus.rows:
             major, minor = map(int, gpu.capability.split("."))
-            if first <= (major, minor) <= last and (seed, gpu.capability) != ("t4", "8.9"):
+            # The other seeds' torch has wheels for the CPU alone beside Arm.
+            is_there = seed == "h100" or not gpu.arm_host
+            if is_there and first <= (major, minor) <= last and (seed, gpu.capability) != ("t4", "8.9"):
                 yield _sample(f"sound-{seed}-{gpu.name}", pins | {"gpus": [gpu.name]})
 
 
@@ -184,6 +187,12 @@ def _broken_gpus() -> Iterator[Sample]:
             major, minor = map(int, gpu.capability.split("."))
             if (major, minor) < first or (major, minor) > last:
                 yield _sample(f"{seed}-on-{gpu.name}", pins | {"gpus": [gpu.name]}, "EB319")
+
+
+def _broken_arm() -> Iterator[Sample]:
+    for gpu in TABLES.gpus.rows:
+        if gpu.arm_host:
+            yield _sample(f"a100-on-{gpu.name}-arm", A100 | {"gpus": [gpu.name]}, "EB353")
 
 
 def main(folder: Path) -> None:
