@@ -117,6 +117,16 @@ class Assembly:
         run.add(number, self.parts[number][0])
         self._copy_run(source, run)
 
+    def fill(self, source: int) -> None:
+        """Copy the missing parts from their own places in an open file: the SIF itself, elsewhere."""
+        run = _Run(0, 0)
+        for number in sorted(self.missing):
+            if not run.goes_on(self.places[number], self.places[number]):
+                self._copy_run(source, run)
+                run = _Run(self.places[number], self.places[number])
+            run.add(number, self.parts[number][0])
+        self._copy_run(source, run)
+
     def finish(self) -> str:
         """Write the file to the disk; return its sha256."""
         os.ftruncate(self._out, self.size)

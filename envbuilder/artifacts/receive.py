@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import zlib
-from typing import IO, Any
+from typing import IO, Any, Iterator
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.parts import Assembly
@@ -29,22 +29,34 @@ OTHERS = 3  # other SIFs of the folder that are read, the newest first
 def main(request: dict[str, Any]) -> None:
     """Answer a request with one line of JSON on stdout."""
     try:
-        answer = _answer(request, sys.stdin.buffer)
+        folder = os.path.expanduser(request["folder"])
+        os.makedirs(folder, exist_ok=True)
+        with locked(folder):  # a call of another `sync` waits
+            answer = _answer(request, folder, sys.stdin.buffer)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         answer = {"error": f"{error.filename or request['folder']}: {error.strerror}", "full": full}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def _answer(request: dict[str, Any], stream: IO[bytes]) -> dict[str, Any]:
-    folder, name, whole = os.path.expanduser(request["folder"]), request["name"], request["sha256"]
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Wait until no other program is in this block for the folder. Some file systems have no locks."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX; only Unix has the module
+        yield
+    finally:
+        os.close(lock)
+
+
+def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str, Any]:
+    name, whole = request["name"], request["sha256"]
     sif, work = os.path.join(folder, f"{name}.sif"), os.path.join(folder, f".{name}.sync")
     os.makedirs(work, mode=0o700, exist_ok=True)
     index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
     is_first = "index" in request
-    with contextlib.suppress(OSError):  # no locks on this file system
-        lock = os.open(work, os.O_RDONLY)  # until this program ends: a call of another `sync` waits
-        importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX; only Unix has the module
     if is_first:
         with open(index, "wb") as out:
             out.write(stream.read(request["index"]))

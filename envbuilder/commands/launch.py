@@ -56,6 +56,10 @@ Grace = Annotated[
         "--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint"
     ),
 ]
+LocalCopy = Annotated[
+    bool,
+    typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start"),
+]
 SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
@@ -85,14 +89,14 @@ def launch_slurm(
         typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output,
+    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, dry_run: DryRun = False,
+    logs: Logs = LOGS, grace: Grace = 120, output: Output,
 ) -> None:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        slurm=SlurmSite(
+        local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
     )  # fmt: skip
@@ -118,14 +122,14 @@ def launch_ssh(
     session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output,
+    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, dry_run: DryRun = False,
+    logs: Logs = LOGS, grace: Grace = 120, output: Output,
 ) -> None:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
+        local_copy=local_copy, hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
         start.exec_script(start.prepare(options, session.environment))

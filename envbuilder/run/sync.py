@@ -94,6 +94,11 @@ def sync(
     )
 
 
+def module_text(name: str) -> str:
+    """Return the text of a module of `envbuilder/artifacts` that runs on machines without envbuilder."""
+    return (files("envbuilder.artifacts") / f"{name}.py").read_text(encoding="utf-8")
+
+
 class _Answer(Answer):
     """What the other machine says."""
 
@@ -112,11 +117,7 @@ class _Other:
         self._host, self._runner = host, runner
         boot = "import sys;exec(sys.stdin.buffer.readline())"  # one line, for any shell
         self._argv = ("ssh", "--", host, shlex.join((python, "-c", boot)))
-        folder = files("envbuilder.artifacts")
-        names = [f"envbuilder.artifacts.{name}" for name in _MODULES]
-        self._texts = {
-            name: (folder / f"{name.rpartition('.')[2]}.py").read_text(encoding="utf-8") for name in names
-        }
+        self._texts = {f"envbuilder.artifacts.{name}": module_text(name) for name in _MODULES}
 
     def ask(self, request: dict[str, object], data: bytes) -> _Answer:
         """Send a request with its bytes; raises CommandError, SpaceError and UsageError."""

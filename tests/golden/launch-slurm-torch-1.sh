@@ -15,6 +15,8 @@ set -euo pipefail
 environment='/shared/my env/a100.sif'
 sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
+copier=''
+copy=''
 program=(train.py --text 'it'"'"'s $HOME')
 nodes=2
 ranks_per_node=1
@@ -33,7 +35,7 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
@@ -155,39 +157,58 @@ split_by_rank() {
     }'
 }
 
-# Replaces this process by a program in the environment.
+# Replaces this process by a program in the environment: in this node's copy, if it has one.
 inside() {
   local -a options=()
-  local bind
+  local bind sif=$environment
+  [ ! -f "$scratch/sifs/$copy" ] || sif=$scratch/sifs/$copy
   [ "$gpus" -eq 0 ] || options+=(--nv)
   for bind in "$project" "$scratch" "${binds[@]}"; do
     [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
   done
-  exec "$apptainer" exec "${options[@]}" "$environment" "$@"
+  exec "$apptainer" exec "${options[@]}" "$sif" "$@"
 }
 
-# Fails unless the SIF is the file that this script was written for. Reading it takes seconds, or minutes on a busy file
-# system. So the node keeps the result in its scratch, and reads again only if size, times or inode differ. Users cannot set
-# the change time (%Z).
-check_sif() {
-  local found known=$scratch/sif-$sif_sha256 digest
-  found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$environment")
-  if [ "${found%% *}" = "$sif_bytes" ]; then
-    if [ "$(cat "$known" 2>/dev/null)" = "$found" ]; then return; fi
-    digest=$(sha256sum <"$environment")
-    digest=${digest%% *}
-    if [ "$digest" = "$sif_sha256" ]; then
-      printf '%s\n' "$found" 2>/dev/null >"$known" || :
-      return
-    fi
+# Size, place and times of a file. Users cannot set the change time (%Z).
+state() { stat -Lc '%s %d:%i %.9Y %.9Z' "$1"; }
+
+# Whether file $1 is the SIF that this script was written for. Reading it takes seconds, or minutes on a busy file system.
+# So file $2 keeps the result, and the SIF is read again only if its state differs.
+is_right() {
+  found=$(state "$1") digest=''
+  [ "${found%% *}" = "$sif_bytes" ] || return 1
+  if [ "$(cat "$2" 2>/dev/null)" = "$found" ]; then return; fi
+  digest=$(sha256sum <"$1")
+  digest=${digest%% *}
+  [ "$digest" = "$sif_sha256" ] || return 1
+  printf '%s\n' "$found" 2>/dev/null >"$2" || :
+}
+
+# Puts a copy of the SIF on this node, made of older copies and of what they lack. The copier checks its digest. It removes
+# copies that no job started from: of this name for an hour, of others for 30 days. The time is that of the file `.checked`.
+put_copy() {
+  local here=$scratch/sifs/$copy
+  if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
+    rm -f "$here"
+    (
+      gpus=0 binds=("$copier")
+      inside python -IS "$copier" "$scratch/sifs"
+    ) <"$environment" || return 1
+    state "$here" >"$here.checked"
   fi
-  fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
+  touch "$here.checked"
 }
 
 find_environment() {
+  local found digest
   command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
   [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
-  check_sif
+  if [ -n "$copy" ]; then
+    if put_copy; then return; fi
+    say "this node has no copy, so it reads $environment"
+  fi
+  is_right "$environment" "$scratch/sif-$sif_sha256" ||
+    fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
 }
 
 # One container per node, in which torchrun starts the node's ranks. This torch prefixes lines with the local rank: `[default0]`.

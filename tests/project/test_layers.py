@@ -106,7 +106,8 @@ def test_runtime_imports_only_what_is_in_the_image(module):
     assert {group(name) for name in imports(MODULES[module])} <= {"node"}
 
 
-SENT = ("artifacts.history", "artifacts.parts", "artifacts.receive")  # by `sync`, to another machine
+# By `sync` and `launch`, to other machines.
+SENT = ("artifacts.history", "artifacts.node_copy", "artifacts.parts", "artifacts.receive")
 ALONE = [name for name in MODULES if name.startswith("node.nccl") or name in SENT]
 
 

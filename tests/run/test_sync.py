@@ -1,7 +1,6 @@
 """A SIF goes to another machine by what is missing there, over ssh, to a Python that has nothing else."""
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -20,10 +19,9 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, EnvbuilderError, SpaceError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run import sync as ssh
-from tests.support.toys import make_toy
+from tests.support.toys import make_pair
 
 pytestmark = pytest.mark.programs
-LAYERS = {"os": 600_000, "python": 400_000, "extensions": 30_000}
 # In place of ssh: the shell of a machine with other variables. `$BREAK` bytes of what is sent arrive.
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -36,17 +34,9 @@ exec env -i PATH=/usr/bin:/bin HOME="$THERE" sh -c "$*"
 """
 
 
-def text(seed: str, half: int) -> bytes:
-    return random.Random(seed).randbytes(half).hex().encode()
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outputs, Outputs]:
-    """An environment before and after the edit of an extension."""
-    contents = {name: text(name, half) for name, half in LAYERS.items()}
-    edited = contents | {"extensions": text("edited", LAYERS["extensions"])}
-    folder = tmp_path_factory.mktemp("pair")
-    return make_toy(folder / "old", contents), make_toy(folder / "new", edited)
+    return make_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture

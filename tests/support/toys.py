@@ -1,6 +1,7 @@
 """Images and SIFs of given bytes, without a recipe and without a build."""
 
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,18 @@ from envbuilder.layers.layer import write_layer
 
 EPOCH = 1_700_000_000
 LOCK = "cd" * 32
+LAYERS = {"os": 600_000, "python": 400_000, "extensions": 30_000}
+
+
+def make_pair(folder: Path) -> tuple[Outputs, Outputs]:
+    """Write an environment before and after the edit of an extension."""
+
+    def text(seed: str, half: int) -> bytes:
+        return random.Random(seed).randbytes(half).hex().encode()
+
+    contents = {name: text(name, half) for name, half in LAYERS.items()}
+    edited = contents | {"extensions": text("edited", LAYERS["extensions"])}
+    return make_toy(folder / "old", contents), make_toy(folder / "new", edited)
 
 
 def make_toy(folder: Path, layers: Mapping[str, bytes]) -> Outputs:

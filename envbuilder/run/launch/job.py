@@ -55,6 +55,7 @@ class LaunchOptions:
     hosts: tuple[str, ...] = ()
     pdsh: bool = False
     image: bool = False  # run in the image, not in the SIF
+    local_copy: bool = False  # run from a copy on each node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,12 @@ class Job:
     logs: Path
     site: Site
     grace: int  # seconds between TERM and KILL
+    local_copy: bool = False
+
+    @property
+    def copier(self) -> Path:
+        """Return the program that puts a copy of this SIF on a node. Jobs of the same SIF share it."""
+        return self.logs / f"{self.environment.name}-{self.environment.sha256[:16]}.pyz"
 
 
 def torch_has(job: Job, since: tuple[int, ...]) -> bool:
@@ -101,7 +108,7 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     job = Job(
         environment=environment, program=program, where=options.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=options.grace,
+        grace=options.grace, local_copy=options.local_copy,
     )  # fmt: skip
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")

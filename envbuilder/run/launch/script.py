@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
+from envbuilder.artifacts.node_copy import copy_name
 from envbuilder.core.errors import UsageError
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
@@ -86,11 +87,17 @@ def _settings(job: Job) -> list[str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
-    size_and_digest = {"sif_bytes": str(environment.size), "sif_sha256": environment.sha256}
+    copy = (str(job.copier), copy_name(environment.name, environment.sha256)) if job.local_copy else ("", "")
+    sif_facts = {
+        "sif_bytes": str(environment.size),
+        "sif_sha256": environment.sha256,
+        "copier": quoted(copy[0]),
+        "copy": quoted(copy[1]),
+    }
     shared = {
         "environment": quoted(environment.location),
         # The facts by which a node recognizes it.
-        **({"image_id": quoted(environment.image_id)} if environment.image_id else size_and_digest),
+        **({"image_id": quoted(environment.image_id)} if environment.image_id else sif_facts),
         "program": quoted_list(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),

@@ -16,6 +16,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_sif
+from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
 from envbuilder.run.launch.script import render
 from envbuilder.run.launch.site import find_site
@@ -43,6 +44,7 @@ class Script:
     text: str
     folder: Path  # the script's working folder
     logs: Path
+    copied: Job | None = None  # the job, if its nodes get copies of the SIF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,10 @@ def _parse_pins(text: str, location: str) -> tuple[str, str]:
 
 
 def script_of(job: Job) -> Script:
-    return Script(name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs)
+    return Script(
+        name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
+        copied=job if job.local_copy else None,
+    )  # fmt: skip
 
 
 def save_script(path: Path, script: Script) -> Path:
@@ -120,6 +125,8 @@ def save_script(path: Path, script: Script) -> Path:
         script.logs.mkdir(
             parents=True, exist_ok=True
         )  # Slurm does not make it, and fails silently without it
+        if script.copied:
+            save_copier(script.copied)
         save_text(path, script.text)
         path.chmod(EXECUTABLE)
     return path.absolute()
