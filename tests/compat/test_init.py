@@ -182,6 +182,24 @@ def test_one_requirement(line: str, kept: str | None):
     assert bool(requests.left) == (kept is None or "+" in line)
 
 
+@pytest.mark.parametrize(
+    ("line", "sdist", "env"),
+    [
+        ("torch-sparse==0.6.18", "torch_sparse==0.6.18", ("FORCE_CUDA", "1")),
+        ("mamba_ssm == 2.2.5", "mamba_ssm==2.2.5", ("MAMBA_FORCE_BUILD", "TRUE")),
+        ("causal-conv1d==1.5.2", "causal_conv1d==1.5.2", ("CAUSAL_CONV1D_FORCE_BUILD", "TRUE")),
+        ("flash-attn==2.7.4.post1", "flash_attn==2.7.4.post1", ("FLASH_ATTENTION_FORCE_BUILD", "TRUE")),
+    ],
+)
+def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
+    line: str, sdist: str, env: tuple[str, str]
+):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert requests.packages == {}
+    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, (env,))]
+
+
 def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
     requests = Requests()
     read_requirement("torch==1.10.1+cu113", "x:1", requests)

@@ -12,6 +12,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock, lock_text, parse_lock
+from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.model import (
     Artifact,
     Lock,
@@ -21,8 +22,10 @@ from envbuilder.lock.model import (
     lock_artifacts,
     recipe_inputs,
 )
+from envbuilder.recipe.load import find_recipe, list_recipes, load
 from envbuilder.recipe.model import Extension, Recipe
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 A, B, C = (Sha256(letter * 64) for letter in "abc")
 NUMPY = Artifact(
     kind="wheel",
@@ -363,6 +366,11 @@ def test_a_difference_is_one_readable_line(new, lines):
 def test_a_lock_fits_the_recipe_it_was_made_from():
     assert check_fresh(RECIPE, LOCK, FILES) == ()
     assert check_fresh(dataclasses.replace(RECIPE, summary="new", tests=("true",)), LOCK, FILES) == ()
+
+
+@pytest.mark.parametrize("name", list_recipes(RECIPES))
+def test_each_recipe_of_ours_has_a_lock_that_fits_it(name):
+    assert load_fresh(load(find_recipe(name, RECIPES)), name).wheels
 
 
 DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt`, `apt_sources` or `security`, which decide the Debian packages"

@@ -28,8 +28,16 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
-# Packages with CUDA sources and without wheels for every torch: a build compiles their sdist.
-_COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
+# Packages with CUDA sources and without wheels for every torch: a build compiles their sdist, with this switch.
+_COMPILED: Final = {
+    "causal-conv1d": "CAUSAL_CONV1D_FORCE_BUILD",
+    "flash-attn": "FLASH_ATTENTION_FORCE_BUILD",
+    "mamba-ssm": "MAMBA_FORCE_BUILD",
+    "torch-cluster": "FORCE_CUDA",
+    "torch-scatter": "FORCE_CUDA",
+    "torch-sparse": "FORCE_CUDA",
+    "torch-spline-conv": "FORCE_CUDA",
+}
 
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
@@ -145,8 +153,9 @@ def _compile(text: str, name: str, version: str, where: str, requests: Requests)
         hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
-    sdist = f"{module}=={version}"
-    requests.extension(Extension(name=module, sdist=sdist, env=(("FORCE_CUDA", "1"),)), where)
+    switch = load_switches().by_name[_COMPILED[name]]
+    found = Extension(name=module, sdist=f"{module}=={version}", env=((switch.variable, switch.value),))
+    requests.extension(found, where)
     requests.note(
         where, f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs"
     )
