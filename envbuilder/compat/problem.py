@@ -64,7 +64,7 @@ class CheckCode(CodeEnum):
     HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
     COMPANION = "EB350", "torchvision or torchaudio of another torch"
     OWN_GPUS = "EB351", "a project that names GPUs of its own in its build"
-    PLATFORM = "EB352", "GPUs and a processor that are never in one machine"
+    PLATFORM = "EB352", "a processor that does not go with the GPUs or the base"
     TORCH_PROCESSOR = "EB353", "a torch whose wheels for the processor have no CUDA, or that has none"
     GPU_REFUSED = "EB354", "a GPU that no environment can be made for"
 

@@ -4,18 +4,21 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
+from envbuilder.compat.context import processor_for
 from envbuilder.compat.image_facts import Base, Name
+from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.sources import URL
 from envbuilder.lock.base_image.apt_lists import parse_line
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
-from envbuilder.recipe.repository import IMAGE, Repository
+from envbuilder.recipe.repository import IMAGE, Repository, for_processor
 
 
 def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
     """Return the recipe's repositories, then those of its image that the recipe does not name."""
-    own = recipe.apt_sources
+    processor = processor_for(recipe, load_gpus())
+    own = tuple(for_processor(one, processor) for one in recipe.apt_sources)
     known = {(one.url, one.suite) for one in own}
     names: dict[str, str] = {}  # address → name
     found = []

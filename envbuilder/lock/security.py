@@ -13,12 +13,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
+from envbuilder.compat.context import processor_for
 from envbuilder.compat.image_facts import suite_of
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
+from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError, LockError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock
@@ -62,7 +65,8 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     if row is None or not recipe.security or not row.pockets:
         return None
     more = tag(repositories(recipe, lock.base.inside if lock.base else None))
-    folder = lists_folder(store, row, row.components, security=True, more=more)
+    processor = processor_for(recipe, load_gpus())
+    folder = lists_folder(store, row, row.components, processor, security=True, more=more)
     stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
     release = next((folder / "lists").glob(place), None) if stamp.is_file() else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
@@ -101,16 +105,18 @@ def lists_folder(
     store: Store,
     row: Distribution,
     components: tuple[str, ...],
+    processor: Processor,
     *,
     security: bool,
     day: date | None = None,
     more: str = "",
 ) -> Path:
-    """Return the folder in the cache with the package lists of a suite, with its pockets if `security`.
+    """Return the folder in the cache with a suite's package lists for a processor, with its pockets if `security`.
 
     `more` is the tag of the repositories beside it.
     """
-    words = [row.suite, *components, "pockets" if security else "release", *filter(None, (more,))]
+    own = () if processor is X86_64 else (processor.debian,)
+    words = [row.suite, *own, *components, "pockets" if security else "release", *filter(None, (more,))]
     return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
 
 

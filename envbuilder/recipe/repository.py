@@ -1,7 +1,7 @@
 """The apt repositories of a recipe: NVIDIA's by a short name, others by address, suite and key."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,7 +9,7 @@ from pydantic import Discriminator, Tag
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.models import Mistake, Rule, Shape
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import APT
 from envbuilder.recipe.fields import OwnFile, RecipeCode
 
@@ -115,6 +115,13 @@ class Repository:
 
 def name_of(entry: str | RepositoryFile) -> str:
     return entry.replace("/", "-") if isinstance(entry, str) else entry.name
+
+
+def for_processor(one: Repository, processor: Processor) -> Repository:
+    """Return the repository with the packages for a processor: NVIDIA has another for each, others have one for all."""
+    if one.published != NVIDIA_KEY:
+        return one
+    return replace(one, url=f"{one.url.removesuffix(f'{X86_64.cuda}/')}{processor.cuda}/")
 
 
 def make_repository(entry: str | RepositoryFile, folder: Path) -> Repository:

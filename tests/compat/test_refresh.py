@@ -18,7 +18,7 @@ from envbuilder.compat.tables.toolkit import Layout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index
-from envbuilder.core.processor import AARCH64
+from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.sources import Sources
 from tests.support import wheel_index
 from tests.support.runner import FakeRunner
@@ -150,7 +150,7 @@ def test_a_new_python_gets_a_row_out_of_uvs_table(site, folder):
     assert "+ standalone 3.16" in changes.done
     row = load_standalones(folder / "standalone.yaml").by_name["3.16"]
     name = "cpython-3.16.1+20261201-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
-    assert (row.version, row.release, row.path) == ("3.16.1", "20261201", f"20261201/{name}")
+    assert (row.version, row.release, row.path(X86_64)) == ("3.16.1", "20261201", f"20261201/{name}")
     assert (row.x86_64, row.aarch64) == (
         b"20261201x86_64".hex().ljust(64, "0"),
         b"20261201aarch64".hex().ljust(64, "0"),

@@ -13,6 +13,7 @@ import pytest
 
 from envbuilder.compat.image_facts import Name
 from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import file_path
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
@@ -289,13 +290,13 @@ def test_packages_come_from_the_image_s_own_repositories_that_answer(world: Worl
 
 def test_a_base_without_python_gets_a_standalone_build(world: World, tmp_path: Path):
     build = load_standalones().by_name["3.11"]
-    archive = tmp_path / "pythons" / build.path
+    archive = tmp_path / "pythons" / build.path(X86_64)
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"an archive")
     mirror = {"UV_PYTHON_INSTALL_MIRROR": (tmp_path / "pythons").as_uri()}
     found = lock(write(tmp_path, world.image("no-python")), replace(world, env=world.env | mirror))
     assert found.interpreter is not None
-    assert (found.interpreter.path, found.interpreter.size) == (build.path, len(b"an archive"))
+    assert (found.interpreter.path, found.interpreter.size) == (build.path(X86_64), len(b"an archive"))
     assert found.debs == ()
     assert lock(write(tmp_path, world.image("debian")), world).interpreter is None
 

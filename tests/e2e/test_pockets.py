@@ -14,6 +14,7 @@ import pytest
 
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import UBUNTU_ARCHIVE
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
@@ -42,7 +43,7 @@ def test_a_lock_takes_the_security_updates_of_debians_archive(suite: str, tmp_pa
     context.fetcher.fetch(
         sorted(updates, key=lambda deb: deb.size)[:1]
     )  # none when a point release just took all
-    folder = lists_folder(context.store, row, row.components, security=True)
+    folder = lists_folder(context.store, row, row.components, X86_64, security=True)
     assert security_updates(folder, debs, context.runner) == {}
     plain = resolve_debs(replace(recipe, security=False), make_target(recipe), context, options=OPTIONS)
     assert {deb.source for deb in plain} == {"debian"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.distributions import (
@@ -75,7 +76,7 @@ def test_a_lock_is_kept_while_it_has_what_the_extensions_require(
     packages: tuple[str, ...], *, are: bool
 ) -> None:
     there = tuple(make_artifact(*one.split("==")) for one in packages)
-    assert are_met((OWN,), there, "3.11") == are
+    assert are_met((OWN,), there, "3.11", X86_64) == are
 
 
 Locked = Callable[..., tuple[str, ...]]

@@ -13,6 +13,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.resolve import make_target, resolve
@@ -94,7 +95,7 @@ def sources() -> Iterator[Sources]:
         for build, (version, tag) in own.items():
             wheel = write_wheel(files, "torch", f"{version}+{build}", tag=f"{tag}-{tag}-linux_x86_64")
             write_index(folder / "pytorch" / build, wheel)
-        python = folder / "pythons" / load_standalones().by_name["3.10"].path
+        python = folder / "pythons" / load_standalones().by_name["3.10"].path(X86_64)
         python.parent.mkdir(parents=True)
         python.write_bytes(b"python")
         yield Sources(

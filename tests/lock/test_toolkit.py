@@ -16,6 +16,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.sources import CUDA, Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
@@ -64,7 +65,7 @@ NEW = {
 def parse(release: str, content: object) -> Mapping[str, Artifact]:
     manifest = parse_manifest(release, json.dumps(content).encode())
     return {
-        name: manifest.component(name)
+        name: manifest.component(name, X86_64)
         for name in ("cuda_cccl", "cuda_nvcc", "cccl")
         if name in manifest.content
     }
@@ -81,7 +82,7 @@ def test_a_component_is_named_by_path_digest_and_size() -> None:
 
 def test_an_arm_server_s_file_is_another_one() -> None:
     manifest = parse_manifest("12.4.1", json.dumps(MIDDLE).encode())
-    assert manifest.component("cuda_nvcc", "linux-sbsa").sha256 == "9" * 64
+    assert manifest.component("cuda_nvcc", AARCH64).sha256 == "9" * 64
     assert manifest.released == "2024-04-02"
 
 
@@ -90,7 +91,7 @@ def test_a_component_that_is_not_there_for_this_platform_is_named(name: str) -> 
     with pytest.raises(
         IncompatibleError, match=f"the manifest of CUDA 11.4.4 has no `{name}` for linux-x86_64"
     ):
-        parse_manifest("11.4.4", json.dumps(OLD).encode()).component(name)
+        parse_manifest("11.4.4", json.dumps(OLD).encode()).component(name, X86_64)
 
 
 @pytest.mark.parametrize(

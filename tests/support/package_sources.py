@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Sources
 
 DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)
@@ -51,12 +52,13 @@ def write_deb(
     *,
     pool: str = "pool/main",
     files: Mapping[str, bytes] = MappingProxyType({}),
+    processor: Processor = X86_64,
 ) -> str:
     """Write a package with these files into an archive's pool and return its stanza of the package lists."""
-    control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: {processor.debian}\n"
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
-    path = f"{pool}/{name}_{version.rpartition(':')[2]}_amd64.deb"
+    path = f"{pool}/{name}_{version.rpartition(':')[2]}_{processor.debian}.deb"
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "DEBIAN").mkdir(mode=0o755)
         text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
@@ -97,17 +99,19 @@ def signing_key(keyring: Path) -> Iterator[Sign]:
             subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
 
 
-def write_suite(folder: Path, suite: str, indexes: Mapping[str, str], sign: Sign, head: str) -> None:
+def write_suite(
+    folder: Path, suite: str, indexes: Mapping[str, str], sign: Sign, head: str, processor: Processor = X86_64
+) -> None:
     """Write the signed lists of a suite: the text of the package list of each component. `head` begins its Release."""
     sums = ""
     for component, listing in indexes.items():
-        path = f"{component}/binary-amd64/Packages"
+        path = f"{component}/binary-{processor.debian}/Packages"
         index = folder / "dists" / suite / path
         index.parent.mkdir(parents=True)
         index.write_text(listing)
         sums += f" {hashlib.sha256(listing.encode()).hexdigest()} {len(listing.encode())} {path}\n"
     release = (
-        f"{head}Architectures: amd64\nComponents: {' '.join(indexes)}\n"
+        f"{head}Architectures: {processor.debian}\nComponents: {' '.join(indexes)}\n"
         f"Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n{sums}"
     )
     (folder / "dists" / suite / "InRelease").write_bytes(sign(release))
@@ -143,6 +147,7 @@ def write_mirror(
     updates: Packages = MappingProxyType({}),
     security: Packages = MappingProxyType({}),
     archive: Path | None = None,
+    processor: Processor = X86_64,
 ) -> None:
     """Write a mirror of Debian in `folder`, with a security archive beside it or in `archive`, and the key of both."""
     archive = archive or security_of(folder)
@@ -153,9 +158,11 @@ def write_mirror(
             ("bookworm-security", archive, "pool/updates/main", security),
         ):
             label = "Debian-Security" if place == archive else "Debian"
-            listing = "\n".join(write_deb(place, name, *rest, pool=pool) for name, rest in some.items())
+            listing = "\n".join(
+                write_deb(place, name, *rest, pool=pool, processor=processor) for name, rest in some.items()
+            )
             head = f"Origin: Debian\nLabel: {label}\nSuite: stable\nCodename: {suite}\n"
-            write_suite(place, suite, {"main": listing}, sign, head)
+            write_suite(place, suite, {"main": listing}, sign, head, processor)
 
 
 def debian(folder: Path) -> dict[str, tuple[str, ...]]:

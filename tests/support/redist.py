@@ -15,10 +15,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor
 from tests.support.package_sources import write_deb, write_flat
 
-PLATFORM = X86_64.redist
 Tree = Mapping[str, bytes | str | Path]  # path in a component → its bytes, the target of a link, or a file
 SYSTEM = "usr/lib/x86_64-linux-gnu"
 # The `nvcc.profile` that NVIDIA's own 11.8 to 12.4 have.
@@ -40,10 +39,13 @@ PTXAS_FLAGS     +=
 PROGRAMS = ("bin2c", "cudafe++", "fatbinary", "nvlink", "ptxas")
 
 
-def write_component(folder: Path, name: str, version: str, tree: Tree) -> dict[str, object]:
-    """Write a component's archive and return its entry in a manifest."""
-    whole = f"{name}-{PLATFORM}-{version}-archive"
-    path = folder / name / PLATFORM / f"{whole}.tar.xz"
+def write_component(
+    folder: Path, name: str, version: str, tree: Tree, processor: Processor = X86_64
+) -> dict[str, object]:
+    """Write a component's archive for a processor and return its entry in a manifest."""
+    platform = processor.redist
+    whole = f"{name}-{platform}-{version}-archive"
+    path = folder / name / platform / f"{whole}.tar.xz"
     path.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(path, "wb", preset=0) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
         for place, content in sorted(tree.items()):
@@ -62,26 +64,43 @@ def write_component(folder: Path, name: str, version: str, tree: Tree) -> dict[s
         "md5": hashlib.md5(content).hexdigest(),
         "size": str(len(content)),
     }
-    return {"name": name, "license": "CUDA Toolkit", "version": version, PLATFORM: file}
+    return {"name": name, "license": "CUDA Toolkit", "version": version, platform: file}
 
 
 def write_release(
-    folder: Path, release: str, components: Mapping[str, tuple[str, Tree]], *, released: str = "2024-04-02"
+    folder: Path,
+    release: str,
+    components: Mapping[str, tuple[str, Tree]],
+    *,
+    released: str = "2024-04-02",
+    processors: tuple[Processor, ...] = (X86_64,),
 ) -> None:
     """Write a release: its components by name, each with its version, and its manifest."""
-    entries = {name: write_component(folder, name, *one) for name, one in components.items()}
+    entries: dict[str, dict[str, object]] = {name: {} for name in components}
+    for name, one in components.items():
+        for processor in processors:
+            entries[name] |= write_component(folder, name, *one, processor)
     text = json.dumps({"release_date": released, **entries}, indent=4)
     (folder / f"redistrib_{release}.json").write_text(text)
 
 
-def write_small(folder: Path, *releases: str, released: str = "2024-04-02") -> Path:
+def write_small(
+    folder: Path,
+    *releases: str,
+    released: str = "2024-04-02",
+    processors: tuple[Processor, ...] = (X86_64,),
+) -> Path:
     """Write an archive that has these releases, with a header for each component that a toolkit takes."""
     (row,) = (row for row in load_toolkits().rows if row.source == "archive")
     for release in releases:
         minor = release.rpartition(".")[0]
         names = [part.name for part in (*row.parts_of(minor), *row.parts_of(minor, headers=True))]
         write_release(
-            folder, release, {name: (release, {"include/x.h": b""}) for name in names}, released=released
+            folder,
+            release,
+            {name: (release, {"include/x.h": b""}) for name in names},
+            released=released,
+            processors=processors,
         )
     return folder
 

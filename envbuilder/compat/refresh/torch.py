@@ -19,11 +19,12 @@ from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import CPU, build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.processor import X86_64, Processor
+from envbuilder.core.processor import AARCH64, X86_64, Processor
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
-    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions", "aarch64",
+    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions",
+    AARCH64.machine,
 )  # fmt: skip
 SOURCES: Final = ("index", "wheels")
 COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch

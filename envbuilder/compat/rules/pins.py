@@ -13,7 +13,7 @@ from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.spelling import nearest_names
 
 # What is possible for a processor other than x86-64.
-_TODAY: Final = "`check` judges by its wheels, and `lock` and `build` are not possible yet"
+_TODAY: Final = "`lock` chooses its files, and `build` is not possible yet"
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
@@ -53,6 +53,11 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
     arm = [(key, gpu) for key, gpu in context.gpus if gpu.arm_host]
     others = [gpu for _, gpu in context.gpus if not gpu.arm_host]
     platform = context.recipe.platform
+    if context.recipe.image and context.processor is not X86_64:
+        message = f"an image as base for {context.processor.platform} is not there yet"
+        yield Problem(
+            CheckCode.PLATFORM, "base.image", message, advice="take a suite such as `base: debian/bookworm`"
+        )
     if not arm or platform == AARCH64.platform:
         return
     key, gpu = arm[0]

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Sources, reader
 from envbuilder.core.models import Date, Line, MajorMinor, Shape
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import Processor
 
 _VERSION: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "3.10.21"')
 _RELEASE: Final = Shape(pattern=r"\d{8}", expected='a day such as "20260814"')
@@ -28,10 +28,13 @@ class Standalone:
     aarch64: Annotated[str, _DIGEST]
     note: Line = ""
 
-    @property
-    def path(self) -> str:
+    def digest(self, processor: Processor) -> str:
+        """Return the sha256 of the archive for a processor."""
+        return str(getattr(self, processor.machine))
+
+    def path(self, processor: Processor) -> str:
         """Return the place of the archive below the releases of python-build-standalone, or below a mirror of them."""
-        return f"{self.release}/{archive_name(self.version, self.release, X86_64.machine)}"
+        return f"{self.release}/{archive_name(self.version, self.release, processor.machine)}"
 
 
 def archive_name(version: str, release: str, machine: str) -> str:

@@ -158,7 +158,7 @@ def index_build(torch: Torch | None, cuda: str) -> str:
     toolkit of another minor version than any build works with the package index's build (`check` warns of it).
     """
     if not cuda:
-        return "cpu"
+        return "" if torch and torch.pypi == CPU else CPU
     others = [one.name for one in torch.other_builds] if torch else []
     return build_of(cuda) if build_of(cuda) in others else ""
 

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context, processor_for
-from envbuilder.compat.image_facts import PLATFORM, as_distribution, is_version
+from envbuilder.compat.image_facts import as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
@@ -68,7 +68,7 @@ def lock_recipe(
         base = None
         if recipe.parent:
             base = load_parent(recipe).base
-        elif recipe.image:
+        elif recipe.image and processor_for(recipe, load_tables().gpus) is X86_64:
             from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
             base = resolve_image(recipe, context, old=known, options=options)
@@ -83,11 +83,6 @@ def lock_recipe(
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
-    processor = processor_for(recipe, load_tables().gpus)
-    if processor is not X86_64:
-        raise IncompatibleError(
-            f"`{recipe.name}` is for {processor.platform}, which envbuilder cannot lock yet"
-        )
     rows = load_distributions().by_name
     distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
@@ -98,7 +93,9 @@ def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
             hint="`envbuilder check` says more",
         )
     checked = make_context(recipe, load_tables(), base=base.inside if base else None)
-    return Target(distribution=distribution, torch=checked.torch, base=base, standalone=checked.standalone)
+    return Target(
+        distribution=distribution, torch=checked.torch, base=base, standalone=checked.standalone, processor=checked.processor
+    )  # fmt: skip
 
 
 def resolve(
@@ -109,6 +106,9 @@ def resolve(
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artifact moves it.
     """
+    context = replace(context, processor=target.processor)
+    if old and old.platform != target.processor.platform:
+        old = None  # no file of another processor serves
     context.fetcher.know(addresses(recipe, target.base.inside if target.base else None))
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
     kept = _kept_parts(recipe, target, old, options)
@@ -132,7 +132,9 @@ def resolve(
     if (
         wheels is None
         or not all(is_met(Requirement(one), {one.name: one.version for one in wheels}) for one in implied)
-        or not are_met(read_distributions(recipe, extensions, context), wheels, recipe.python)
+        or not are_met(
+            read_distributions(recipe, extensions, context), wheels, recipe.python, target.processor
+        )
     ):
         found = resolve_wheels(
             recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,
@@ -147,7 +149,7 @@ def resolve(
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
-        platform=f"linux/{PLATFORM}",
+        platform=target.processor.platform,
         inputs=recipe_inputs(recipe),
         debs=debs,
         toolkit=fitting,
@@ -167,6 +169,7 @@ def add_to_parent(
 ) -> Lock:
     """Make the lock of a recipe with `add`: its parent's, and the wheels that it adds. Raises what `resolve` raises."""
     assert recipe.parent, "only a recipe with `add` has one"
+    context = replace(context, processor=target.processor)
     below, known = load_parent(recipe), old.added if old else ()
     own = {one.name for one in known}
     builds = tuple(one for one in old.builds if one.name in own) if old else ()
@@ -185,7 +188,10 @@ def add_to_parent(
         or old.recipe != recipe.digest
         or old.wheels != below.wheels
         or not are_met(
-            read_distributions(recipe, extensions, context), (*below.wheels, *known), recipe.python
+            read_distributions(recipe, extensions, context),
+            (*below.wheels, *known),
+            recipe.python,
+            target.processor,
         )
     ):
         prefer = () if anew else tuple(one for one in known if one.name not in moving)

@@ -23,7 +23,7 @@ from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.process import Command
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import Processor
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -97,11 +97,11 @@ class AptSource:
     is_optional: bool = False  # if it cannot be read, the others serve
     hint: str  # what to do if it cannot be read
 
-    def line(self, folder: Path) -> str:
-        """Return the line for apt, which runs in `folder`: from there, a key's path has no space of the cache's path."""
+    def line(self, folder: Path, processor: Processor) -> str:
+        """Return the line for a processor's packages, for apt, which runs in `folder`: from there, a key's path has no space of the cache's path."""
         keys = ",".join(f"/proc/self/cwd/{os.path.relpath(path, folder)}" for path in self.keyrings)
         signer = self.published[1] if self.published else keys
-        return f"deb [arch={X86_64.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
+        return f"deb [arch={processor.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
 
     @property
     def told(self) -> str:
@@ -309,11 +309,11 @@ def _is_fresh(suite: Suite) -> bool:
 
 
 def _stamp(suite: Suite) -> str:
-    return f"{_lines(suite.sources, suite.folder)}# {suite.toolbox}\n"  # apt's configuration names it
+    return f"{_lines(suite, suite.sources)}# {suite.toolbox}\n"  # apt's configuration names it
 
 
-def _lines(sources: Sequence[AptSource], folder: Path) -> str:
-    return "".join(source.line(folder) for source in sources)
+def _lines(suite: Suite, sources: Sequence[AptSource]) -> str:
+    return "".join(source.line(suite.folder, suite.context.processor) for source in sources)
 
 
 def _update(suite: Suite) -> Suite:
@@ -325,9 +325,9 @@ def _update(suite: Suite) -> Suite:
     save_text(folder / "status", "")
     for source in suite.sources:
         _fetch_key(source, folder / "trusted", suite.context.fetcher)
-    _save_private(folder / "sources.list", _lines(suite.sources, folder))
+    _save_private(folder / "sources.list", _lines(suite, suite.sources))
     security = [source for source in suite.sources if source.is_security]
-    _save_private(folder / SECURITY_LIST, _lines(security, folder))
+    _save_private(folder / SECURITY_LIST, _lines(suite, security))
     # Without these, apt answers on Debian and Ubuntu alone.
     settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
     options = (word for one in settings for word in ("-o", one))
@@ -336,7 +336,7 @@ def _update(suite: Suite) -> Suite:
     kept = [text for text in machine.splitlines() if text.startswith(taken)]
     own = _CONFIGURATION.format(
         folder=folder,
-        architecture=X86_64.debian,
+        architecture=suite.context.processor.debian,
         toolbox=str(suite.toolbox).rstrip("/"),
         is_current=str(suite.is_current).lower(),
     )

@@ -17,6 +17,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Sources, Wanted, probe_sources
 from envbuilder.core.toolbox import make_toolbox
 from envbuilder.lock.model import LockedBase
@@ -46,6 +47,7 @@ class Target:
     torch: Torch | None  # None for a release newer than the tables
     base: LockedBase | None = None
     standalone: Standalone | None = None  # None if the suite or the image has the recipe's Python
+    processor: Processor = X86_64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class ResolveContext:
     fetcher: Fetcher
     transfer: Transfer
     waiting: Waiting = wait_silently
+    processor: Processor = X86_64  # that the lock is for; it need not be this machine's
     toolbox: Callable[[], Path] = lambda: Path(
         "/"
     )  # the root whose apt and keys are used; by default this machine

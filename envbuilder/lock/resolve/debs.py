@@ -166,7 +166,7 @@ def resolve_repository_debs(
     sources = repository_sources(recipe, target.base, context, options)
     if not sources:
         raise IncompatibleError("the recipe has no `apt_sources`, and no image that has some")
-    folder = context.store.resolver("apt") / f"more-{tag(sources)}"
+    folder = context.store.resolver("apt") / f"more-{context.processor.debian}-{tag(sources)}"
     return open_suite(sources, folder, context, options).packages(tuple(names))
 
 

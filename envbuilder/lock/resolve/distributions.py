@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuilder.compat.python_code import Code, parse_code
 from envbuilder.core.archive import archived_files
+from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import applies, is_met, parse_all
@@ -209,10 +210,12 @@ def say_gaps(distributions: Sequence[Distribution]) -> None:
             )
 
 
-def are_met(distributions: Sequence[Distribution], packages: Sequence[Artifact], python: str) -> bool:
+def are_met(
+    distributions: Sequence[Distribution], packages: Sequence[Artifact], python: str, processor: Processor
+) -> bool:
     """Return whether packages and extensions meet what the extensions require, and no package is an extension too."""
     there = {one.name: one.version for one in packages}
     own = {one.name: one.version for one in distributions if one.version}
     wanted = [one for given in distributions for one in parse_all(given.requires or ())]
     is_twice = bool(own.keys() & there.keys())
-    return not is_twice and all(is_met(one, there | own) for one in wanted if applies(one, python))
+    return not is_twice and all(is_met(one, there | own) for one in wanted if applies(one, python, processor))

@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
@@ -25,6 +25,7 @@ class Choice:
     """The packages that were chosen, and what decided."""
 
     python: str
+    processor: Processor
     packages: Mapping[str, Artifact]
     extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
@@ -43,7 +44,9 @@ class Choice:
                     yield parent, one
 
     def _is_about(self, requirement: Requirement, name: str) -> bool:
-        return canonicalize_name(requirement.name) == name and applies(requirement, self.python)
+        return canonicalize_name(requirement.name) == name and applies(
+            requirement, self.python, self.processor
+        )
 
     def needed_by(self, names: Collection[str]) -> set[str]:
         """Return these packages and all that they require, and those require."""
@@ -102,7 +105,7 @@ def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
     there = {name: one.version for name, one in choice.packages.items()} | dict(choice.extensions)
     for one in choice.requires(newest):
         name = canonicalize_name(one.name)
-        if name in there and applies(one, choice.python) and not is_met(one, there):
+        if name in there and applies(one, choice.python, choice.processor) and not is_met(one, there):
             text = f"{newest.version} requires `{_plain(one)}`, and {name} is {there[name]}"
             yield Reason(who=name, text=text, is_own=True)
 
@@ -112,9 +115,9 @@ def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
-def applies(requirement: Requirement, python: str) -> bool:
-    """Return whether the marker of a requirement is true in an environment with this Python."""
-    return requirement.marker is None or requirement.marker.evaluate(X86_64.markers(python))
+def applies(requirement: Requirement, python: str, processor: Processor) -> bool:
+    """Return whether the marker of a requirement is true in an environment with this Python, for this processor."""
+    return requirement.marker is None or requirement.marker.evaluate(processor.markers(python))
 
 
 def _plain(requirement: Requirement) -> str:

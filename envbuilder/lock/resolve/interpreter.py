@@ -30,12 +30,12 @@ def resolve_interpreter(
             f"{recipe.place('$.python')}: the tables have Python {build.version} of {day}, which is not before {options.before}",
             hint="lock without `--before`, or take a suite with this Python",
         )
-    digest = Sha256(build.x86_64)
-    size = _size(build.path, digest, context)
+    digest, path = Sha256(build.digest(target.processor)), build.path(target.processor)
+    size = _size(path, digest, context)
     return (
         Artifact(
             kind="archive", name=NAME, version=f"{build.version}+{build.release}", sha256=digest, size=size,
-            source=STANDALONE, path=build.path,
+            source=STANDALONE, path=path,
         ),
     )  # fmt: skip
 

@@ -67,7 +67,13 @@ def open_release(
         for pocket in ("", *(row.pockets if security else ()))
     )
     folder = lists_folder(
-        context.store, row, components, security=security, day=options.before, more=more_tag
+        context.store,
+        row,
+        components,
+        context.processor,
+        security=security,
+        day=options.before,
+        more=more_tag,
     )
     return open_suite((*sources, *more), folder, context, options)
 

@@ -19,7 +19,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.models import adapter
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import Processor
 from envbuilder.core.sources import CUDA, shown
 from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -49,9 +49,9 @@ class Manifest:
     released: str  # YYYY-MM-DD; "" where it does not say
     content: Mapping[str, Any]
 
-    def component(self, name: str, platform: str = X86_64.redist) -> Artifact:
-        """Return a component's file. Raises IncompatibleError if there is none, FetchError if it is not understood."""
-        entry = self.content.get(name)
+    def component(self, name: str, processor: Processor) -> Artifact:
+        """Return a component's file for a processor. Raises IncompatibleError if there is none, FetchError if it is not understood."""
+        entry, platform = self.content.get(name), processor.redist
         if not isinstance(entry, dict) or platform not in entry:
             raise IncompatibleError(
                 f"the manifest of CUDA {self.release} has no `{name}` for {platform}",
@@ -92,7 +92,7 @@ def resolve_archives(
     Raises FetchError if the archive is not reached, IncompatibleError if it does not have the release.
     """
     manifest = _find(cuda, layout, context, before=options.before)
-    return tuple(manifest.component(part.name) for part in parts)
+    return tuple(manifest.component(part.name, context.processor) for part in parts)
 
 
 def _find(cuda: str, layout: Layout, context: ResolveContext, *, before: date | None) -> Manifest:

@@ -18,10 +18,11 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from envbuilder.compat.tables.torch import load_torches
+from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.http.reachable import silent
+from envbuilder.core.processor import Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
@@ -60,6 +61,7 @@ def make_choice(
     fixed = (one for one in (*question.requirements, *question.constraints) if one not in own)
     return Choice(
         python=question.python,
+        processor=question.processor,
         packages={one.name: one for one in found},
         extensions={one.name: one.version for one in question.provided},
         parents=_parents(found, question, context, facts),
@@ -230,19 +232,19 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
             f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
             hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
         )
-    ways = [_LOOSEN, *_pin_hints(asked, output)]
+    ways = [_LOOSEN, *_pin_hints(asked, output, question.processor)]
     return IncompatibleError(
         f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
         hint="; ".join(ways),
     )
 
 
-def _pin_hints(asked: Sequence[Requirement], output: str) -> Iterator[str]:
+def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:
     """Yield what to do about each pinned package without a wheel: build its source distribution, or choose a Python.
 
     Nobody builds torch for want of a Python.
     """
-    rows = load_torches().rows
+    rows = load_tables().torches_on(processor).rows
     for one in asked:
         name = canonicalize_name(one.name)
         pin = re.fullmatch(r"==([^,*]+)", str(one.specifier))

@@ -50,6 +50,7 @@ def resolve_wheels(
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
+        processor=target.processor,
         requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit)),
         constraints=(*recipe.constraints, *(_undeclared_bounds(target.torch) if target.torch else ())),
         build=build,
@@ -77,12 +78,13 @@ def resolve_added(
 ) -> Packages:  # fmt: skip
     """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
     assert recipe.parent, "only a recipe with `add` has one"
-    if not recipe.add and are_met(extensions, below, recipe.python):
+    if not recipe.add and are_met(extensions, below, recipe.python, target.processor):
         return Packages(artifacts=())
     pins = {one.name: f"{one.name}=={one.version}" for one in below}
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
+        processor=target.processor,
         requirements=recipe.add,
         constraints=(*recipe.constraints, *({"torch": f"torch=={recipe.pytorch}"} | pins).values()),
         build=torch_requirement(recipe, target, folders=context.sources().folders)[1],
@@ -161,6 +163,7 @@ def _with_builds(
             needs = Question(
                 python=question.python,
                 glibc=question.glibc,
+                processor=question.processor,
                 requirements=requirements,
                 before=question.before,
                 prefer=next((one.wheels for one in old if one.name == sdist.name), ()) if key in kept else (),
@@ -211,6 +214,7 @@ def resolve_toolkit_wheels(
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
+        processor=target.processor,
         requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",),
         dependencies=not pins,
         before=before,

@@ -1,0 +1,168 @@
+"""A recipe for 64-bit Arm, locked on a machine of another processor from sources on loopback."""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
+from envbuilder.core.sources import Sources
+from envbuilder.lock.diff import check_fresh
+from envbuilder.lock.file import lock_text, parse_lock
+from envbuilder.lock.model import Artifact, Lock, lock_artifacts
+from envbuilder.lock.repositories import repositories
+from envbuilder.lock.resolve import make_target, resolve
+from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve.interpreter import resolve_interpreter
+from envbuilder.lock.resolve.wheels import torch_requirement
+from envbuilder.plan.make import need_buildable, toolkit_for
+from envbuilder.plan.model import make
+from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.repository import make_repository
+from tests.support import redist
+from tests.support.locks import make_lock, make_means, make_recipe
+from tests.support.package_sources import PACKAGES, debian, write_index, write_mirror, write_wheel
+
+OPTIONS = LockOptions(today=date(2026, 11, 23))
+RDMA = {"libibverbs1": ("44.0-2", "libc6"), "ibverbs-providers": ("44.0-2", "libibverbs1")}
+GH200 = {"gpus": ("GH200",), "cuda": "13.2", "pytorch": "2.15.0"}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
+    """Sources in the shape of the real ones. The mirror has packages for Arm alone, the others have both processors."""
+    if not all(shutil.which(program) for program in ("apt-get", "gpg", "gpgconf")):
+        pytest.skip("needs apt-get and gpg")
+    folder = tmp_path_factory.mktemp("arm")
+    write_mirror(folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, processor=AARCH64)
+    files, torch = folder / "files", []
+    projects = [
+        write_wheel(files, name, "80.0.0") for name in ("setuptools", "nvidia_ml_py", "onarm", "onx86")
+    ]
+    needs = ("onarm; platform_machine == 'aarch64'", "onx86; platform_machine == 'x86_64'")
+    for one in PROCESSORS:
+        tag = f"cp311-cp311-manylinux_2_28_{one.machine}"
+        projects.append(write_wheel(files, "numpy", "2.4.0", tag=tag))
+        projects.append(write_wheel(files, "torch", "2.15.0", tag=tag, requires=needs))
+        torch.append(write_wheel(files, "torch", "2.15.0+cpu", tag=tag))
+    write_index(folder / "web/simple", *projects)
+    write_index(folder / "web/pytorch/cpu", *torch)
+    redist.write_small(folder / "web/redist", "13.2.3", processors=PROCESSORS)
+    for python in ("3.12",):
+        archive = folder / "web/pythons" / load_standalones().by_name[python].path(AARCH64)
+        archive.parent.mkdir(parents=True)
+        archive.write_bytes(b"an archive")
+    with redist.served(folder / "web") as url:
+        yield Sources(
+            **debian(folder / "mirror"),
+            keyring=folder / "keyring.gpg",
+            indexes=(f"{url}simple/",),
+            pytorch=f"{url}pytorch/",
+            cuda=f"{url}redist/",
+            standalone=(f"{url}pythons/",),
+        )
+
+
+def locked(recipe: Recipe, tmp_path: Path, sources: Sources, old: Lock | None = None) -> Lock:
+    return resolve(
+        recipe, make_target(recipe), old=old, options=OPTIONS, context=make_means(tmp_path, sources)
+    )
+
+
+@pytest.fixture(scope="module")
+def gh200(tmp_path_factory: pytest.TempPathFactory, sources: Sources) -> tuple[Recipe, Lock]:
+    folder = tmp_path_factory.mktemp("gh200")
+    recipe = make_recipe(folder, **GH200)
+    return recipe, locked(recipe, folder, sources)
+
+
+def files(artifacts: tuple[Artifact, ...]) -> list[str]:
+    return [one.filename for one in artifacts]
+
+
+@pytest.mark.programs
+def test_every_file_of_a_lock_for_gh200_is_one_for_arm(gh200: tuple[Recipe, Lock]) -> None:
+    recipe, lock = gh200
+    assert lock.platform == "linux/arm64"
+    assert {deb.filename.rpartition("_")[2] for deb in lock.debs} == {"arm64.deb"}
+    assert files(lock.wheels) == [
+        "numpy-2.4.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "nvidia_ml_py-80.0.0-py3-none-any.whl",
+        "onarm-80.0.0-py3-none-any.whl",
+        "setuptools-80.0.0-py3-none-any.whl",
+        "torch-2.15.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+    ]
+    assert {part.path.split("/")[1] for part in lock.toolkit} == {"linux-sbsa"}
+    assert "cuda_nvcc" in {part.name for part in lock.toolkit}
+    assert not [one.path for one in lock_artifacts(lock) if "amd64" in one.path or "x86_64" in one.path]
+    assert parse_lock(lock_text(lock), "x.lock") == lock
+    assert check_fresh(recipe, lock, {}) == ()
+
+
+@pytest.mark.programs
+def test_what_was_locked_for_arm_is_kept_and_can_be_fetched(
+    tmp_path: Path, sources: Sources, gh200: tuple[Recipe, Lock]
+) -> None:
+    (recipe, lock), means = gh200, make_means(tmp_path, sources)
+    more = dataclasses.replace(recipe, env=(("A", "1"),))
+    silent = dataclasses.replace(sources, debian=(), indexes=(), cuda="")
+    assert locked(more, tmp_path, silent, lock) == dataclasses.replace(lock, recipe=more.digest)
+    means.fetcher.fetch((*lock.debs, *lock.toolkit))
+    assert not means.fetcher.missing((*lock.debs, *lock.toolkit))
+
+
+@pytest.mark.programs
+def test_torch_for_the_cpu_comes_from_its_own_index(tmp_path: Path, sources: Sources) -> None:
+    recipe = make_recipe(tmp_path, pytorch="2.15.0", platform="linux/arm64")
+    torch = locked(recipe, tmp_path, sources).wheels[-1]
+    assert torch.source == "pytorch"
+    assert torch.path == "cpu/torch/torch-2.15.0+cpu-cp311-cp311-manylinux_2_28_aarch64.whl"
+
+
+def test_the_index_whose_only_build_is_for_the_cpu_is_asked_for_that(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, pytorch="2.6.0", platform="linux/arm64")
+    assert torch_requirement(recipe, make_target(recipe), folders=()) == ("torch==2.6.0", "")
+
+
+@pytest.mark.programs
+def test_nothing_of_a_lock_for_another_processor_is_kept(tmp_path: Path, sources: Sources) -> None:
+    plain = make_recipe(tmp_path, pytorch="2.15.0", gpus=("H100",), cuda="13.2")
+    recipe = dataclasses.replace(plain, platform="linux/arm64")
+    old = dataclasses.replace(make_lock(make_recipe(tmp_path)), recipe=plain.digest)
+    lock = locked(recipe, tmp_path, sources, old)
+    assert lock.platform == "linux/arm64"
+    assert not {one.sha256 for one in old.debs} & {one.sha256 for one in lock.debs}
+
+
+@pytest.mark.programs
+def test_the_standalone_python_is_the_build_for_arm(tmp_path: Path, sources: Sources) -> None:
+    recipe = make_recipe(tmp_path, python="3.12", packages=(), platform="linux/arm64")
+    found = resolve_interpreter(recipe, make_target(recipe), make_means(tmp_path, sources), options=OPTIONS)
+    build = load_standalones().by_name["3.12"]
+    assert [(one.sha256, one.path) for one in found] == [(build.aarch64, build.path(AARCH64))]
+    assert "aarch64" in build.path(AARCH64)
+
+
+def test_nvidias_apt_repository_is_the_one_for_arm_servers(tmp_path: Path) -> None:
+    nvidia = make_repository("nvidia/ubuntu2204", tmp_path)
+    for processor, folder in ((X86_64, "x86_64"), (AARCH64, "sbsa")):
+        recipe = make_recipe(tmp_path, apt_sources=(nvidia,), platform=processor.platform)
+        (found,) = repositories(recipe, None)
+        assert found.url.endswith(f"/cuda/repos/ubuntu2204/{folder}/")
+
+
+@pytest.mark.programs
+def test_the_plan_of_a_lock_for_arm_is_refused_with_what_works(gh200: tuple[Recipe, Lock]) -> None:
+    recipe, lock = gh200
+    plan = make(
+        recipe, lock, toolkit=toolkit_for(recipe, lock), architectures=("9.0",), lock_text=lock_text(lock),
+        start=(), more=(),
+    )  # fmt: skip
+    assert plan.canonical().splitlines()[1] == "platform linux/arm64"
+    with pytest.raises(IncompatibleError, match="is for linux/arm64, and envbuilder builds for linux/amd64"):
+        need_buildable(plan)
