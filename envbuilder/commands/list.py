@@ -3,19 +3,23 @@
 from pydantic import RootModel
 
 from envbuilder.commands.context import Recipes, Session, command
+from envbuilder.compat.context import processor_for
+from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
+from envbuilder.core.processor import X86_64
 from envbuilder.recipe.load import load_all
 from envbuilder.recipe.model import Recipe
 
 
 class ListedRecipe(Answer):
-    """A recipe and its pins; an empty text stands for a pin that it does not have."""
+    """A recipe and its pins; an empty text stands for a pin that it does not have. `platform` is linux/amd64 or linux/arm64."""
 
     name: str
     summary: str
     gpus: tuple[str, ...]
+    platform: str
     base: str
     python: str
     pytorch: str
@@ -39,10 +43,12 @@ def list(session: Session, *, recipes: Recipes) -> None:  # noqa: A001
 
 
 def _listed(recipe: Recipe) -> ListedRecipe:
-    pins = {key: getattr(recipe, key) for key in ListedRecipe.model_fields if key != "base"}
-    return ListedRecipe(base=recipe.base or recipe.image, **pins)
+    pins = {key: getattr(recipe, key) for key in ListedRecipe.model_fields if key not in ("base", "platform")}
+    platform = processor_for(recipe, load_gpus()).platform
+    return ListedRecipe(base=recipe.base or recipe.image, platform=platform, **pins)
 
 
 def _row(one: ListedRecipe) -> tuple[str, ...]:
     pins = {"torch": one.pytorch, "cuda": one.cuda, "gcc": one.gcc, "python": one.python}
-    return (one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), one.base, one.summary)
+    base = one.base if one.platform == X86_64.platform else f"{one.base} {one.platform}"
+    return (one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), base, one.summary)

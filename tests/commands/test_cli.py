@@ -552,6 +552,16 @@ def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
     assert rest.startswith("error: ")
 
 
+def test_list_names_a_platform_that_is_not_the_usual(call: Call, folder: Path):
+    (folder / "superchip.yaml").write_text(GOOD.partition("extensions")[0] + "platform: linux/arm64\n")
+    lines = {line.partition(" ")[0]: line for line in call("list", "--recipes", folder).out.splitlines()}
+    assert " debian/bookworm linux/arm64" in lines["superchip"]
+    told = json.loads(call("list", "--json", "--recipes", folder).out)["data"]
+    assert {one["name"]: one["platform"] for one in told} == {
+        name: "linux/arm64" if name == "superchip" else "linux/amd64" for name in lines
+    }
+
+
 def test_lock_checks_first(call: Call, folder: Path):
     (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
     assert call("lock", folder / "bad.yaml").code == 3
