@@ -23,6 +23,7 @@ from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
+from envbuilder.core.processor import PROCESSORS, X86_64, Processor
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
 from envbuilder.layers.tar import CHUNK
 
@@ -30,6 +31,7 @@ _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"
 _VERSION: Final = b"01\0"
 _HEADER: Final = struct.Struct("<32s10s3s3s16s8q")
+_PROCESSOR: Final = slice(45, 47)  # in the header
 _DESCRIPTOR: Final = struct.Struct("<i?III7q128s384s")
 _PARTITION: Final = struct.Struct("<ii3s")
 _SLOTS: Final = 48
@@ -41,7 +43,7 @@ _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
 _SPDX_JSON: Final = 4  # the number of an SBOM's format
-_AMD64: Final = b"02\0"  # the number of an architecture
+_AMD64: Final = f"{X86_64.sif}\0".encode()
 # Our namespace. Identities are UUIDv5 of the content in it.
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
@@ -207,6 +209,15 @@ def is_sif(path: Path) -> bool:
             return _MAGIC in stream.read(_HEADER.size)
     except OSError:
         return False
+
+
+def processor_in(path: Path) -> Processor | None:
+    """Return the processor that a SIF is for, None if the file does not say one of ours."""
+    if not is_sif(path):
+        return None
+    with path.open("rb") as stream:
+        found = stream.read(_HEADER.size)[_PROCESSOR]
+    return next((one for one in PROCESSORS if one.sif.encode() == found), None)
 
 
 def need_recorded(outputs: Outputs) -> Sha256:

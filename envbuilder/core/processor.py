@@ -15,6 +15,7 @@ class Processor:
     debian: str  # of Debian, Ubuntu, OCI images and Go: amd64
     machine: str  # of `uname -m`, wheels, GNU tools and Python's builds: x86_64
     cuda: str  # of NVIDIA's archive and apt repositories: x86_64, and `sbsa` of Arm servers
+    sif: str  # of the header of SIFs: 02
     elf: int  # e_machine of its programs
     loader: str  # of its programs, below /: lib64/ld-linux-x86-64.so.2
     page: int  # the largest size of a memory page of its kernels, bytes
@@ -59,6 +60,7 @@ X86_64: Final = Processor(
     debian="amd64",
     machine="x86_64",
     cuda="x86_64",
+    sif="02",
     elf=62,
     loader="lib64/ld-linux-x86-64.so.2",
     page=4096,
@@ -70,6 +72,7 @@ AARCH64: Final = Processor(
     debian="arm64",
     machine="aarch64",
     cuda="sbsa",
+    sif="04",
     elf=183,
     loader="lib/ld-linux-aarch64.so.1",
     page=65536,

@@ -1,6 +1,7 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
+from envbuilder.core.processor import PROCESSORS
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -16,6 +18,7 @@ from envbuilder.run.launch.site import Site
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
+EMULATORS: Final = "/proc/sys/fs/binfmt_misc"
 TOLD: Final = ("PYTHONPATH", "PYTHONHOME", "LD_PRELOAD")  # people set these on purpose
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
             log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
     else:
         run.need_apptainer()
+        need_processor(outputs.sif)
     exec_process(command_line(options, environment))
 
 
@@ -103,6 +107,20 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
     if not outputs.sif.is_file():
         raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
     return outputs
+
+
+def need_processor(sif: Path) -> None:
+    """Raise UsageError for a SIF of another processor than this machine's, unless the kernel has an emulator for it."""
+    from envbuilder.artifacts.sif import processor_in  # noqa: PLC0415 - `exec --help` does without zstandard
+
+    found, machine = processor_in(sif), os.uname().machine
+    if found is None or found.machine == machine or Path(EMULATORS, f"qemu-{found.machine}").exists():
+        return
+    own = next((one.title for one in PROCESSORS if one.machine == machine), machine)
+    raise UsageError(
+        f"`{sif}` is for {found.title}, and this machine is {own}",
+        hint=f"run it on a machine that is {found.title}: `envbuilder sync` and `launch` take it there",
+    )
 
 
 def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":

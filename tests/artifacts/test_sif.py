@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.artifacts.sif import DataType, SifFacts, read_sif, write_sif
+from envbuilder.artifacts.sif import DataType, SifFacts, processor_in, read_sif, write_sif
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.layers.layer import Layer, write_layer
 
 EPOCH = 1_700_000_000
@@ -167,6 +168,17 @@ def test_a_damaged_sif_is_told_in_words(
         read_sif(tmp_path / "a.sif")
     assert str(caught.value).startswith(f"`{tmp_path}/a.sif` is ")
     assert "again" in caught.value.hint
+
+
+def test_a_sif_says_its_processor(tmp_path: Path, whole: Path) -> None:
+    path = shutil.copy(whole, tmp_path / "a.sif")
+    assert processor_in(path) is X86_64
+    _patched(45, b"04")(path)
+    assert processor_in(path) is AARCH64
+    _patched(45, b"05")(path)  # of 64-bit PowerPC
+    assert processor_in(path) is None
+    path.write_text("no SIF")
+    assert processor_in(path) is processor_in(tmp_path / "none.sif") is None
 
 
 @pytest.mark.parametrize("size", [*range(0, 140, 7), *range(4000, 33000, 999)])

@@ -56,7 +56,7 @@ def test_a_processor_is_found_by_the_platform_of_an_image():
 
 
 def test_no_two_processors_share_a_name():
-    for field in ("title", "debian", "machine", "cuda", "elf", "loader"):
+    for field in ("title", "debian", "machine", "cuda", "sif", "elf", "loader"):
         assert len({getattr(one, field) for one in PROCESSORS}) == len(PROCESSORS), field
 
 

@@ -16,6 +16,7 @@ from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import Completed
+from envbuilder.core.processor import PROCESSORS
 from envbuilder.run import container as run_module
 from envbuilder.run import exec as exec_module
 from envbuilder.run.container import (
@@ -33,7 +34,7 @@ from envbuilder.run.container import (
     sif_options,
     want_bind,
 )
-from envbuilder.run.exec import ExecOptions, Form, execute, need_image
+from envbuilder.run.exec import ExecOptions, Form, execute, need_image, need_processor
 from envbuilder.run.launch.script import PARTS
 from envbuilder.run.launch.site import Site
 
@@ -251,6 +252,27 @@ def test_without_a_sif_it_is_said_that_the_command_runs_in_the_image(
         execute(options, {})
     said = f"there is no SIF `{tmp_path}/x.sif`, and the command runs in the image `envbuilder/x:latest`"
     assert caplog.messages == ([] if form else [said])
+
+
+def test_a_sif_of_another_processor_is_refused_unless_the_kernel_emulates_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(exec_module, "EMULATORS", str(tmp_path))
+    own, other = sorted(PROCESSORS, key=lambda one: one.machine != os.uname().machine)
+    sif = tmp_path / "x.sif"
+    for processor in (own, other):
+        head = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + f"01\0{processor.sif}\0".encode()
+        sif.write_bytes(head.ljust(128, b"\0"))
+        if processor is own:
+            need_processor(sif)
+    with pytest.raises(UsageError, match=rf"x\.sif` is for {other.title}, and this machine is {own.title}"):
+        need_processor(sif)
+    options = ExecOptions(
+        name=str(sif), argv=("true",), form="sif", terminal=False, output=tmp_path, site=Site(), folder=tmp_path, ids=(1, 2)
+    )  # fmt: skip
+    monkeypatch.setattr(run_module, "need_apptainer", lambda: None)
+    with pytest.raises(UsageError, match="and this machine is"):
+        execute(options, {})
+    (tmp_path / f"qemu-{other.machine}").touch()
+    need_processor(sif)
 
 
 def test_an_image_that_is_not_there_has_the_hint_to_build_it(tmp_path):

@@ -15,7 +15,7 @@ from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageEr
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
-from envbuilder.run.exec import need_engine, need_image, need_sif
+from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
 from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
 from envbuilder.run.launch.script import render
@@ -66,7 +66,10 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
-        environment = _probe_sif(need_sif(options.name, options.output, settings))
+        outputs = need_sif(options.name, options.output, settings)
+        if options.where == "local":
+            need_processor(outputs.sif)
+        environment = _probe_sif(outputs)
     return make_job(options, environment, find_site(options.profile), project_folder(options.folder))
 
 
