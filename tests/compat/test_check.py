@@ -333,7 +333,7 @@ def test_a_gpu_for_which_the_wheel_for_arm_has_no_code_is_refused():
 
 
 @pytest.mark.parametrize(("torch", "cuda"), [("2.10.0", "12.6"), ("2.9.0", "12.6"), ("2.6.0", "12.4")])
-def test_a_torch_whose_wheel_for_arm_is_the_cpus_is_refused_with_the_first_that_has_cuda(torch, cuda):
+def test_a_torch_whose_wheel_for_arm_is_the_cpus_names_the_first_with_cuda(torch, cuda):
     found = report(**ARM | {"pytorch": torch, "cuda": cuda})
     (error,) = (one for one in found.findings if one.severity is Severity.ERROR)
     assert error.code == CheckCode.TORCH_PROCESSOR
