@@ -552,6 +552,14 @@ def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
     assert rest.startswith("error: ")
 
 
+def test_no_registry_is_asked_for_a_base_that_is_refused_for_arm(call: Call, folder: Path):
+    text = GOOD.partition("extensions")[0].replace("debian/bookworm", "{image: registry.invalid/cuda:1}")
+    (folder / "superchip.yaml").write_text(text + "platform: linux/arm64\n")
+    refused = call("lock", folder / "superchip.yaml")
+    assert refused.code == 3
+    assert "error[EB352]" in refused.err
+
+
 def test_list_names_a_platform_that_is_not_the_usual(call: Call, folder: Path):
     (folder / "superchip.yaml").write_text(GOOD.partition("extensions")[0] + "platform: linux/arm64\n")
     lines = {line.partition(" ")[0]: line for line in call("list", "--recipes", folder).out.splitlines()}

@@ -422,6 +422,13 @@ def test_gpus_of_both_kinds_are_refused_with_the_matrix_that_parts_them():
     assert refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64") == []
 
 
+def test_an_image_as_base_is_refused_for_an_arm_processor():
+    (found,) = refused_platforms(base="", image="site/cuda:1", platform="linux/arm64")
+    message = "$.base.image: an image as base for linux/arm64 is not there yet"
+    assert found == (Severity.ERROR, message, "take a suite such as `base: debian/bookworm`")
+    assert refused_platforms(base="", image="site/cuda:1") == []
+
+
 def test_a_build_whose_architectures_are_not_known_is_not_judged():
     tables = with_row("torches", "version", "2.6.0", targets="")
     assert CheckCode.KERNELS not in [one.code for one in findings(tables=tables, gpus=("RTX 5090",))]

@@ -20,6 +20,7 @@ from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import torch_requirement
+from envbuilder.lock.security import missed_updates
 from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import make
 from envbuilder.recipe.model import Recipe
@@ -39,7 +40,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     if not all(shutil.which(program) for program in ("apt-get", "gpg", "gpgconf")):
         pytest.skip("needs apt-get and gpg")
     folder = tmp_path_factory.mktemp("arm")
-    write_mirror(folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, processor=AARCH64)
+    patched = {"make": ("4.4", "")}
+    write_mirror(
+        folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, security=patched, processor=AARCH64
+    )
     files, torch = folder / "files", []
     projects = [
         write_wheel(files, name, "80.0.0") for name in ("setuptools", "nvidia_ml_py", "onarm", "onx86")
@@ -112,8 +116,21 @@ def test_what_was_locked_for_arm_is_kept_and_can_be_fetched(
     more = dataclasses.replace(recipe, env=(("A", "1"),))
     silent = dataclasses.replace(sources, debian=(), indexes=(), cuda="")
     assert locked(more, tmp_path, silent, lock) == dataclasses.replace(lock, recipe=more.digest)
-    means.fetcher.fetch((*lock.debs, *lock.toolkit))
-    assert not means.fetcher.missing((*lock.debs, *lock.toolkit))
+    means.fetcher.fetch(lock_artifacts(lock))
+    assert not means.fetcher.missing(lock_artifacts(lock))
+
+
+@pytest.mark.programs
+def test_missed_security_updates_are_read_out_of_the_lists_for_arm(
+    sources: Sources, gh200: tuple[Recipe, Lock]
+) -> None:
+    recipe, lock = gh200
+    means = make_means(recipe.path.parent, sources)
+    older = [dataclasses.replace(one, version="1.0") if one.name == "make" else one for one in lock.debs]
+    recipe.path.with_suffix(".lock").write_text(lock_text(dataclasses.replace(lock, debs=tuple(older))))
+    found = missed_updates(recipe, means.store, means.runner)
+    assert found is not None
+    assert found.updates == ("make 1.0 → 4.4",)
 
 
 @pytest.mark.programs
