@@ -134,6 +134,21 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     }
 
 
+def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
+    command = launch(cluster, work, cpu, "slurm", "--nodes", "2", "--local-copy", "--smoke", "--wait")
+    ended = finish(cluster, command, timeout=400)
+    log = log_of(work)
+    assert ended.returncode == 0, log + ended.stderr
+    assert "0: smoke: passed, 4 ranks, gloo" in log
+    assert "this node has no copy" not in log
+    for node in cluster.nodes:
+        found = node.run(
+            "sh", "-c", "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
+        )
+        digest, path = found.split()
+        assert path == f"/tmp/envbuilder-0/sifs/cpu-{digest}.sif"
+
+
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])
 def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
     """Each line is in the logs while the job runs: a rank dies only after this test has read one."""
