@@ -493,7 +493,11 @@ def _answer_rows() -> Iterator[list[str]]:
             )
             keys = [one.alias or name for name, one in getattr(row, "model_fields", {}).items()]
             several = "each with " if row is not kind and keys else ""
-            yield [f"`{leaf.name}`", kind.__doc__, several + ", ".join(f"`{key}`" for key in keys)]
+            yield [
+                f"`{leaf.name}`",
+                " ".join((kind.__doc__ or "").split()),
+                several + ", ".join(f"`{key}`" for key in keys),
+            ]
 
 
 def settings() -> str:

@@ -29,6 +29,9 @@ for owner, names in ((os, CALLS), (signal, SIGNALS)):
     for name in names:
         if hasattr(owner, name):
             delattr(owner, name)
+if not hasattr(os, "O_NONBLOCK"):  # Windows: no path there is relative to an open folder
+    os.supports_dir_fd.clear()
+    importlib.reload(importlib.import_module("shutil"))
 tries = []
 def locking(descriptor, how, size):
     tries.append(how)

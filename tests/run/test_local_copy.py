@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def node(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/apptainer").write_text(APPTAINER)
     (tmp_path / "bin/apptainer").chmod(0o755)
+    (tmp_path / "bin/python").symlink_to(sys.executable)
     (tmp_path / "node").mkdir()
     return tmp_path / "node"
 
