@@ -63,7 +63,7 @@ class Disk:
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = tuple({place.stat().st_dev: place for place in places}.values())
-        self._watch = _Watch(self._look)
+        self._watch = Watch(self._look)
         self.start = self.peak = self.end = 0
 
     def used(self) -> int:
@@ -101,7 +101,7 @@ class Memory:
     """Peak memory of all our descendants, and of the daemons beyond what they used before."""
 
     def __init__(self) -> None:
-        self._watch = _Watch(self._look)
+        self._watch = Watch(self._look)
         self._before = self.peak = 0
 
     def __enter__(self) -> Self:
@@ -117,10 +117,10 @@ class Memory:
 
     @staticmethod
     def _used() -> int:
-        processes = {pid: (name, parent) for pid, name, parent, _ in _processes()}
-        ours = {os.getpid(), *(pid for pid, (name, _) in processes.items() if name in DAEMONS)}
+        found = {pid: (name, parent) for pid, name, parent, _ in processes()}
+        ours = {os.getpid(), *(pid for pid, (name, _) in found.items() if name in DAEMONS)}
         below = set(ours)
-        while more := {pid for pid, (_, parent) in processes.items() if parent in below} - below:
+        while more := {pid for pid, (_, parent) in found.items() if parent in below} - below:
             below |= more
         own = shared = 0
         for pid in below - {os.getpid()}:
@@ -136,7 +136,7 @@ class _HighWater:
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")
-        self._watch = _Watch(self._look, every=0.005)
+        self._watch = Watch(self._look, every=0.005)
         self.peak = 0
 
     def __enter__(self) -> None:
@@ -151,7 +151,7 @@ class _HighWater:
             self.peak = max(self.peak, int(rest.split()[0]) * 1024 if rest else 0)
 
 
-class _Watch:
+class Watch:
     """Sample a value every `every` seconds in a thread, and after two seconds only every `EVERY` seconds."""
 
     def __init__(self, look: Callable[[], None], every: float = EVERY) -> None:
@@ -192,10 +192,10 @@ def own_cpu() -> float:
 
 def daemon_cpu() -> dict[int, float]:
     """CPU seconds of each daemon and of its children that have ended: BuildKit's containers and compressors."""
-    return {pid: spent for pid, name, _, spent in _processes() if name in DAEMONS}
+    return {pid: spent for pid, name, _, spent in processes() if name in DAEMONS}
 
 
-def _processes() -> Iterator[tuple[int, str, int, float]]:
+def processes() -> Iterator[tuple[int, str, int, float]]:
     """Return number, name, parent and CPU seconds of every process, with those of its ended children."""
     tick = os.sysconf("SC_CLK_TCK")
     for folder in Path("/proc").glob("[0-9]*"):

@@ -1,6 +1,8 @@
 """Parts of SIFs: the same bytes give the same parts wherever they lie, and parts give the same bytes."""
 
+import contextlib
 import io
+import os
 import random
 import subprocess
 import sys
@@ -85,6 +87,31 @@ def test_a_second_attempt_keeps_what_is_right_and_nothing_else(tmp_path):
         number for number in range(10) if made.places[number] + made.parts[number][0] <= len(wanted) - 3000
     }
     made.close()
+
+
+def test_inside_one_file_system_the_kernel_copies(tmp_path, monkeypatch):
+    """Whole blocks at equal places of their blocks are calls of their own, which Btrfs and XFS answer with a reflink."""
+    calls, copy = [], os.copy_file_range
+
+    def note(source, out, size, at, to):
+        calls.append((size, at, to))
+        return copy(source, out, size, at, to)
+
+    def refuse(*_):
+        raise AssertionError("bytes went through the program")
+
+    monkeypatch.setattr("os.copy_file_range", note)
+    monkeypatch.setattr(parts, "_write", refuse)
+    kept = b"".join(frames(5, 10))
+    for shift, first in ((2 * 4096, (4096 - 100, 100, 100 + 2 * 4096)), (7, (len(kept), 100, 107))):
+        wanted = bytes(shift) + bytes(100) + kept
+        (tmp_path / "old").write_bytes(bytes(100) + kept)
+        with contextlib.closing(Assembly(str(tmp_path / f"new{shift}"), index_of(wanted))) as made:
+            made.take(str(tmp_path / "old"))
+            assert made.missing == {0}
+        assert (tmp_path / f"new{shift}").read_bytes()[shift + 100 :] == kept
+        assert calls[0] == first
+        calls.clear()
 
 
 def test_a_file_system_without_shared_copies_gets_the_bytes(tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ def test_a_wrong_row_is_refused_with_the_known_ones():
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    "name", ["compare", "faults", "logs", "nodes", "packing", "peers", "reproducible", "run"]
+    "name", ["compare", "faults", "logs", "nodes", "packing", "peers", "reproducible", "run", "travel"]
 )
 def test_a_benchmark_can_be_started(name: str):
     """A name that moved in the product is found here and not on the day of the next comparison."""

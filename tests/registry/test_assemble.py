@@ -15,6 +15,7 @@ from envbuilder.artifacts.oci.model import describe, make_manifest
 from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.parts import Assembly
 from envbuilder.core.cache import held, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError, UsageError
@@ -98,7 +99,7 @@ def have_old(world: World, folder: Path, name: str = "toy.sif") -> Path:
 
 
 def is_new(world: World, folder: Path) -> bool:
-    """Whether the new SIF is there to the byte, and nothing else was left."""
+    """Whether the new SIF is there to the byte, and nothing hidden was left."""
     left = [path.name for path in folder.iterdir() if path.name.startswith(".")]
     return not left and sha256_file(folder / "toy.sif") == sha256_file(world.new.sif)
 
@@ -125,6 +126,35 @@ def test_parts_come_from_whatever_this_machine_has(world: World, proxy: Proxy, t
     done = bring(proxy, tmp_path, cached=cached)
     assert is_new(world, tmp_path)
     assert 0 < done.bytes < 0.15 * world.size
+
+
+def test_the_sif_that_is_replaced_comes_first_and_the_registry_last(
+    world: World, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each of the four has a third that no earlier one has."""
+    content, used = world.old.sif.read_bytes(), list[str]()
+    third = len(content) // 3
+    (tmp_path / "toy.sif").write_bytes(content[:third])
+    (tmp_path / "other.sif").write_bytes(content[: 2 * third])
+    take, copy, fetch = Assembly.take, Assembly.copy, assemble.fetch_range
+
+    def note(name: str, made: Assembly, work: Callable[[], object]) -> None:
+        before = made.lacks
+        work()
+        if made.lacks < before:
+            used.append(name)
+
+    monkeypatch.setattr(
+        Assembly, "take", lambda made, path: note(Path(path).name, made, lambda: take(made, path))
+    )
+    monkeypatch.setattr(Assembly, "copy", lambda made, *more: note("cache", made, lambda: copy(made, *more)))
+    monkeypatch.setattr(
+        assemble, "fetch_range", lambda *words, **more: used.append("registry") or fetch(*words, **more)
+    )
+    folders = list((world.folder / "old").glob("*-layer"))
+    bring(proxy, tmp_path, cached=lambda digests: find_blobs(folders, digests))
+    assert is_new(world, tmp_path)
+    assert list(dict.fromkeys(used)) == ["toy.sif", "other.sif", "cache", "registry"]
 
 
 def test_a_version_that_was_kept_is_pulled_again_from_this_machine(
@@ -307,15 +337,23 @@ def test_jobs_that_run_from_the_old_sif_keep_it(world: World, proxy: Proxy, tmp_
     assert set(read) == {world.old.sif.read_bytes()}
 
 
+def pull_on_a_disk(world: World, folder: Path, size: int) -> tuple[int, str]:
+    """Pull to a disk of so many bytes that has the old SIF; return the exit code and the sha256 of what is there then."""
+    (folder / "disk").mkdir()
+    script = (
+        f"mount -t tmpfs -o size={size} none {folder}/disk && cp {world.old.sif} {folder}/disk/toy.sif && "
+        f"'{ENVBUILDER}' pull --only sif {world.registry.host}/team/toy:new --output {folder}/disk; code=$?; "
+        f"sha256sum {folder}/disk/toy.sif; exit $code"
+    )
+    ended = attempt("unshare", "--mount", "--", "sh", "-c", script, env={"HOME": str(folder)})
+    return ended.returncode, ended.stdout.splitlines()[-1].split()[0]
+
+
 @pytest.mark.builds
 def test_a_full_disk_leaves_the_old_sif(world: World, tmp_path: Path):
-    place_of = tmp_path / "small"
-    place_of.mkdir()
-    script = (
-        f"mount -t tmpfs -o size={int(1.5 * world.size)} none {place_of} && cp {world.old.sif} {place_of}/toy.sif && "
-        f"'{ENVBUILDER}' pull --only sif {world.registry.host}/team/toy:new --output {place_of}; code=$?; "
-        f"sha256sum {place_of}/toy.sif; exit $code"
-    )
-    ended = attempt("unshare", "--mount", "--", "sh", "-c", script, env={"HOME": str(tmp_path)})
-    assert ended.returncode == 6, ended.stderr
-    assert sha256_file(world.old.sif) in ended.stdout
+    assert pull_on_a_disk(world, tmp_path, int(1.5 * world.size)) == (6, sha256_file(world.old.sif))
+
+
+@pytest.mark.builds
+def test_a_pull_needs_room_for_the_new_sif_and_what_is_missing(world: World, tmp_path: Path):
+    assert pull_on_a_disk(world, tmp_path, int(2.2 * world.size)) == (0, sha256_file(world.new.sif))

@@ -2,12 +2,7 @@
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +14,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, EnvbuilderError, SpaceError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run import sync as ssh
+from tests.support.sshd import loopback_sshd
 from tests.support.toys import make_pair
 
 pytestmark = pytest.mark.programs
@@ -189,56 +185,16 @@ def test_a_job_keeps_its_file_while_another_comes(pair: tuple[Outputs, Outputs],
         assert head + running.read() == pair[0].sif.read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------------- a real sshd
-
-SSHD = """
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host
-AuthorizedKeysFile {folder}/me.pub
-PidFile none
-StrictModes no
-PermitRootLogin yes
-"""
-
-
-@pytest.fixture
-def sshd(tmp_path: Path) -> Iterator[Path]:
-    """A folder with an `ssh` that reaches the sshd of this machine as `loopback`."""
-    for name in ("host", "me"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "sshd_config").write_text(SSHD.format(port=port, folder=tmp_path))
-    (tmp_path / "real").mkdir()
-    options = f"-F none -p {port} -i {tmp_path}/me -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o HostName=127.0.0.1"
-    (tmp_path / "real/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
-    (tmp_path / "real/ssh").chmod(0o755)
-    script = (
-        f"mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f {tmp_path}/sshd_config"
-    )
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["unshare", "--mount", "--", "sh", "-c", script], stderr=log, start_new_session=True
-        )
-        while f"listening on 127.0.0.1 port {port}" not in (tmp_path / "log").read_text():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.02)
-        yield tmp_path / "real"
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-
-
 @pytest.mark.builds
-def test_over_a_real_sshd(pair: tuple[Outputs, Outputs], sshd: Path, tmp_path: Path):
-    runner = ProcessRunner({"PATH": f"{sshd}:{os.environ['PATH']}"}, whole=True)
-    sent = [
-        ssh.sync(
-            outputs, f"loopback:{tmp_path}/my sifs", sha256=sha256_file(outputs.sif), versions=2, python="python3",
-            runner=runner, console=Console(quiet=True),
-        ).bytes_sent
-        for outputs in pair
-    ]  # fmt: skip
+def test_over_a_real_sshd(pair: tuple[Outputs, Outputs], tmp_path: Path):
+    with loopback_sshd(tmp_path / "sshd") as (programs, _):
+        runner = ProcessRunner({"PATH": f"{programs}:{os.environ['PATH']}"}, whole=True)
+        sent = [
+            ssh.sync(
+                outputs, f"loopback:{tmp_path}/my sifs", sha256=sha256_file(outputs.sif), versions=2, python="python3",
+                runner=runner, console=Console(quiet=True),
+            ).bytes_sent
+            for outputs in pair
+        ]  # fmt: skip
     assert sha256_file(tmp_path / "my sifs/toy.sif") == sha256_file(pair[1].sif)
     assert sent[1] < 0.15 * sent[0]

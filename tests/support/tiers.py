@@ -40,7 +40,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth", "toolkits"),
     "tiny": ("kernel", "trouble", "podman", "sdists"),
     "secrets": ("any_linux", "os_layer", "secrets", "several", "vendor"),
-    "registry": ("transfers", "bases"),
+    "registry": ("transfers", "bases", "travel"),
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
     "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),

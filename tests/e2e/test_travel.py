@@ -1,0 +1,364 @@
+"""Whatever happens to a pull, a sync or a switch: the SIF's name has a whole file, and jobs that run from it go on.
+
+tests/registry/test_assemble.py, tests/run/test_sync.py and tests/run/test_local_copy.py do more of this to a toy.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts import history
+from envbuilder.artifacts.oci.naming import FORMS, sif_of, sif_reference
+from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.errors import CommandError, EnvbuilderError, RegistryError
+from envbuilder.core.http import session as wire
+from envbuilder.core.process import ProcessRunner
+from envbuilder.registry.client import Client
+from envbuilder.registry.download import read_manifest
+from envbuilder.registry.pull import Pulled, pull
+from envbuilder.registry.push import push
+from envbuilder.run import sync as ssh
+from tests.support.registries import Fault, Proxy, Registry, faulty, registry
+from tests.support.runner import FakeRunner
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    Built,
+    attempt,
+    build,
+    link_tree,
+    open_folder,
+    start,
+)
+
+pytestmark = pytest.mark.builds
+
+# Compares the files of a package with the digests of its wheel, one after another, as long as it runs.
+JOB = """
+import base64, csv, hashlib, itertools, pathlib, time
+packages = pathlib.Path("/opt/env/lib/python3.11/site-packages")
+(record,) = packages.glob("numpy-*.dist-info/RECORD")
+rows = [row for row in csv.reader(record.open()) if row[1] and (packages / row[0]).is_file()]
+assert len(rows) > 500
+print("runs", flush=True)
+for name, wanted, _ in itertools.cycle(rows):
+    found = hashlib.sha256((packages / name).read_bytes()).digest()
+    assert base64.urlsafe_b64encode(found).rstrip(b"=").decode() == wanted.partition("=")[2], name
+    time.sleep(0.05)
+"""
+# In place of ssh: a shell on this machine. It ends after `$BREAK` bytes.
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift 2
+if [ -n "$BREAK" ]; then head -c "$BREAK" | sh -c "$*"; exit 255; fi
+exec sh -c "$*"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """An environment before and after an edit, in a registry too."""
+
+    running: Path  # the SIF of before the edit, from which jobs run
+    new: Outputs
+    registry: Registry
+    digests: tuple[str, str]
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A folder of SIFs from which jobs run."""
+
+    edit: Edit
+    folder: Path
+    proxy: Proxy
+    console: Console
+
+    @property
+    def sif(self) -> Path:
+        return self.folder / "tiny.sif"
+
+    @property
+    def digest(self) -> str:
+        return sha256_file(self.sif)
+
+    def begin(self) -> None:
+        """Give the name to the file from before the edit, and leave nothing else. Jobs have the same file."""
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        os.link(self.edit.running, self.sif)
+
+    def pull(self, tag: str = "new", versions: int = 1, host: str = "") -> Pulled:
+        return pull(
+            place(host or self.proxy.host, tag), Client({"HOME": str(self.folder)}, FakeRunner()),
+            outputs=Outputs(folder=self.folder, name="tiny"), forms=("sif",), key=None, cached=lambda _: {},
+            versions=versions, console=self.console,
+        )  # fmt: skip
+
+    def pull_command(self, folder: Path | None = None) -> tuple[object, ...]:
+        name = f"{self.proxy.host}/team/tiny:new"
+        return (ENVBUILDER, "pull", "--only", "sif", name, "--output", folder or self.folder)
+
+    def sync(self, **more: str) -> ssh.Synced:
+        path = f"{self.folder.parent / 'bin'}:{os.environ['PATH']}"
+        return ssh.sync(
+            self.edit.new, f"there:{self.folder}", sha256=sha256_file(self.edit.new.sif), versions=1, python="python3",
+            runner=ProcessRunner({"PATH": path, **more}, whole=True), console=self.console,
+        )  # fmt: skip
+
+    def spoil(self, change: Callable[[bytearray], object]) -> None:
+        """Give the name to a damaged copy."""
+        content = bytearray(self.sif.read_bytes())
+        change(content)
+        self.sif.unlink()
+        self.sif.write_bytes(content)
+
+
+def place(host: str, tag: str) -> Reference:
+    return Reference(registry=host, repository="team/tiny", tag=tag)
+
+
+@pytest.fixture(scope="module")
+def edit(tiny: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edit]:
+    with open_folder() as folder, registry(tmp_path_factory.mktemp("registry")) as real:
+        recipe, _ = make_tiny(folder / "recipe", "edited")
+        (folder / "new").mkdir()
+        shutil.copy(tiny.sif, folder / "new/edited.sif")
+        build(str(recipe), folder / "new", env=NO_ENGINE | {"ENVBUILDER_VERSIONS": "2"})
+        for kind in ("sif", "oci", "json"):
+            link_tree(folder / f"new/edited.{kind}", folder / f"new/tiny.{kind}")
+        old, new = (Outputs(folder=one, name="tiny") for one in (tiny.output, folder / "new"))
+        for tag, outputs, thin in (("old", old, False), ("new", new, False), ("thin", new, True)):
+            push(
+                outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS, thin=thin,
+                memory=folder / "memory", console=Console(quiet=True),
+            )  # fmt: skip
+        running = Path(shutil.copy(old.sif, folder / "running.sif"))
+        yield Edit(
+            running=running, new=new, registry=real, digests=(sha256_file(old.sif), sha256_file(new.sif))
+        )
+
+
+@pytest.fixture(scope="module")
+def job_ends(edit: Edit) -> Iterator[Callable[[], list[int | None]]]:
+    """Start four jobs from the SIF of before the edit; return what tells how each has ended."""
+    running = [start("apptainer", "exec", edit.running, "python", "-c", JOB) for _ in range(4)]
+    try:
+        for one in running:
+            assert one.stdout
+            assert one.stdout.readline() == "runs\n", one.communicate()[1]
+        yield lambda: [one.poll() for one in running]
+    finally:
+        for one in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.communicate()
+
+
+@pytest.fixture
+def site(edit: Edit, spacious: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(wire, "PAUSES", (0.0, 0.0, 0.0))
+    (spacious / "bin").mkdir()
+    (spacious / "bin/ssh").write_text(SSH)
+    (spacious / "bin/ssh").chmod(0o755)
+    (spacious / "sifs").mkdir()
+    with faulty(edit.registry) as proxy:
+        yield Site(edit=edit, folder=spacious / "sifs", proxy=proxy, console=Console(quiet=True))
+
+
+# ------------------------------------------------------------------------------------------------------ what can happen
+
+
+def a_range_is_cut(site: Site) -> None:
+    site.proxy.faults = [
+        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000)
+    ] * 2
+    site.pull()
+    assert len(site.proxy.used) == 2
+
+
+def the_connection_stays_cut(site: Site) -> None:
+    site.proxy.faults = [
+        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000)
+    ] * 60
+    fails(RegistryError, site.pull)
+
+
+def the_registry_is_busy(site: Site) -> None:
+    site.proxy.faults = [Fault(path="/team/tiny", status=503, retry_after="0") for _ in range(2)]
+    site.pull()
+
+
+def the_registry_is_gone(site: Site) -> None:
+    fails(RegistryError, lambda: site.pull(host="127.0.0.1:9"))
+
+
+def ranges_are_refused(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", no_range=True)]
+    assert site.pull().bytes >= site.edit.new.sif.stat().st_size
+
+
+def a_range_has_other_bytes(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", flip=True)]
+    assert site.pull().bytes >= site.edit.new.sif.stat().st_size
+
+
+def the_index_has_other_bytes(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path="/blobs/", flip=True)]  # the first blob that is read
+    assert site.pull().bytes >= site.edit.new.sif.stat().st_size
+    assert site.proxy.used
+
+
+def there_is_no_index(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path="/manifests/sha256-", status=404)]
+    assert site.pull().bytes >= site.edit.new.sif.stat().st_size
+
+
+def a_thin_sif_has_other_bytes(site: Site) -> None:
+    client = Client({"HOME": str(site.folder)}, FakeRunner())
+    manifest = read_manifest(client, sif_reference(place(site.proxy.host, "thin")))
+    assert sif_of(manifest).digest == site.edit.digests[1]
+    rest = manifest.layers[1].digest
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{rest}", flip=True)] * 4
+    fails(RegistryError, lambda: site.pull("thin"))
+
+
+def one_bit_of_the_old_sif_is_wrong(site: Site) -> None:
+    site.spoil(lambda content: content.__setitem__(len(content) // 2, content[len(content) // 2] ^ 1))
+    assert site.pull().bytes < len(site.edit.new.sif.read_bytes()) / 10
+
+
+def the_old_sif_is_cut_off(site: Site) -> None:
+    site.spoil(lambda content: content.__delitem__(slice(len(content) // 2, None)))
+    site.pull()
+
+
+def the_old_file_is_no_sif(site: Site) -> None:
+    site.spoil(lambda content: content.__setitem__(slice(None), b"no SIF"))
+    site.pull()
+
+
+def an_earlier_pull_left_wrong_bytes(site: Site) -> None:
+    (site.folder / ".tiny.pull").mkdir()
+    (site.folder / f".tiny.pull/{site.edit.digests[1]}.parts").write_bytes(
+        b"\x28\xb5\x2f\xfd wrong" * 100_000
+    )
+    site.pull()
+
+
+def the_disk_is_full(site: Site) -> None:
+    """Room for the old SIF and half of the new one, on a disk of its own."""
+    disk, size = site.folder.parent / "disk", int(1.5 * site.sif.stat().st_size)
+    disk.mkdir()
+    command = " ".join(map(str, site.pull_command(disk)))
+    script = (
+        f"mount -t tmpfs -o size={size} none {disk} && cp {site.sif} {disk} && {command}; code=$?\n"
+        f"sha256sum {disk}/tiny.sif; ls -A {disk}; exit $code"
+    )
+    ended = attempt("unshare", "--mount", "--", "sh", "-c", script)
+    assert (ended.returncode, ended.stdout.split()[0]) == (6, site.edit.digests[0]), ended.stderr
+
+
+def two_pulls_begin_at_once(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", delay=2)]
+    both = [start(*site.pull_command()) for _ in range(2)]
+    said = [one.communicate()[1] for one in both]
+    assert sorted(one.returncode for one in both) in ([0, 0], [0, 2]), said
+
+
+def killed(site: Site, sent: signal.Signals, code: int) -> None:
+    """End a pull that has its parts from here and waits for those of the registry."""
+    site.proxy.faults = [
+        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000, hold=30)
+    ]
+    process = start(*site.pull_command())
+    while not site.proxy.used:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    os.killpg(process.pid, sent)
+    process.communicate()
+    assert process.returncode == code
+    assert site.digest == site.edit.digests[0]
+
+
+def a_pull_is_killed(site: Site) -> None:
+    killed(site, signal.SIGKILL, -signal.SIGKILL)
+
+
+def a_pull_is_interrupted(site: Site) -> None:
+    killed(site, signal.SIGINT, 130)
+
+
+def a_sync_is_cut(site: Site) -> None:
+    for arrive in (1000, 60_000):
+        fails(CommandError, lambda arrive=arrive: site.sync(BREAK=str(arrive)))
+        assert site.digest == site.edit.digests[0]
+    site.sync()
+    assert site.digest == site.edit.digests[1]
+
+
+def two_syncs_and_a_pull_come_at_once(site: Site) -> None:
+    with ThreadPoolExecutor() as pool:
+        for one in [pool.submit(work) for work in (site.sync, site.sync, site.pull)]:
+            assert isinstance(one.exception(), EnvbuilderError | None)
+
+
+def a_sync_finds_a_damaged_sif(site: Site) -> None:
+    site.spoil(lambda content: content.__setitem__(len(content) // 2, content[len(content) // 2] ^ 1))
+    assert site.sync().bytes_sent < len(site.edit.new.sif.read_bytes()) / 10
+
+
+def versions_are_switched(site: Site) -> None:
+    site.pull(versions=3)
+    for _ in range(50):
+        for version in history.versions(str(site.sif)):
+            history.switch(str(site.sif), version)
+    history.prune(str(site.sif), 1)
+
+
+def fails(kind: type[EnvbuilderError], work: Callable[[], object]) -> None:
+    with pytest.raises(kind):
+        work()
+
+
+FAULTS = (
+    a_range_is_cut, the_connection_stays_cut, the_registry_is_busy, the_registry_is_gone, ranges_are_refused,
+    a_range_has_other_bytes, the_index_has_other_bytes, there_is_no_index, a_thin_sif_has_other_bytes,
+    one_bit_of_the_old_sif_is_wrong, the_old_sif_is_cut_off, the_old_file_is_no_sif, an_earlier_pull_left_wrong_bytes,
+    the_disk_is_full, two_pulls_begin_at_once, a_pull_is_killed, a_pull_is_interrupted, a_sync_is_cut,
+    two_syncs_and_a_pull_come_at_once, a_sync_finds_a_damaged_sif, versions_are_switched,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("happens", FAULTS)
+def test_the_name_has_a_whole_file_and_no_job_notices(
+    site: Site, job_ends: Callable[[], list[int | None]], happens: Callable[[Site], None]
+):
+    site.begin()
+    happens(site)
+    assert site.digest in site.edit.digests
+    assert [path.name for path in site.folder.iterdir() if not path.name.startswith(".")] == ["tiny.sif"]
+    assert job_ends() == [None] * 4
+    site.proxy.faults = []
+    site.pull()
+    assert site.digest == site.edit.digests[1]
+    assert {path.suffix for path in site.folder.iterdir()} == {".sif"}  # the name, and versions of it
+
+
+def test_a_build_keeps_the_version_from_before(edit: Edit):
+    found = history.versions(str(edit.new.folder / "edited.sif"))
+    assert [(sha256_file(Path(one.path)), one.current) for one in found] == [
+        (edit.digests[1], True), (edit.digests[0], False)
+    ]  # fmt: skip
