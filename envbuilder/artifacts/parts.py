@@ -14,7 +14,10 @@ import errno
 import hashlib
 import os
 import threading
-from typing import IO, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
+
+if TYPE_CHECKING:
+    import io
 
 FRAME = b"\x28\xb5\x2f\xfd"  # the first bytes of a zstd frame (RFC 8878, 3.1.1)
 MOST = 4 << 20  # bytes of a part, where there are no frames
@@ -24,18 +27,25 @@ _FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOFOL
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def cut(stream: IO[bytes]) -> Iterator[tuple[int, int, str]]:
+def cut(stream: io.BufferedIOBase) -> Iterator[tuple[int, int, str]]:
     """Yield the place, size and digest of each part. Equal stretches of two files give equal parts."""
-    at, data, more = 0, b"", True
+    room = bytearray(
+        2 * MOST
+    )  # one buffer for the whole file: new ones for each piece cost more than the hashes
+    view, at, have, more = memoryview(room), 0, 0, True
     while more:
-        piece = stream.read(MOST)
-        data, more, start = data + piece, bool(piece), 0
-        while len(data) - start >= MOST + len(FRAME) or (not more and start < len(data)):
-            end = data.find(FRAME, start + 1, start + MOST + len(FRAME))
-            end = min(start + MOST, len(data)) if end < 0 else end
-            yield at + start, end - start, digest(memoryview(data)[start:end])
+        count = stream.readinto(view[have:])
+        more, have, start = count > 0, have + count, 0
+        while start < have:
+            end = room.find(FRAME, start + 1, min(start + MOST + len(FRAME), have))
+            if end < 0:
+                if more and have - start < MOST + len(FRAME):
+                    break
+                end = min(start + MOST, have)
+            yield at + start, end - start, digest(view[start:end])
             start = end
-        at, data = at + start, data[start:]
+        room[: have - start] = room[start:have]
+        at, have = at + start, have - start
 
 
 def digest(data: bytes | memoryview) -> str:

@@ -1,7 +1,10 @@
 """What one machine puts into a store, another gets to the byte; whatever else lies there is refused by name."""
 
 import json
+import os
+import re
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from envbuilder.registry.shared_store import SharedStore, open_store
 from envbuilder.registry.upload import put_manifest
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry, upload
 from tests.support.stores import SETTING, Listening, open_shared, settings, write_keys
+from tests.support.workbench import ROOT
 
 pytestmark = pytest.mark.programs
 KEY, OTHER = sha256_text("key"), sha256_text("other")
@@ -272,6 +276,29 @@ def test_only_who_says_none_takes_what_nobody_signed(machine: Callable[..., Mach
 def test_a_public_key_reads_and_puts_nothing(machine: Callable[..., Machine], compiled: Path, proxy: Proxy):
     machine("first", "team.pub").put(compiled)
     assert proxy.asked == []
+
+
+def test_the_commands_of_the_page_delete_what_no_lock_names(
+    machine: Callable[..., Machine], real: Registry, compiled: Path, tmp_path: Path
+):
+    one, gone = machine("first", host=real.host), [sha256_text(str(number)) for number in range(3)]
+    for key in (KEY, *gone):
+        one.put(compiled, key)
+    page = (ROOT / "docs/how-to/share.md").read_text()
+    (block,) = re.findall(r"```text\nSTORE=.*?\n(.*?)```", page, re.DOTALL)
+    commands = block.replace("docker://", "--tls-verify=false docker://").replace(
+        "envbuilder cache keys", f"echo {KEY}"
+    )
+    subprocess.run(
+        ["sh", "-c", commands],
+        cwd=tmp_path,
+        env=os.environ | {"STORE": str(one.store._place)},
+        check=True,
+        timeout=60,
+    )
+    second = machine("second")
+    assert [second.fetch(key) for key in (KEY, *gone)] == [True, False, False, False]
+    assert second.said == ""
 
 
 # ---- settings and failures
