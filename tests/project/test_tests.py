@@ -93,15 +93,28 @@ def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.Mo
 
 
 @pytest.mark.programs
-def test_a_run_of_the_release_tier_adds_a_row_to_its_table(tmp_path: Path):
+@pytest.mark.parametrize("part", [False, True])
+def test_a_run_of_the_release_tier_adds_a_row_to_its_table(tmp_path: Path, part: bool):
     table = tmp_path / "release.md"
-    table.write_text((tiers.ROOT / "bench/results/release.md").read_text())
-    ended = [Ended(name="recipes", code=0, seconds=90.0, cpu=9.0, tests={})]
-    tiers.add_row(ended, 7200, Disk(gigabytes=31.2), [], table)
+    table.write_text((tiers.ROOT / tiers.RELEASES).read_text())
+    groups = [group.name for stage in tiers.make_tier("release").stages for group in stage]
+    ended = [
+        Ended(name=name, code=0, seconds=90.0, cpu=9.0, tests={}) for name in (groups[:1] if part else groups)
+    ]
+    tiers.add_row("6c251f6", ended, 7200, Disk(gigabytes=31.2), [], table)
     head, *_, row = (line for line in table.read_text().splitlines() if line.startswith("| "))
     assert row.count("|") == head.count("|")
-    assert row.endswith(" | 120 | 31 | recipes 1.5 | all passed |")
-    assert re.match(r"\| \d{4}-\d\d-\d\d \| [0-9a-f]{7,}(-dirty)? \|", row)
+    assert re.match(rf"\| \d{{4}}-\d\d-\d\d \| 6c251f6 \| 120 \| 31 \| {groups[0]} 1\.5[, ]", row)
+    assert row.endswith(f" | passed, 1 of {len(groups)} groups |" if part else " | all passed |")
+
+
+@pytest.mark.programs
+def test_a_group_that_a_tier_does_not_have_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["scripts/test", "--release", "--only", "alone", "lint"])
+    with pytest.raises(SystemExit) as ended:
+        tiers.main()
+    assert ended.value.code == 2
+    assert "`release` has no group lint, but alone, bench-faults, " in capsys.readouterr().err
 
 
 def test_the_most_that_a_run_takes_of_the_disk_is_kept():
