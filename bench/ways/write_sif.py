@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.build.artifacts import ImageLoader, build_artifacts
-from envbuilder.build.engine import EngineChoice
+from envbuilder.build.choice import EngineChoice
 from envbuilder.build.pipeline import open_engine
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Session

@@ -4,10 +4,9 @@ The image's blobs are hard links to the layers, and the SIF is a copy of their b
 Meanwhile, the image is loaded into the Docker engine.
 """
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -16,11 +15,9 @@ from envbuilder.artifacts.oci.layout import Layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
+from envbuilder.build.context import worker_threads
 from envbuilder.build.engine import Engine, Job, KeptStep, record_key
-from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
-from envbuilder.core.findings import Finding
-from envbuilder.core.process import Runner
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.documents import PROVENANCE
 from envbuilder.plan.model import Plan
@@ -40,61 +37,6 @@ class Artifacts:
     record: Record
     layout: Layout
     layers: tuple[Layer, ...]
-
-
-class BuiltRecipe(Answer):
-    """The result of one build. A failed one has `log` and no artifacts. One of several has `exit_code` and `seconds`."""
-
-    name: str
-    sif: Path = Path()
-    sif_sha256: str = ""
-    sif_bytes: int = 0
-    layout: Path = Path()
-    manifest: str = ""
-    tree_bytes: int = 0
-    image: str = ""
-    built: bool
-    log: str = ""
-    exit_code: int = 0
-    seconds: float = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildResult:
-    """The artifacts of one recipe after a build."""
-
-    outputs: Outputs
-    record: Record
-    done: bool  # False: there was nothing to do
-    image: str  # its name in the Docker engine; "" without an engine
-    findings: tuple[Finding, ...]
-    loads: bool = True  # False with `--no-load`
-
-    def answer(self) -> BuiltRecipe:
-        return BuiltRecipe(
-            name=self.outputs.name,
-            sif=self.outputs.sif,
-            sif_sha256=self.record.sif,
-            sif_bytes=self.record.sif_size,
-            layout=self.outputs.image,
-            manifest=f"sha256:{self.record.manifest}",
-            tree_bytes=self.record.content_size,
-            image=self.image,
-            built=self.done,
-        )
-
-    def text(self) -> str:
-        """Return the output of the command."""
-        status = "built and verified" if self.done else "nothing to do"
-        reason = "no Docker engine is running" if self.loads else "`--no-load`"
-        image = self.image or f"not loaded: {reason}"
-        lines = [
-            f"{self.outputs.name}: {status}",
-            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
-            f"  image  {image}  sha256:{self.record.manifest}",
-            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
-        ]
-        return "\n".join(lines)
 
 
 class Background:
@@ -196,21 +138,6 @@ def wait_for_layers(
             waiting.clear()
             part_done(tuple(layer.result() for layer in first))
     return tuple(layer.result() for layer in layers)
-
-
-@contextlib.contextmanager
-def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
-    """Yield a pool whose work ends with the block. A failure first stops the running programs."""
-    pool = ThreadPoolExecutor(count, thread_name_prefix="build")
-    try:
-        yield pool
-    except BaseException as error:
-        # After Ctrl-C, wait for nothing. After a failure, wait until running work has cleaned up.
-        interrupted = not isinstance(error, Exception)
-        runner.stop(for_good=interrupted)
-        pool.shutdown(wait=not interrupted, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Layout:

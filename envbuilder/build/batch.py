@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.artifacts.outputs import find_outputs
-from envbuilder.build.artifacts import BuildResult, BuiltRecipe, worker_threads
-from envbuilder.build.context import BuildContext
+from envbuilder.build.context import BuildContext, worker_threads
+from envbuilder.build.result import BuildResult, BuiltRecipe
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.load import expand, find_recipe, need_recipes

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -51,3 +52,18 @@ def build_lock(outputs: Outputs, context: BuildContext) -> Iterator[None]:
 def build_identity(outputs: Outputs) -> str:
     """Return what tells the builds of one machine apart: the place of their artifacts."""
     return sha256_text(str(outputs.sif))[:16]
+
+
+@contextlib.contextmanager
+def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
+    """Yield a pool whose work ends with the block. A failure first stops the running programs."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="build")
+    try:
+        yield pool
+    except BaseException as error:
+        # After Ctrl-C, wait for nothing. After a failure, wait until running work has cleaned up.
+        interrupted = not isinstance(error, Exception)
+        runner.stop(for_good=interrupted)
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -8,28 +8,23 @@ Each function calls the stages in order and passes their results on. The decisio
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envbuilder.artifacts import history, sif
+from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, rejected, versions_to_keep
 from envbuilder.build import unused
-from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
+from envbuilder.build.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
+from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
-from envbuilder.build.engine import (
-    NO_STORES,
-    Engine,
-    EngineChoice,
-    EngineName,
-    Job,
-    SharedStores,
-    record_key,
-)
+from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.build.fetch_inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
+from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
 from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps
@@ -41,16 +36,14 @@ from envbuilder.core.process import Command
 from envbuilder.core.toolbox import toolbox_files
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.context import ResolveContext, open_context
+from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import verify
-
-if TYPE_CHECKING:
-    from envbuilder.artifacts.docker_engine import DockerEngine
 
 # ---- plan → artifacts that are verified, loaded and tested
 
@@ -71,7 +64,7 @@ def build_recipe(
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    docker = _connect(context.environment, build_identity(outputs)) if choice.load else None
+    docker = connect(context.environment, build_identity(outputs)) if choice.load else None
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
@@ -109,22 +102,14 @@ def build_recipe(
 
 def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
     """Remove what killed builds of this cache left in the Docker engine."""
-    if docker := _connect(environment):
+    if docker := connect(environment):
         for name, build in docker.staged():
-            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := _connect(environment, build)):
+            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := connect(environment, build)):
                 own.drop_staged(name)
 
 
-def _connect(environment: Mapping[str, str], build: str = "") -> "DockerEngine | None":
-    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, which only a build needs
-
-    return connect(environment, build)
-
-
 @contextlib.contextmanager
-def _no_staged_image(
-    docker: "DockerEngine | None", outputs: Outputs, context: BuildContext
-) -> Iterator[None]:
+def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: BuildContext) -> Iterator[None]:
     """Remove the staged image when the block fails or the process is interrupted."""
 
     def abandon() -> None:
@@ -146,6 +131,14 @@ def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
     return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
 
 
+def lock_new(path: Path, context: BuildContext, *, today: date) -> None:
+    """Resolve a recipe that was written just now, and write its lock beside it."""
+    lock_recipe(
+        str(path), context.recipes, resolve_context(context, offline=False), context.console,
+        options=LockOptions(today=today), save=True,
+    )  # fmt: skip
+
+
 def _locked_context(
     context: BuildContext, recipe: Recipe, base: LockedBase | None, *, offline: bool
 ) -> ResolveContext:
@@ -163,7 +156,7 @@ class _Build:
     outputs: Outputs
     context: BuildContext
     engine: Engine
-    docker: "DockerEngine | None"
+    docker: DockerEngine | None
     fetcher: Fetcher
 
     def run(self) -> BuildResult:

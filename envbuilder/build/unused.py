@@ -6,8 +6,9 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from envbuilder.build.choice import EngineName
 from envbuilder.build.context import BuildContext
-from envbuilder.build.engine import EngineName, Job, layer_keys
+from envbuilder.build.engine import Job, layer_keys
 from envbuilder.build.extensions.cache import project_key, wheel_key
 from envbuilder.build.extensions.list import find_extensions, known_calls
 from envbuilder.build.share import compiled_entries

@@ -9,20 +9,16 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.build.artifacts import BuiltRecipe
-from envbuilder.build.engine import EngineChoice
-from envbuilder.build.pipeline import build_recipe, resolve_context
+from envbuilder.build.choice import EngineChoice
+from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Name, Output, Recipes, Session, command
-from envbuilder.compat.init import new_path
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.process import Runner
+from envbuilder.lock.git import find_commit
 from envbuilder.lock.known_base import lock_path
-from envbuilder.lock.resolve import lock_recipe
-from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.resolve.git import find_commit
-from envbuilder.recipe.load import find_recipe, load
+from envbuilder.recipe.load import find_recipe, load, new_path
 from envbuilder.recipe.requirement_file import parse_direct
 
 
@@ -50,21 +46,15 @@ def add(
     parent = find_recipe(name, recipes)
     for one in packages:
         _need_other_than_torch(one, parent)
+    from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, which `--help` does without
+
     context = build_context(session, recipes)
     session.kept = KEPT
-    options = LockOptions(today=datetime.now(UTC).date())
     text = recipe_text(parent.stem, packages, context.runner)
     path = new_path(new, parent.parent, text)
     save_text(path, text)
     try:
-        lock_recipe(
-            str(path),
-            recipes,
-            resolve_context(context, offline=False),
-            context.console,
-            options=options,
-            save=True,
-        )
+        lock_new(path, context, today=datetime.now(UTC).date())
     except EnvbuilderError:
         path.unlink()
         raise

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 from pydantic import RootModel
 
-from envbuilder.build.artifacts import BuiltRecipe
 from envbuilder.build.batch import build_several, choose, need_place
-from envbuilder.build.engine import Builder, EngineChoice, EngineName
-from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
+from envbuilder.build.choice import Builder, EngineChoice, EngineName
+from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Profile, Recipes, Session, command, offer, recipe_argument
 from envbuilder.core.answer import Answer
@@ -172,6 +171,8 @@ def build(
             build_context(session, recipes)  # every task expects the cache
         _build_as_array(session, array, show=dry_run, write=write, wait=wait)
         return
+    from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
+
     context = build_context(session, recipes, writes=not dry_run)
     session.kept = KEPT
     if prepare:

@@ -14,12 +14,11 @@ from typing import Annotated
 import typer
 
 from envbuilder.build.batch import Outcome
-from envbuilder.build.engine import EngineChoice
-from envbuilder.build.pipeline import build_recipe, resolve_context
+from envbuilder.build.choice import EngineChoice
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.check import load_tables
-from envbuilder.compat.init import WrittenRecipe, make, new_path, read_source
+from envbuilder.compat.init import WrittenRecipe, make, read_source
 from envbuilder.compat.init.examples import copy_example
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
 from envbuilder.compat.init.readers.machine import read_machine
@@ -28,9 +27,8 @@ from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.process import ProcessRunner, Runner
-from envbuilder.lock.resolve import lock_recipe
-from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.resolve.git import check_out, find_commit
+from envbuilder.lock.git import check_out, find_commit
+from envbuilder.recipe.load import new_path
 from envbuilder.recipe.requirement_file import parse_place
 
 
@@ -155,16 +153,16 @@ def _answer(written: WrittenRecipe, reached: str) -> NewRecipe:
 
 def _go_on(path: Path, session: Session, recipes: Path, output: Path) -> str:
     """Lock and build the recipe. Returns what was reached last; the session gets the reason of a failure."""
+    from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, for `--try` alone
+
     context = build_context(session, recipes)
     session.kept = KEPT
-    options = LockOptions(today=datetime.now(UTC).date())
-    locks = resolve_context(context, offline=False)
-    lock = functools.partial(lock_recipe, context=locks, console=context.console, options=options, save=True)
+    lock = functools.partial(lock_new, path, context, today=datetime.now(UTC).date())
     build = functools.partial(
-        build_recipe, context=context, output=output, offline=False, host=None, choice=EngineChoice()
+        build_recipe, str(path), context, output=output, offline=False, host=None, choice=EngineChoice()
     )
     reached, lines = "checked", [f"{path}: checked"]
-    for name, step in (("locked", lambda: lock(str(path), recipes)), ("built", lambda: build(str(path)))):
+    for name, step in (("locked", lock), ("built", build)):
         try:
             step()
         except EnvbuilderError as error:

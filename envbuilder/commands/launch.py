@@ -16,6 +16,7 @@ from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
 from envbuilder.run.launch.job import LaunchOptions
 from envbuilder.run.launch.lint import lint_files
+from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
 from envbuilder.run.launch.slurm import check_job
 
@@ -103,7 +104,7 @@ def launch_slurm(
     if _show_script(session, options, write, dry_run=dry_run):
         return
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
-    job = start.prepare(options, session.environment)
+    job = prepare(options, session.environment)
     if warning := check_job(job, runner):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
@@ -132,7 +133,7 @@ def launch_ssh(
         local_copy=local_copy, hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
-        start.exec_script(start.prepare(options, session.environment))
+        start.exec_script(prepare(options, session.environment))
 
 
 @becoming(
@@ -152,14 +153,14 @@ def launch_local(
         image=parse_form(inside) == "image",
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
-        start.exec_script(start.prepare(options, session.environment))
+        start.exec_script(prepare(options, session.environment))
 
 
 def _show_script(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> bool:
     """Print the script, or write it and print the command that starts it. Returns False without such an option."""
     if path is None and not dry_run:
         return False
-    job = start.prepare(options, session.environment)
+    job = prepare(options, session.environment)
     script, written = start.script_of(job), ""
     session.text = script.text.removesuffix("\n")
     if path and not dry_run:

@@ -9,8 +9,8 @@ import typer
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
+from envbuilder.run.launch.prepare import probe_pins
 from envbuilder.run.launch.site import find_site
-from envbuilder.run.launch.start import probe_pins
 from envbuilder.run.modulefile import Module, save_module
 
 

@@ -13,8 +13,9 @@ from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_rec
 from envbuilder.artifacts.sif import is_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
+from envbuilder.build.choice import EngineName
 from envbuilder.build.context import BuildContext
-from envbuilder.build.engine import EngineName, layer_keys, record_key
+from envbuilder.build.engine import layer_keys, record_key
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions

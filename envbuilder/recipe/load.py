@@ -24,7 +24,7 @@ from envbuilder.core.places import load as load_yaml
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.model import NAME, SHAPES, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import (
     Packages,
     Requirements,
@@ -115,6 +115,28 @@ def find_recipe(name: str, folder: Path) -> Path:
         listing = f"recipes: {', '.join(known)}" if known else empty
         hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"
         raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
+    return path
+
+
+def new_path(name: str, folder: Path, text: str | None = None) -> Path:
+    """Return the path of a new recipe; raises UsageError for a bad name or an existing file.
+
+    A file with this `text` is accepted: an interrupted command wrote it.
+    """
+    shape = SHAPES["extends"]
+    if name.endswith((SUFFIX, ".yml")):
+        hint = f"write `{Path(name).stem}`: the file gets its ending by itself"
+        raise UsageError(f"`{name}` is a file, where the name of the new recipe is expected", hint=hint)
+    path = folder / f"{name}{SUFFIX}"
+    if not re.fullmatch(shape.pattern, name):
+        raise UsageError(
+            f"`{name}` cannot be the name of a recipe: expected {shape.expected}", hint=shape.hint
+        )
+    is_ours = text is not None and path.is_file() and path.read_bytes() == text.encode()
+    if not is_ours and (path.exists() or path.is_symlink()):
+        raise UsageError(
+            f"`{path}` is there, and nothing is overwritten", hint="give another name, or remove it"
+        )
     return path
 
 

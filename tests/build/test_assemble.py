@@ -22,7 +22,8 @@ from envbuilder.build.assemble import interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.engine import AssembleEngine, make_root
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.engine import EngineName, Job, tools
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job, tools
 from envbuilder.build.extensions.build import compilers
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.outputs import Outputs, Record
-from envbuilder.build.artifacts import BuildResult
 from envbuilder.build.batch import build_several, choose
 from envbuilder.build.context import BuildContext
+from envbuilder.build.result import BuildResult
 from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError

@@ -22,7 +22,8 @@ from envbuilder.build.buildkit import BuildKitEngine, buildx
 from envbuilder.build.buildkit.engine import exported_tars
 from envbuilder.build.buildkit.folder import linux_uv, write_base
 from envbuilder.build.buildkit.progress import Progress, title
-from envbuilder.build.engine import Builder, EngineChoice, EngineName, Job, layer_keys, record_key
+from envbuilder.build.choice import Builder, EngineChoice, EngineName
+from envbuilder.build.engine import Job, layer_keys, record_key
 from envbuilder.build.extensions.cache import project_key
 from envbuilder.build.extensions.programs import build_program, container_compiles
 from envbuilder.core.cache import Store, sha256_file, sha256_text

@@ -16,7 +16,8 @@ import pytest
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.engine import EngineName, Job, SharedStores
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job, SharedStores
 from envbuilder.build.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.build.extensions.check_targets import check_call, check_project

@@ -12,7 +12,8 @@ import uv
 from envbuilder import runtime
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.buildkit.folder import write_sdists
-from envbuilder.build.engine import EngineName, Job, SharedStores
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job, SharedStores
 from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.build.share import share

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
-from envbuilder.compat.init import make, new_path, read_source
+from envbuilder.compat.init import make, read_source
 from envbuilder.compat.init.examples import examples_folder
 from envbuilder.compat.init.prompt import ask_missing
 from envbuilder.compat.init.readers.conda import read_spec
@@ -26,7 +26,7 @@ from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu
-from envbuilder.recipe.load import list_recipes, load
+from envbuilder.recipe.load import list_recipes, load, new_path
 from envbuilder.recipe.model import Recipe
 from tests.support.runner import FakeRunner
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.build.assemble import os as debian
-from envbuilder.build.engine import EngineName, Job
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError

@@ -14,7 +14,7 @@ import pytest
 from envbuilder.build.assemble.engine import Run
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
-from envbuilder.build.engine import EngineChoice, EngineName
+from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.extensions.build import ExtensionBuilder
 from envbuilder.build.extensions.cache import CachedExtension
 from envbuilder.build.pipeline import open_engine, resolve_context

@@ -18,12 +18,12 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
+from envbuilder.lock import git as git_module
+from envbuilder.lock.git import export_commit
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve import git as git_module
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension

@@ -4,7 +4,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envbuilder.build.engine import EngineChoice
+from envbuilder.build.choice import EngineChoice
 from envbuilder.build.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context

@@ -7,7 +7,7 @@ from typing import Final
 
 from envbuilder.build.buildkit.folder import BASE, DOCKERFILE
 from envbuilder.build.buildkit.progress import Progress
-from envbuilder.build.engine import Builder
+from envbuilder.build.choice import Builder
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding

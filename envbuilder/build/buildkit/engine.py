@@ -9,7 +9,8 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.build.assemble import runtime
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.folder import write_folder
-from envbuilder.build.engine import Builder, Job
+from envbuilder.build.choice import Builder
+from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
 from envbuilder.core.fetch import Fetcher

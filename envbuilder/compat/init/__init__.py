@@ -6,7 +6,6 @@ recipe. Each line that cannot be taken over is reported with its reason, and lis
 
 import contextlib
 import os
-import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +31,8 @@ from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.json_schema import FILE, schema_text
-from envbuilder.recipe.load import load, recipes_folder
-from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe
+from envbuilder.recipe.load import load, new_path, recipes_folder
+from envbuilder.recipe.model import Recipe
 
 KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
@@ -55,28 +54,6 @@ class WrittenRecipe:
     def text(self) -> str:
         name = self.typed()
         return f"{self.path}\n{self.recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
-
-
-def new_path(name: str, folder: Path, text: str | None = None) -> Path:
-    """Return the path of a new recipe; raises UsageError for a bad name or an existing file.
-
-    A file with this `text` is accepted: an interrupted command wrote it.
-    """
-    shape = SHAPES["extends"]
-    if name.endswith((SUFFIX, ".yml")):
-        hint = f"write `{Path(name).stem}`: the file gets its ending by itself"
-        raise UsageError(f"`{name}` is a file, where the name of the new recipe is expected", hint=hint)
-    path = folder / f"{name}{SUFFIX}"
-    if not re.fullmatch(shape.pattern, name):
-        raise UsageError(
-            f"`{name}` cannot be the name of a recipe: expected {shape.expected}", hint=shape.hint
-        )
-    is_ours = text is not None and path.is_file() and path.read_bytes() == text.encode()
-    if not is_ours and (path.exists() or path.is_symlink()):
-        raise UsageError(
-            f"`{path}` is there, and nothing is overwritten", hint="give another name, or remove it"
-        )
-    return path
 
 
 def read_source(path: Path, requests: Requests) -> None:

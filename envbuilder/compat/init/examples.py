@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.init import new_path
 from envbuilder.core.cache import save_bytes
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.json_schema import FILE
-from envbuilder.recipe.load import list_recipes, load
+from envbuilder.recipe.load import list_recipes, load, new_path
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 _PACKAGE: Final = Path(__file__).parents[2]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import pypi_simple
 import requests
 from packaging.utils import canonicalize_name
 
@@ -179,7 +180,6 @@ class SourceClient:
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
         """Return the files of one project in an index, by filename. Each page is requested once."""
-        import pypi_simple  # noqa: PLC0415 - it takes 0.2 s, and every command imports this module
 
         def ask() -> dict[str, Listed]:
             try:

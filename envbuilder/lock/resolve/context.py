@@ -72,18 +72,17 @@ def open_context(
     sources = functools.cache(lambda: probe_sources(environment, runner))
 
     @functools.cache
-    def client() -> "Client":
-        from envbuilder.registry.client import Client  # noqa: PLC0415 - requests takes 0.15 s, for images alone
+    def registries() -> "tuple[Client, Callable[[Wanted, Path, Progress, threading.Event], None]]":
+        from envbuilder.registry import client, download  # noqa: PLC0415 - requests takes 0.15 s, for images alone
 
-        return Client(environment, runner, console.waiting)
+        opened = client.Client(environment, runner, console.waiting)
+        return opened, functools.partial(download.fetch_part, opened)
 
     def fetch_blob(artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event) -> None:
-        from envbuilder.registry.download import fetch_part  # noqa: PLC0415 - as the client
-
-        fetch_part(client(), artifact, partial, progress, stop)
+        registries()[1](artifact, partial, progress, stop)
 
     fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob, waiting=console.waiting)
     return ResolveContext(
-        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.step,
+        store=store, runner=runner, sources=sources, client=lambda: registries()[0], fetcher=fetcher, transfer=console.step,
         waiting=console.waiting, toolbox=functools.cache(lambda: make_toolbox(store, fetcher, console.step)),
     )  # fmt: skip

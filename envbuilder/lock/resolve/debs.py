@@ -16,7 +16,7 @@ from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.lock.repositories import tag
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.pockets import open_base, open_release, repository_sources
+from envbuilder.lock.resolve.pockets import open_base, open_release, read_image, repository_sources
 from envbuilder.recipe.model import Recipe
 
 # The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
@@ -123,11 +123,9 @@ def _open_suite(
     base = target.base
     if base is None:
         return open_base(target.distribution, recipe, None, context, options), ""
-    from envbuilder.lock.resolve.base_image import status_of  # noqa: PLC0415 - asks registries, for images alone
-
     row = _suite_row(base)
     assert row is not None
-    return open_base(row, recipe, base, context, options), status_of(base, context)
+    return open_base(row, recipe, base, context, options), read_image(base, context)[0]
 
 
 def os_packages(recipe: Recipe, *, standalone: bool = False) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.reachable import silent
+from envbuilder.lock.git import export_commit
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.repositories import archive_source
 from envbuilder.lock.resolve.context import ResolveContext
-from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.extension import Extension

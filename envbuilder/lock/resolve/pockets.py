@@ -89,7 +89,7 @@ def open_base(
 
     The packages of an image's suite are trusted by the image's own keys.
     """
-    image = _image_keys(base, context) if base else {}
+    image = read_image(base, context)[1] if base else {}
     more = repository_sources(recipe, base, context, options)
     own = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
     more_tag = tag(repositories(recipe, base.inside if base else None))
@@ -110,7 +110,7 @@ def repository_sources(
         )
     if not found or options.before:
         return ()
-    image = _image_keys(base, context) if base else {}
+    image = read_image(base, context)[1] if base else {}
     return tuple(_repository_source(one, recipe, image, context) for one in found)
 
 
@@ -149,10 +149,11 @@ def _kept_key(path: Path, store: Store) -> Path:
     return kept
 
 
-def _image_keys(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
-    from envbuilder.lock.resolve.base_image import keys_of  # noqa: PLC0415 - asks registries, for images alone
+def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
+    """Return dpkg's status of a locked image, "" if it has none, and the files with the keys that its apt has."""
+    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
 
-    return keys_of(base, context)
+    return status_of(base, context), keys_of(base, context)
 
 
 def _source(

@@ -1,0 +1,63 @@
+"""The result of a build, as the command shows and answers it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.artifacts.outputs import Outputs, Record
+from envbuilder.core.answer import Answer
+from envbuilder.core.findings import Finding
+
+
+class BuiltRecipe(Answer):
+    """The result of one build. A failed one has `log` and no artifacts. One of several has `exit_code` and `seconds`."""
+
+    name: str
+    sif: Path = Path()
+    sif_sha256: str = ""
+    sif_bytes: int = 0
+    layout: Path = Path()
+    manifest: str = ""
+    tree_bytes: int = 0
+    image: str = ""
+    built: bool
+    log: str = ""
+    exit_code: int = 0
+    seconds: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """The artifacts of one recipe after a build."""
+
+    outputs: Outputs
+    record: Record
+    done: bool  # False: there was nothing to do
+    image: str  # its name in the Docker engine; "" without an engine
+    findings: tuple[Finding, ...]
+    loads: bool = True  # False with `--no-load`
+
+    def answer(self) -> BuiltRecipe:
+        return BuiltRecipe(
+            name=self.outputs.name,
+            sif=self.outputs.sif,
+            sif_sha256=self.record.sif,
+            sif_bytes=self.record.sif_size,
+            layout=self.outputs.image,
+            manifest=f"sha256:{self.record.manifest}",
+            tree_bytes=self.record.content_size,
+            image=self.image,
+            built=self.done,
+        )
+
+    def text(self) -> str:
+        """Return the output of the command."""
+        status = "built and verified" if self.done else "nothing to do"
+        reason = "no Docker engine is running" if self.loads else "`--no-load`"
+        image = self.image or f"not loaded: {reason}"
+        lines = [
+            f"{self.outputs.name}: {status}",
+            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
+            f"  image  {image}  sha256:{self.record.manifest}",
+            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""Make a job of what the user asked for: read the environment in the SIF or the image, and the site profile."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import UsageError
+from envbuilder.run.container import Surroundings, project_folder, run_in_image
+from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
+from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
+from envbuilder.run.launch.site import find_site
+from envbuilder.verify.compare import opened_sif
+
+PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
+
+
+def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
+    """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run."""
+    if options.image:
+        environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
+    else:
+        outputs = need_sif(options.name, options.output, settings)
+        if options.where == "local":
+            need_processor(outputs.sif)
+        environment = _probe_sif(outputs)
+    return make_job(options, environment, find_site(options.profile), project_folder(options.folder))
+
+
+def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
+    image, docker = outputs.image_name, need_engine(outputs, settings)
+    identity = need_image(docker, name, outputs, settings)
+    read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
+    torch, cuda = _parse_pins(read.output, image)
+    return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
+
+
+def _probe_sif(outputs: Outputs) -> Environment:
+    sif, torch, cuda = probe_pins(outputs)
+    record = read_record(outputs)
+    # Reading the whole file takes seconds, so an unchanged one is not read.
+    sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
+    size = sif.stat().st_size
+    return Environment(name=outputs.name, location=str(sif), size=size, sha256=sha256, torch=torch, cuda=cuda)
+
+
+def probe_pins(outputs: Outputs) -> tuple[Path, str, str]:
+    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
+    sif = outputs.sif.resolve()
+    try:
+        with opened_sif(sif) as system, SquashfsTree(system, ()).open(PINS.lstrip("/")) as stream:
+            text = stream.read().decode()
+    except (KeyError, ValueError):  # the file is missing, or has other content
+        text = ""
+    return sif, *_parse_pins(text, str(sif))
+
+
+def _parse_pins(text: str, location: str) -> tuple[str, str]:
+    """Parse the recipe in an environment: its versions of torch and CUDA. Raises UsageError for a foreign one."""
+    try:
+        pins = json.loads(text)
+        return str(pins["pytorch"]), str(pins["cuda"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise UsageError(
+            f"`{location}` was not made by envbuilder: it has no readable {PINS}",
+            hint="`envbuilder build NAME` makes one from a recipe",
+        ) from error
