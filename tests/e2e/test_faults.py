@@ -196,9 +196,11 @@ def test_a_damaged_artifact_is_exit_5_offline_and_named(damaged: tuple[Path, Pat
     assert not (spacious / "out/cpu.sif").exists()
 
 
+@WITH_TORCH
 def test_a_damaged_artifact_is_taken_from_a_folder_that_holds_it(
     damaged: tuple[Path, Path], spacious: Path, cpu: Built
 ):
+    """For every change: `test_an_artifact_gone_bad_in_the_cache_is_fetched_again` of test_trouble.py."""
     cache, path = damaged
     folder = spacious / "wheels"
     folder.mkdir()

@@ -34,7 +34,7 @@ def build(screen: Terminal, out: Path) -> None:
     screen.start(ENVBUILDER, "build", "cpu", "--offline", "--output", out)
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [80, pytest.param(200, marks=pytest.mark.release)])
 def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str], spacious: Path):
     most = 0
     with terminal(ROOT, spacious, width=width, **cold) as screen:
@@ -54,10 +54,13 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("moment", [0.7, 3.0, 9.0, 16.0])
+@pytest.mark.parametrize(
+    "moment", [0.7, 9.0, *(pytest.param(one, marks=pytest.mark.release) for one in (3.0, 16.0))]
+)
 def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
     moment: float, cold: dict[str, str], spacious: Path, slack: int
 ):
+    """While the OS layer is made, for every change: test_several.py, and test_faults.py after 4 s."""
     with terminal(ROOT, spacious, width=80, **cold) as screen:
         build(screen, spacious / "out")
         time.sleep(moment)
