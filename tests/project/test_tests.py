@@ -3,6 +3,7 @@
 import ast
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support import tiers
 from tests.support.disk import Disk, watched_disk
-from tests.support.tiers import Ended
+from tests.support.tiers import Ended, Group
 
 TESTS = tiers.ROOT / "tests"
 NO_TESTS = {"support", "golden", "e2e"}
@@ -90,6 +91,43 @@ def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.Mo
     (large,) = tiers.judge(tier, [fine], most, full, fetched=False)
     assert large.startswith("`middle` took 19.0 GB of disk after 2.5 minutes, in a, b, and its budget is 15")
     assert tiers.judge(tier, [fine], most, full, fetched=True) == []
+
+
+class Watched(tiers.Run):
+    """A run that starts no program, and keeps which groups ran beside each other."""
+
+    def __init__(self, failing: str = "") -> None:
+        super().__init__(folder=Path())
+        self.failing, self.now, self.seen = failing, set[str](), set[frozenset[str]]()
+
+    def run(self, group: Group) -> Ended:
+        with self.guard:
+            self.now.add(group.name)
+            self.seen.add(frozenset(self.now))
+        time.sleep(0.02)
+        with self.guard:
+            self.now.remove(group.name)
+        return Ended(name=group.name, code=int(group.name == self.failing), seconds=0, cpu=0, tests={})
+
+
+@pytest.mark.programs
+def test_groups_run_side_by_side_as_far_as_the_disk_has_room():
+    (groups,) = tiers.make_tier("all").stages
+    run = Watched()
+    ended = tiers.run_in_lanes(run, groups, 4, to_the_end=False)
+    assert sorted(one.name for one in ended) == sorted(group.name for group in groups)
+    assert max(len(names) for names in run.seen) == 4
+    for names in run.seen:
+        assert len(names & {"docker", "images", "cpu"}) <= 2
+        assert "cuda" not in names or not names & (tiers.DISK.keys() - {"cuda"})
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("to_the_end", "count"), [(False, 1), (True, 15)])
+def test_after_a_failure_no_other_group_begins_unless_all_are_wanted(to_the_end: bool, count: int):
+    (groups,) = tiers.make_tier("all").stages
+    ended = tiers.run_in_lanes(Watched(groups[0].name), groups, 1, to_the_end=to_the_end)
+    assert len(ended) == count
 
 
 @pytest.mark.programs

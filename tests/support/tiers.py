@@ -34,21 +34,34 @@ RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run sha
 
 # ---------------------------------------------------------------------------------------------------- the groups
 
-# End-to-end tests by module, in the order in which groups begin. What uses `a100` or its toolkit is the group `cuda`, in
-# whichever module it is. It takes 10 GB of disk and is first; small groups run beside it, and large ones after it. Of
-# `docker`, `cpu` and `images`, which take the most after it, no three run at once.
+# End-to-end tests by module, in the order in which groups begin as far as the disk has room: the longest first. What uses
+# `a100` or its toolkit is the group `cuda`, in whichever module it is.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth", "toolkits"),
+    "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
+    "images": ("rendered", "foreign", "on_top", "desk"),
+    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
+    "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
+    "cluster": ("jobs", "doors"),
+    "extensions": ("projects",),
     "tiny": ("kernel", "trouble", "podman", "sdists"),
     "secrets": ("any_linux", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
-    "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
-    "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
-    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "cluster": ("jobs", "doors"),
-    "images": ("rendered", "foreign", "on_top", "desk"),
-    "extensions": ("projects",),
     "pages": ("site", "page"),
+}
+# Shares of the disk: `cuda` takes 10 GB, so what builds `cpu` does not run beside it. The groups that are not named take little.
+# Of `docker`, `images` and `cpu` no three run at once.
+ROOM: Final = 5
+DISK: Final = {
+    "cuda": 5,
+    "docker": 2,
+    "images": 2,
+    "cpu": 2,
+    "inside": 1,
+    "cluster": 1,
+    "extensions": 1,
+    "pages": 1,
+    "try-cpu": 1,
 }
 RELEASE: Final = ("recipes", "docker_cpu", "pockets", "apt_sources")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
@@ -75,6 +88,10 @@ class Group:
     name: str
     commands: tuple[tuple[str, ...], ...]
     own_cache: bool = False
+
+    @property
+    def disk(self) -> int:
+        return DISK.get(self.name, 0)
 
 
 def _lint() -> Group:
@@ -138,7 +155,7 @@ class Tier:
 
 
 def make_tier(name: str) -> Tier:
-    quick = (_lint(), *_units())
+    lint, *units = quick = (_lint(), *_units())
     tried = Group(name="try-cpu", commands=((str(ROOT / "scripts/try"), "cpu"),))
     match name:
         case "quick":
@@ -147,8 +164,9 @@ def make_tier(name: str) -> Tier:
             groups = _builds("--middle", only=[one for one in MODULES if one not in ONLY_TORCH])
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
-            cuda, *rest = _builds()  # unit tests run beside `cuda`, which takes the disk for itself
-            return Tier(name=name, stages=((cuda, *quick, *rest, tried),), minutes=25, minutes_fetching=35)
+            return Tier(
+                name=name, stages=((lint, *_builds(), tried, *units),), minutes=25, minutes_fetching=35
+            )
         case "release":
             stages = tuple((one,) for one in _release())
             return Tier(name=name, stages=stages, minutes=100, minutes_fetching=130, gigabytes=40)
@@ -263,27 +281,44 @@ def _durations(name: str) -> Iterator[tuple[str, float]]:
                 yield f"{case.get('classname')}::{case.get('name')}", seconds
 
 
-def _in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: bool) -> list[Ended]:
-    """Run groups side by side; unless `to_the_end`, none begins after one has failed."""
-    failed = threading.Event()
+def run_in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: bool) -> list[Ended]:
+    """Run groups side by side, each as soon as the disk has room; unless `to_the_end`, none begins after one has failed."""
+    waiting, running, ended = list(groups), list[Group](), list[Ended]()
+    changed = threading.Condition()
 
-    def one_of(group: Group) -> Ended | None:
-        if failed.is_set() and not to_the_end:
+    def take() -> Group | None:
+        with changed:
+            while waiting:
+                room = ROOM - sum(one.disk for one in running)
+                if group := next((one for one in waiting if one.disk <= room), None):
+                    waiting.remove(group)
+                    running.append(group)
+                    return group
+                changed.wait()
             return None
-        ended = run.run(group)
-        if ended.code:
-            failed.set()
-        return ended
+
+    def work() -> None:
+        while group := take():
+            try:
+                ended.append(one := run.run(group))
+                if one.code and not to_the_end:
+                    waiting.clear()
+            finally:
+                with changed:
+                    running.remove(group)
+                    changed.notify_all()
 
     with ThreadPoolExecutor(lanes) as pool:
-        waiting = [pool.submit(one_of, group) for group in groups]
         try:
-            return [ended for one in waiting if (ended := one.result())]
+            for lane in [pool.submit(work) for _ in range(lanes)]:
+                lane.result()
         except BaseException:  # usually Ctrl-C
-            for one in waiting:
-                one.cancel()
+            with changed:
+                waiting.clear()
+                changed.notify_all()
             run.stop()
             raise
+    return ended
 
 
 def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fetched: bool) -> list[str]:
@@ -408,7 +443,7 @@ def main() -> int:
             with watched_disk(lambda: run.alive) as disk:
                 for stage in tier.stages:
                     some = [group for group in stage if not arguments.only or group.name in arguments.only]
-                    ended += _in_lanes(run, some, arguments.lanes, to_the_end=tier.name == "release")
+                    ended += run_in_lanes(run, some, arguments.lanes, to_the_end=tier.name == "release")
                     if any(one.code for one in ended) and tier.name != "release":
                         break
         except KeyboardInterrupt:
