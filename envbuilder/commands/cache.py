@@ -92,7 +92,7 @@ def cache(
         raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
     if unused is not None and (not gc or not set(kinds) <= set(KEYED)):
         raise UsageError(
-            "`--unused` takes `--gc` and kinds with an entry for each key",
+            "`--unused` requires `--gc`, and kinds that have an entry for each key",
             hint=f"these are {', '.join(KEYED)}",
         )
     if gc and unused is not None:

@@ -134,7 +134,7 @@ def init(
         ask_missing(gathered, tables, _ask, _report)
     elif gathered.gpus is None:
         raise UsageError(
-            "without a terminal to ask at, `init` needs `--gpu MODEL`, such as A100, or none",
+            "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *session.typed))} --gpu MODEL",
         )
     sources = (*(["this machine"] if from_machine else []), *(projects or ()))

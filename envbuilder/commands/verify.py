@@ -154,7 +154,7 @@ def _verify(
         name = hashed and hashed.key([f"glibc {glibc}", *promised])
         proof = load_proof(context.store, name) if name else None
         if proof is not None:
-            context.console.say("every byte is as it was when it was compared and audited")
+            context.console.say("no byte has changed since both were compared and audited")
             return _verified(names, proof, is_planned=bool(layers))
         digests = hashed.digests if hashed else None
         report = _compare(place, names, context, layers=layers, digests=digests)

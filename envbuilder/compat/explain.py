@@ -51,7 +51,7 @@ def brief(value: object) -> str:
 
 
 def _processor(context: CheckContext) -> Iterator[Fact]:
-    """Yield the processor of an environment that is not for the usual one."""
+    """Yield the processor, unless it is x86-64."""
     if context.processor is not X86_64:
         beside = (cite(gpu.source) for _, gpu in context.gpus if gpu.arm_host)
         source = context.recipe.place("$.platform") if context.recipe.platform else next(beside)

@@ -188,7 +188,7 @@ def hint_to_part(*lines: str) -> str:
 
 
 def _hint_to_indent(words: str, line: str) -> str:
-    """Return the repair of a line that begins in the wrong column or has no sign of a list or a map, or nothing."""
+    """Return how to repair the indentation of a line, "" if that is not what is wrong."""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with blanks, not with tabs"
     if "expected ':'" in words:

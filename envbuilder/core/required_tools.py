@@ -28,7 +28,6 @@ class Tool:
 
 
 BWRAP: Final = Tool(name="bwrap", why="build in a sandbox", package="bubblewrap", floor=(0, 4))
-BUILD_TOOLS: Final = (BWRAP,)
 
 
 def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:

@@ -404,7 +404,7 @@ def test_gpus_beside_an_arm_processor_decide_the_platform():
 
 def test_gpus_that_are_never_beside_the_named_processor_are_refused():
     (found,) = refused_platforms(gpus=("A100", "GH200"), platform="linux/amd64")
-    message = "$.platform: GH200 sits beside an Arm processor alone, and the recipe is for linux/amd64"
+    message = "$.platform: GH200 exists only beside an Arm processor, and the recipe is for linux/amd64"
     assert found == (Severity.ERROR, message, "leave out `platform`")
     assert refused_platforms(platform="linux/amd64") == []
 
@@ -413,7 +413,7 @@ def test_gpus_of_both_kinds_are_refused_with_the_matrix_that_parts_them():
     (found,) = refused_platforms(gpus=("A100", "GH200", "H100", "GB200"))
     assert found == (
         Severity.ERROR,
-        "$.gpus[1]: GH200 sits beside an Arm processor alone and A100 also beside others: one recipe for both is not there yet",
+        "$.gpus[1]: GH200 exists only beside an Arm processor, and A100 also beside x86-64: one recipe for both is not possible yet",
         (
             "write `matrix: {gpus: [[A100, H100], [GH200, GB200]]}`: each kind gets an image and a SIF of its own; "
             "`platform: linux/arm64` is for machines where all of them sit beside Arm processors"
@@ -424,7 +424,7 @@ def test_gpus_of_both_kinds_are_refused_with_the_matrix_that_parts_them():
 
 def test_an_image_as_base_is_refused_for_an_arm_processor():
     (found,) = refused_platforms(base="", image="site/cuda:1", platform="linux/arm64")
-    message = "$.base.image: an image as base for linux/arm64 is not there yet"
+    message = "$.base.image: a base image for linux/arm64 is not possible yet"
     assert found == (Severity.ERROR, message, "take a suite such as `base: debian/bookworm`")
     assert refused_platforms(base="", image="site/cuda:1") == []
 

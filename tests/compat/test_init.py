@@ -556,7 +556,7 @@ def test_a_name_that_no_recipe_can_have_is_refused(name: str, tmp_path: Path):
 def test_without_a_terminal_the_missing_flag_is_named(project: Path, capsys):
     code, _, err = call(capsys, "init", "mine")
     assert code == 2
-    assert "needs `--gpu MODEL`, such as A100, or none" in err
+    assert "requires `--gpu MODEL`, such as A100, or `--gpu none`" in err
     assert "envbuilder init mine --gpu MODEL\n" in err
     typed = ("init", "mine", "--from", "requirements.txt", "--python", "3.11")
     assert f"envbuilder {' '.join(typed)} --gpu MODEL\n" in call(capsys, *typed)[2]

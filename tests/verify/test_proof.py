@@ -12,7 +12,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.verify.proof import Proof, hash_pair, load_proof, save_proof
 from tests.support.pairs import Pair
 
-AGAIN = "every byte is as it was when it was compared and audited"
+AGAIN = "no byte has changed since both were compared and audited"
 
 
 def verify(pair: Pair, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:

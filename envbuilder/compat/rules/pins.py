@@ -49,12 +49,12 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_platform(context: CheckContext) -> Iterator[Problem]:
-    """One environment is for one processor, so GPUs beside an Arm processor go with no others but where the recipe says so."""
+    """An environment is for one processor. GPUs that exist only beside Arm stand with others only if the recipe has `platform`."""
     arm = [(key, gpu) for key, gpu in context.gpus if gpu.arm_host]
     others = [gpu for _, gpu in context.gpus if not gpu.arm_host]
     platform = context.recipe.platform
     if context.recipe.image and context.processor is not X86_64:
-        message = f"an image as base for {context.processor.platform} is not there yet"
+        message = f"a base image for {context.processor.platform} is not possible yet"
         yield Problem(
             CheckCode.PLATFORM, "base.image", message, advice="take a suite such as `base: debian/bookworm`"
         )
@@ -62,12 +62,12 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
         return
     key, gpu = arm[0]
     if platform:
-        message = f"{gpu.name} sits beside an Arm processor alone, and the recipe is for {platform}"
+        message = f"{gpu.name} exists only beside an Arm processor, and the recipe is for {platform}"
         yield Problem(
             CheckCode.PLATFORM, "platform", message, advice="leave out `platform`", source=cite(gpu.source)
         )
     elif others:
-        message = f"{gpu.name} sits beside an Arm processor alone and {others[0].name} also beside others: one recipe for both is not there yet"
+        message = f"{gpu.name} exists only beside an Arm processor, and {others[0].name} also beside x86-64: one recipe for both is not possible yet"
         names = ", ".join(
             f"[{', '.join(kind)}]" for kind in ([one.name for one in others], [one.name for _, one in arm])
         )
@@ -79,7 +79,7 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_processor(context: CheckContext) -> Iterator[Problem]:
-    """Say once what is possible for a recipe that is not for the usual processor."""
+    """Say once what is possible for a recipe that is not for x86-64."""
     if context.processor is X86_64:
         return
     key, why, source = next(

@@ -98,7 +98,7 @@ class AptSource:
     hint: str  # what to do if it cannot be read
 
     def line(self, folder: Path, processor: Processor) -> str:
-        """Return the line for a processor's packages, for apt, which runs in `folder`: from there, a key's path has no space of the cache's path."""
+        """Return apt's line for a processor's packages. Paths of keys are relative to `folder`, because apt takes none with a space."""
         keys = ",".join(f"/proc/self/cwd/{os.path.relpath(path, folder)}" for path in self.keyrings)
         signer = self.published[1] if self.published else keys
         return f"deb [arch={processor.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
