@@ -10,7 +10,7 @@ import typer
 
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record
-from envbuilder.artifacts.sif import is_sif
+from envbuilder.artifacts.sif import is_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
 from envbuilder.build.choice import EngineName
@@ -202,7 +202,9 @@ def _audit(
         tree = SquashfsTree(system, report.entries)
         read = read_image(place)
         outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
-        findings = audit(tree, outside=outside, gpus=_gpus(tree), oldest_glibc=glibc)
+        findings = audit(
+            tree, outside=outside, gpus=_gpus(tree), oldest_glibc=glibc, processor=processor_in(sif)
+        )
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError(
                 f"`{image}` and `{sif}` hold the same files, but the audits found errors", findings=findings

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 PROGBITS, STRTAB, DYNAMIC, VERDEF, VERNEED = 1, 3, 6, 0x6FFFFFFD, 0x6FFFFFFE
+LOAD = 1
 NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 
 
@@ -42,8 +43,10 @@ def library(
     needs: Mapping[str, Sequence[str]] = {},  # library → symbol versions
     gives: Sequence[str] = (),
     sections: Mapping[str, bytes] = {},
+    machine: int = 62,
+    alignment: int = 4096,
 ) -> bytes:
-    """Return a shared library with these entries for the loader."""
+    """Return a shared library with these entries for the loader, and one segment that is loaded."""
     names = Names()
     texts = [(NEEDED, one) for one in needed]
     texts += [(tag, one) for tag, one in ((RUNPATH, runpath), (RPATH, rpath)) if one is not None]
@@ -68,10 +71,11 @@ def library(
         made[".gnu.version_r"] = Section(VERNEED, wanted, link=1, info=len(needs))
     if gives:
         made[".gnu.version_d"] = Section(VERDEF, given, link=1, info=len(gives))
-    return _write(made | {name: Section(PROGBITS, content) for name, content in sections.items()})
+    made |= {name: Section(PROGBITS, content) for name, content in sections.items()}
+    return _write(made, machine, alignment)
 
 
-def _write(sections: Mapping[str, Section]) -> bytes:
+def _write(sections: Mapping[str, Section], machine: int = 62, alignment: int = 4096) -> bytes:
     names = Names()
     places = {name: names.place(name) for name in (*sections, ".shstrtab")}
     body = b""
@@ -81,7 +85,10 @@ def _write(sections: Mapping[str, Section]) -> bytes:
         place = (places[name], one.kind, 0, 0, 64 + len(body), len(one.content), one.link, one.info, 16, 0)
         heads.append(struct.pack("<2I4Q2I2Q", *place))
         body += one.content
+    at = 64 + len(body)
+    segments = at + 64 * len(heads)
     head = struct.pack(
-        "<4s5B7x2HI3QI6H", b"\x7fELF", 2, 1, 1, 0, 0, 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(heads), len(heads) - 1
+        "<4s5B7x2HI3QI6H", b"\x7fELF", 2, 1, 1, 0, 0, 3, machine, 1, 0, segments, at, 0, 64, 56, 1, 64, len(heads), len(heads) - 1
     )  # fmt: skip
-    return head + body + b"".join(heads)
+    load = struct.pack("<2I6Q", LOAD, 4, 0, 0, 0, at, at, alignment)
+    return head + body + b"".join(heads) + load

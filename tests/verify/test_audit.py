@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder.core.findings import Severity
+from envbuilder.core.processor import AARCH64, X86_64, Processor
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.audit import Code, ImageTexts, audit
 from tests.support.elves import library
@@ -92,7 +93,7 @@ def with_files(files: Mapping[str, bytes | str]) -> MadeTree:
 
 def test_a_tree_that_is_as_it_should_be_has_no_findings():
     tree = make_tree(CLEAN, MODES, {"tmp": 0o1777})
-    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", outside=ORDINARY) == ()
+    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", outside=ORDINARY, processor=X86_64) == ()
 
 
 ORDINARY = ImageTexts(
@@ -162,6 +163,55 @@ PLANTED = {
     "a proxy's authority in the bundle": ({"etc/ssl/certs/ca-certificates.crt": CERTIFICATE.format("AAAA") + CERTIFICATE.format("BBBB")}, {},
                                           Code.AUTHORITY, "/etc/ssl/certs/ca-certificates.crt"),
 }  # fmt: skip
+
+
+ARM_FILES = {
+    "usr/lib/aarch64-linux-gnu/libc.so.6": library(soname="libc.so.6", machine=AARCH64.elf, alignment=65536),
+    f"{SITE}/a/a.so": library(machine=AARCH64.elf, alignment=1 << 21),
+}
+
+
+def processor_findings(files: Mapping[str, bytes | str], processor: Processor) -> list[tuple[str, str, str]]:
+    found = audit(make_tree(files, dict.fromkeys(files, 0o755)), processor=processor)
+    return [(one.code, one.severity, one.where) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("path", "planted", "code", "severity"),
+    [
+        ("usr/lib/aarch64-linux-gnu/libz.so.1", library(), Code.FOREIGN, Severity.ERROR),
+        (f"{SITE}/torch/lib/libc10.so", library(), Code.FOREIGN, Severity.ERROR),
+        ("usr/lib/x86_64-linux-gnu/libz.so.1", library(), Code.FOREIGN, Severity.ERROR),
+        ("usr/bin/tool", library(), Code.FOREIGN, Severity.ERROR),
+        (f"{SITE}/debugpy/attach_linux_amd64.so", library(), Code.FOREIGN, Severity.WARNING),
+        (f"{SITE}/debugpy/attach_linux_x86.so", library(machine=3), Code.FOREIGN, Severity.WARNING),
+        (
+            "opt/envbuilder/extensions/b/b.so",
+            library(machine=183, alignment=4096),
+            Code.PAGES,
+            Severity.ERROR,
+        ),
+        ("usr/bin/tool", library(machine=183, alignment=16384), Code.PAGES, Severity.ERROR),
+    ],
+)
+def test_a_file_that_an_arm_machine_cannot_load_is_found_and_named(path, planted, code, severity):
+    assert processor_findings(ARM_FILES, AARCH64) == []
+    assert processor_findings(ARM_FILES | {path: planted}, AARCH64) == [(code, severity, f"/{path}")]
+
+
+def test_an_arm_library_in_an_image_for_x86_64_is_found_and_named():
+    assert processor_findings(CLEAN | ARM_FILES, X86_64)[0][:2] == (Code.FOREIGN, Severity.ERROR)
+    (finding,) = [one for one in audit(with_files(ARM_FILES), processor=X86_64) if one.code == Code.FOREIGN]
+    assert finding.message == (
+        f"it is for 64-bit Arm, and the image is for x86-64; the same in 1 more: /{SITE}/a/a.so"
+    )
+
+
+def test_the_message_about_pages_names_both_sizes_and_the_flag_of_the_linker():
+    files = ARM_FILES | {f"{SITE}/b.so": library(machine=AARCH64.elf)}
+    (finding,) = audit(make_tree(files), processor=AARCH64)
+    assert finding.message.startswith("its segments are aligned to 4096 bytes, and kernels for 64-bit Arm")
+    assert "max-page-size=65536" in finding.hint
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -6,6 +6,7 @@ Each module checks one kind of fault. The tree is read once for all of them.
 from collections.abc import Sequence
 
 from envbuilder.core.findings import Finding
+from envbuilder.core.processor import Processor
 from envbuilder.verify.audit import libraries
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, ImageTexts, Tree, read_audited
 from envbuilder.verify.audit.files import check_rights, check_secrets
@@ -14,15 +15,22 @@ __all__ = ["AuditedImage", "Code", "ImageTexts", "Tree", "audit"]
 
 
 def audit(
-    tree: Tree, *, outside: ImageTexts | None = None, gpus: Sequence[str] = (), oldest_glibc: str = ""
+    tree: Tree,
+    *,
+    outside: ImageTexts | None = None,
+    gpus: Sequence[str] = (),
+    oldest_glibc: str = "",
+    processor: Processor | None = None,
 ) -> tuple[Finding, ...]:
     """Return every finding, sorted by code and place.
 
     `gpus` are compute capabilities; without them, GPU code is not checked. `oldest_glibc` is that of the
-    oldest machine that may use the Python environment without the image around it.
+    oldest machine that may use the Python environment without the image around it. `processor` is the
+    image's; without it, programs of any are accepted.
     """
     image = read_audited(tree, outside=outside or ImageTexts())
     findings = (
+        *libraries.check_processor(image, processor),
         *libraries.check_gpus(image, gpus),
         *libraries.check_symbols(image),
         *libraries.check_oldest_host(image, oldest_glibc),

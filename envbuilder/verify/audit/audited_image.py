@@ -1,4 +1,4 @@
-"""The image that the audits read: the paths of its tree, and the dynamic section of each program and library."""
+"""The image that the audits read: the paths of its tree, and what the loader reads of each program and library."""
 
 import posixpath
 import struct
@@ -9,6 +9,7 @@ from typing import IO, Final, Protocol, TypeVar
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_E_MACHINE
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from envbuilder.core.findings import CodeEnum
@@ -37,6 +38,8 @@ class Code(CodeEnum):
     RUNPATH = "EB720", "a library is looked for in a folder outside"
     UNREADABLE = "EB721", "an ELF file that cannot be read"
     RDMA = "EB722", "NCCL is there, and what it needs for InfiniBand is not"
+    FOREIGN = "EB723", "a program or library for another processor than the image's"
+    PAGES = "EB724", "a kernel with large memory pages cannot load it"
 
 
 class Tree(Protocol):
@@ -49,9 +52,11 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elf:
-    """The dynamic section of one ELF file."""
+    """The processor of one ELF file, and its dynamic section."""
 
     entry: Entry
+    machine: int  # e_machine
+    alignment: int  # of its segments that are loaded, the smallest in bytes; 0 without one
     soname: str = ""
     needed: tuple[str, ...] = ()  # sonames
     runpaths: tuple[str, ...] = ()
@@ -130,8 +135,13 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
             if kind in texts:
                 texts[kind].append(str(getattr(tag, kind)))
         folders = texts["runpath"] or texts["rpath"]  # as the loader chooses
+        if elf.num_segments() > _MOST:
+            raise ValueError(f"it is damaged: {elf.num_segments()} segments")
+        loads = [one.header for one in elf.iter_segments() if one.header.p_type == "PT_LOAD"]
         return Elf(
             entry=entry,
+            machine=int(ENUM_E_MACHINE.get(elf.header.e_machine, elf.header.e_machine)),
+            alignment=min((int(one.p_align) for one in loads), default=0),
             soname=texts["soname"][0] if texts["soname"] else "",
             needed=tuple(texts["needed"]),
             runpaths=tuple(folders[0].split(":")) if folders else (),

@@ -1,4 +1,4 @@
-"""Check libraries: their GPU code, symbol versions, copies, run paths, and what NCCL needs for InfiniBand."""
+"""Check libraries: their processor, GPU code, symbol versions, copies, run paths, and what NCCL needs for InfiniBand."""
 
 import itertools
 import operator
@@ -9,7 +9,7 @@ from typing import Final
 
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import PROCESSORS, Processor
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in, some
 from envbuilder.verify.fatbin import CodeKind, read_gpu_code
 
@@ -49,6 +49,47 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
             )
     for path, why in unreadable.items():
         yield Finding(code=Code.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
+
+
+_IN_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(.*)")
+
+
+def check_processor(image: AuditedImage, processor: Processor | None) -> Iterator[Finding]:
+    """Find programs and libraries for another processor, and those that its kernels with the largest pages cannot load."""
+    if processor is None:
+        return
+    foreign: dict[tuple[str, Severity], list[str]] = {}
+    small: dict[int, list[str]] = {}
+    for elf in image.elves:
+        if elf.machine != processor.elf:
+            own = next((one for one in PROCESSORS if one.elf == elf.machine), None)
+            title = own.title if own else f"the ELF machine {elf.machine}"
+            is_error = own is not None and not _is_choice(elf.path, own)
+            foreign.setdefault((title, Severity.ERROR if is_error else Severity.WARNING), []).append(elf.path)
+        elif elf.alignment and elf.alignment % processor.page:
+            small.setdefault(elf.alignment, []).append(elf.path)
+    for (title, severity), paths in sorted(foreign.items()):
+        yield Finding(
+            code=Code.FOREIGN, severity=severity, where=f"/{paths[0]}",
+            message=f"it is for {title}, and the image is for {processor.title}{same_in(paths)}",
+            hint="it cannot be loaded: take the package's build for the image's processor"
+            if severity is Severity.ERROR
+            else "its package brings it for other machines, and nothing of the image can load it",
+        )  # fmt: skip
+    for alignment, paths in sorted(small.items()):
+        yield Finding(
+            code=Code.PAGES, severity=Severity.ERROR, where=f"/{paths[0]}",
+            message=f"its segments are aligned to {alignment} bytes, and kernels for {processor.title} "
+            f"have pages of up to {processor.page}{same_in(paths)}",
+            hint="such a kernel cannot load it: take another version, or build it from its sources "
+            f"with `-Wl,-z,max-page-size={processor.page}`",
+        )  # fmt: skip
+
+
+def _is_choice(path: str, processor: Processor) -> bool:
+    """Whether a Python package brings the file for this processor among others, as its name says: attach_linux_amd64.so."""
+    inside = _IN_PACKAGE.fullmatch(path)
+    return inside is not None and any(name in inside[1] for name in (processor.debian, processor.machine))
 
 
 PORTABLE: Final = ("opt/env/", "opt/envbuilder/", "opt/python/")  # usable without the image
@@ -113,7 +154,7 @@ LIBRARY: Final = re.compile(
     r"\.so(\.[\d.]+)?"
 )
 DEFAULT_FOLDERS: Final = (
-    *(f"lib/{X86_64.gnu}", f"usr/lib/{X86_64.gnu}"),
+    *(f"{folder}/{one.gnu}" for one in PROCESSORS for folder in ("lib", "usr/lib")),
     *("lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib"),
 )
 
