@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,9 +11,13 @@ from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
+from envbuilder.core.errors import UsageError
+from envbuilder.core.processor import PROCESSORS
 from envbuilder.layers.layer import find_blobs
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
+
+PLATFORMS: Final = tuple(one.platform for one in PROCESSORS)
 
 
 @command(
@@ -34,10 +38,17 @@ def pull(
     key: Annotated[
         Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
     ] = None,
+    platform: Annotated[
+        str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")
+    ] = "",
     output: Output,
 ) -> None:
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, shown = parse_only(only), open_console(session)
+    if platform and platform not in PLATFORMS:
+        raise UsageError(
+            f"there is no platform `{platform}`", hint=f"`--platform` takes {' or '.join(PLATFORMS)}"
+        )
     client = make_client(session, shown)
     is_recipe = reference.endswith((SUFFIX, ".yml"))
     wanted = Path(reference).stem if is_recipe else reference
@@ -49,7 +60,7 @@ def pull(
     outputs = Outputs(folder=output.absolute(), name=name)
     with shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
-            source, client, outputs=outputs, forms=forms, key=key,
+            source, client, outputs=outputs, forms=forms, key=key, platform=platform,
             cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()

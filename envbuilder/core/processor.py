@@ -85,3 +85,8 @@ PROCESSORS: Final = (X86_64, AARCH64)
 def processor_of(platform: str) -> Processor | None:
     """Return the processor of a platform such as linux/arm64 or linux/arm64/v8, None if no environment is for it."""
     return next((one for one in PROCESSORS if f"{platform}/".startswith(f"{one.platform}/")), None)
+
+
+def processor_of_machine(machine: str) -> Processor | None:
+    """Return the processor that `uname -m` names, on Linux or on macOS, None if no environment is for it."""
+    return next((one for one in PROCESSORS if machine in (one.machine, one.debian)), None)

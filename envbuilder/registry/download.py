@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urljoin
 
-from envbuilder.artifacts.oci.model import MANIFESTS, MOST_JSON, Descriptor, Manifest, parse_manifest
+from envbuilder.artifacts.oci.model import (
+    MANIFESTS,
+    MOST_JSON,
+    Descriptor,
+    Manifest,
+    parse_configuration,
+    parse_manifest,
+)
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
@@ -52,6 +59,15 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
             return read_manifest(client, reference.with_digest(one.digest))
     there = ", ".join(sorted({one.platform for one in manifest.manifests if one.platform})) or "none"
     raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has them for: {there}")
+
+
+def read_platform(client: Client, reference: Reference, manifest: Manifest) -> str:
+    """Read which platform an image's manifest is for, "" if it is no image's; raises RegistryError."""
+    try:
+        config = read_blob(client, reference, manifest.config) if manifest.config else b""
+        return parse_configuration(config).platform
+    except ValueError:
+        return ""
 
 
 def read_blob(client: Client, reference: Reference, blob: Descriptor, *, most: int = MOST_JSON) -> bytes:

@@ -5,10 +5,10 @@ where the next pull resumes them. `envbuilder/registry/assemble.py` makes the SI
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.layout import read_layout, save_layout
@@ -30,12 +30,17 @@ from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_f
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor, processor_of, processor_of_machine
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
-from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
-
-PLATFORM: Final = X86_64.platform
+from envbuilder.registry.download import (
+    fetch_blob,
+    read_blob,
+    read_image,
+    read_manifest,
+    read_platform,
+    read_referrers,
+)
 
 
 class PulledFile(Answer):
@@ -74,14 +79,16 @@ def pull(
     forms: Sequence[Form],
     key: Path | None,
     cached: LayerFinder,
+    platform: str = "",
     versions: int = 1,
     console: Console,
 ) -> Pulled:
     """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay.
 
-    `cached` finds layers in the cache. The folder keeps so many `versions` of the SIF.
+    Without a `platform`, this machine's is taken, or the only one that is there. `cached` finds layers
+    in the cache. The folder keeps so many `versions` of the SIF.
     """
-    found = find_artifacts(client, reference, forms)
+    found = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         statement = b""
         if key is not None:
@@ -129,11 +136,13 @@ def pull(
     )
 
 
-def find_artifacts(client: Client, reference: Reference, forms: Sequence[Form]) -> dict[Form, Manifest]:
+def find_artifacts(
+    client: Client, reference: Reference, forms: Sequence[Form], platform: str = ""
+) -> dict[Form, Manifest]:
     """Return the manifests of the forms; raises RegistryError, and VerifyError when image and SIF do not belong together."""
     if tuple(forms) == ("sif",):
-        return {"sif": _find_sif(client, reference, None)}
-    image = read_image(client, reference, PLATFORM)
+        return {"sif": _find_sif(client, reference, None, platform)}
+    image = _find_image(client, reference, platform)
     if is_sif(image):
         if image.subject is None:
             raise AbsentError(f"`{reference}` is a SIF that names no image", hint="pull it with `--only sif`")
@@ -141,15 +150,30 @@ def find_artifacts(client: Client, reference: Reference, forms: Sequence[Form]) 
         return {"image": image, "sif": sif}
     if "sif" not in forms:
         return {"image": image}
-    return {"image": image, "sif": _find_sif(client, reference, image)}
+    return {"image": image, "sif": _find_sif(client, reference, image, platform)}
 
 
-def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> Manifest:
+def _wanted(platform: str) -> Processor:
+    return processor_of(platform) or processor_of_machine(os.uname().machine) or X86_64
+
+
+def _find_image(client: Client, reference: Reference, platform: str) -> Manifest:
+    """Return the image for the platform; without one, that for this machine or the only one."""
+    manifest = read_image(client, reference, _wanted(platform).platform)
+    if platform and not is_sif(manifest):
+        found = read_platform(client, reference, manifest)
+        if processor_of(found) != processor_of(platform):
+            raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has one for {found}")
+    return manifest
+
+
+def _find_sif(client: Client, reference: Reference, image: Manifest | None, platform: str) -> Manifest:
     """Find the SIF by the image's tag, otherwise among the referrers of the image."""
-    places = [reference] if reference.digest else [sif_reference(reference), reference]
+    own = sif_reference(reference, _wanted(platform))
+    places = [reference] if reference.digest else [own, reference]
     for place in places if image is None else places[:-1]:
         with contextlib.suppress(AbsentError):
-            manifest = read_image(client, place, PLATFORM)
+            manifest = _find_image(client, place, platform)
             subject = manifest.subject.digest if manifest.subject else None
             if is_sif(manifest) and (image is None or subject == image.digest):
                 return manifest
@@ -159,7 +183,7 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> M
             return read_manifest(client, reference.with_digest(listed.digest))
     raise AbsentError(
         f"there is no SIF of `{reference}`",
-        hint=f"`envbuilder push` puts it beside the image, as `{sif_reference(reference)}`; `--only image` pulls the image alone",
+        hint=f"`envbuilder push` puts it beside the image, as `{own}`; `--only image` pulls the image alone",
     )
 
 

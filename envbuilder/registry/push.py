@@ -4,6 +4,8 @@ The image keeps the digest of the build, so its manifest cannot name the SIF. Th
 names the image instead, as its subject and in its annotations. The registry then lists the SIF
 among the image's referrers (OCI distribution specification). SBOM, provenance and signature are
 listed in the same way, and for the SIF the index of its parts, with which `pull` fetches only some.
+
+A tag has one image for each platform, and a SIF tag of each. Pushing one keeps the others.
 """
 
 import json
@@ -18,15 +20,16 @@ from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.parts_index import PartsIndex, make_index
-from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.fetch import each
+from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
-from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_manifest
+from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
 
 MOST_REST: Final = 0.25  # of a SIF that may be in no layer for `--thin`
 
@@ -43,6 +46,7 @@ class Pushed(Answer):
     """References by digest; null for what was not pushed."""
 
     image: str | None
+    platforms: tuple[str, ...]  # of all images that its tag has
     sif: str | None
     sif_sha256: str | None
     thin: bool  # the SIF was not sent
@@ -52,7 +56,8 @@ class Pushed(Answer):
     bytes_resumed: int
 
     def text(self) -> str:
-        lines = [f"image  {self.image}"] if self.image else []
+        every = f"  for {' and '.join(self.platforms)}" if len(self.platforms) > 1 else ""
+        lines = [f"image  {self.image}{every}"] if self.image else []
         if self.sif:
             scheme = "" if self.thin else "oras://"  # which Apptainer pulls
             lines.append(f"SIF    {scheme}{self.sif}  sha256:{self.sif_sha256}")
@@ -82,7 +87,9 @@ def push(
     """
     tagged = reference.with_tag(reference.tag or LATEST)
     shipment = _Shipment.load(outputs, forms, thin=thin)
+    sif_tag = naming.sif_reference(tagged, shipment.processor)
     noted, sent = _noted(memory, tagged), list[Sent]()
+    platforms: tuple[str, ...] = ()
     total = sum(source.blob.size for source in shipment.sources)
     with console.step(f"push {reference.repository}", total) as transfer:
 
@@ -92,7 +99,10 @@ def push(
 
         each(shipment.sources, work)
         for form, manifest in shipment.manifests:
-            put_manifest(client, tagged if form == "image" else naming.sif_reference(tagged), manifest)
+            if form == "image":
+                platforms = put_image(client, tagged, manifest, shipment.processor.platform)
+            else:
+                put_manifest(client, sif_tag, manifest)
         for one in shipment.attached:
             put_manifest(client, tagged.with_digest(one.digest), one)
     _note(memory, tagged, [source.blob.digest for source in shipment.sources])
@@ -100,7 +110,8 @@ def push(
     image, sif = found.get("image"), found.get("sif")
     return Pushed(
         image=str(tagged.with_digest(image.digest)) if image else None,
-        sif=str(naming.sif_reference(tagged).with_digest(sif.digest)) if sif else None,
+        platforms=platforms,
+        sif=str(sif_tag.with_digest(sif.digest)) if sif else None,
         sif_sha256=naming.sif_of(sif).digest if sif else None,
         thin=thin,
         attached=len(shipment.attached),
@@ -119,6 +130,7 @@ class _Shipment:
     """Everything to push: blobs, the manifests of the artifacts, and the manifests of their documents."""
 
     sources: tuple[Source, ...]
+    processor: Processor
     manifests: tuple[tuple[naming.Form, model.Manifest], ...]
     attached: tuple[model.Manifest, ...]
 
@@ -164,7 +176,13 @@ class _Shipment:
         ]
         unique = {source.blob.digest: source for source in sources}
         largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
-        return cls(sources=tuple(largest_first), manifests=tuple(manifests), attached=tuple(attached))
+        found = processor_of(layout.config.platform) if layout else processor_in(outputs.sif)
+        return cls(
+            sources=tuple(largest_first),
+            processor=found or X86_64,
+            manifests=tuple(manifests),
+            attached=tuple(attached),
+        )
 
 
 def _noted(memory: Path, reference: Reference) -> dict[str, str]:

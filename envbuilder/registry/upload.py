@@ -21,8 +21,9 @@ from envbuilder.core.errors import AbsentError, AccessError, ContentError, Regis
 from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import TransientError
 from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, wait
+from envbuilder.core.processor import processor_of
 from envbuilder.registry.client import Client, translate_errors
-from envbuilder.registry.download import fallback_tag, read_manifest
+from envbuilder.registry.download import fallback_tag, read_manifest, read_platform
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,46 @@ def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> No
     is_listed = client.retry(reference, put)
     if manifest.subject and not is_listed:
         _add_referrer(client, reference.with_digest(manifest.subject.digest), manifest.descriptor())
+
+
+def put_image(client: Client, reference: Reference, manifest: Manifest, platform: str) -> tuple[str, ...]:
+    """Put an image's manifest under a tag, and return the platforms that the tag then has; raises RegistryError.
+
+    If the tag has images for other platforms, they stay: the tag becomes an index. Two pushes at the
+    same moment may lose one entry; pushing again adds it.
+    """
+    others = _others(client, reference, platform)
+    if not others:
+        put_manifest(client, reference, manifest)
+        return (platform,)
+    put_manifest(client, reference.with_digest(manifest.digest), manifest)
+    own = Descriptor(
+        media_type=manifest.media_type,
+        digest=manifest.digest,
+        size=len(manifest.content),
+        platform=platform,
+    )
+    listed = sorted((*others, own), key=lambda one: one.platform)
+    put_manifest(client, reference, make_index(listed))
+    return tuple(one.platform for one in listed)
+
+
+def _others(client: Client, reference: Reference, platform: str) -> tuple[Descriptor, ...]:
+    """Return the images under the tag that are for other platforms."""
+    try:
+        there = read_manifest(client, reference)
+    except AbsentError:
+        return ()
+    listed = there.manifests
+    if not there.is_index:
+        found = read_platform(client, reference, there)
+        listed = (
+            Descriptor(
+                media_type=there.media_type, digest=there.digest, size=len(there.content), platform=found
+            ),
+        )
+    own = processor_of(platform)
+    return tuple(one for one in listed if processor_of(one.platform) not in (None, own))
 
 
 def _add_referrer(client: Client, subject: Reference, one: Descriptor) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
-from envbuilder.core.processor import PROCESSORS
+from envbuilder.core.processor import processor_of_machine
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -116,9 +116,9 @@ def need_processor(sif: Path) -> None:
     found, machine = processor_in(sif), os.uname().machine
     if found is None or found.machine == machine or Path(EMULATORS, f"qemu-{found.machine}").exists():
         return
-    own = next((one.title for one in PROCESSORS if one.machine == machine), machine)
+    own = processor_of_machine(machine)
     raise UsageError(
-        f"`{sif}` is for {found.title}, and this machine is {own}",
+        f"`{sif}` is for {found.title}, and this machine is {own.title if own else machine}",
         hint=f"run it on a machine that is {found.title}: `envbuilder sync` and `launch` take it there",
     )
 

@@ -334,6 +334,29 @@ def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path
         run("docker", "image", "rm", f"{place}:1")
 
 
+def test_others_tools_pull_each_platform_of_one_name(toy: Outputs, real: Registry, tmp_path: Path):
+    contents = {"os": random.Random(64).randbytes(300_000)}
+    arm = make_toy(tmp_path / "arm", contents, "linux/arm64")
+    for outputs in (toy, arm):
+        send(outputs, named(real.host, "team/pair"), tmp_path)
+    place, env = f"{real.host}/team/pair:1", {"APPTAINER_CACHEDIR": str(tmp_path / "cache")}
+    for outputs, name, suffix in ((toy, "amd64", ""), (arm, "arm64", "-arm64")):
+        digest = read_layout(outputs.image).manifest.digest
+        got = tmp_path / f"{name}.sif"
+        run("apptainer", "pull", "--no-https", got, f"oras://{place}{suffix}-sif", env=env)
+        assert sha256_file(got) == sha256_file(outputs.sif)
+        copy = ("copy", "-q", "--src-tls-verify=false", f"docker://{place}", f"oci:{tmp_path}/{name}:1")
+        run("skopeo", f"--override-arch={name}", *copy)
+        found = json.loads((tmp_path / name / "index.json").read_text())["manifests"][0]["digest"]
+        assert found == f"sha256:{digest}"
+        run("docker", "pull", "-q", f"--platform=linux/{name}", place)
+        try:
+            machine = run("docker", "image", "inspect", "--format", "{{.Architecture}}", place)
+            assert machine == f"{name}\n"
+        finally:
+            run("docker", "image", "rm", place)
+
+
 def test_what_apptainer_pushed_is_pulled(toy: Outputs, real: Registry, tmp_path: Path):
     run("apptainer", "push", "--no-https", toy.sif, f"oras://{real.host}/theirs/toy:9")
     run(ENVBUILDER, "pull", "--only", "sif", f"oras://{real.host}/theirs/toy:9", "--output", tmp_path)

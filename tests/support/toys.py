@@ -27,7 +27,7 @@ def make_pair(folder: Path) -> tuple[Outputs, Outputs]:
     return make_toy(folder / "old", contents), make_toy(folder / "new", edited)
 
 
-def make_toy(folder: Path, layers: Mapping[str, bytes]) -> Outputs:
+def make_toy(folder: Path, layers: Mapping[str, bytes], platform: str = "linux/amd64") -> Outputs:
     """Write the image and the SIF `toy` of layers with one file each, with the documents of a real build.
 
     The layers stay beside, as `NAME-layer`.
@@ -43,7 +43,7 @@ def make_toy(folder: Path, layers: Mapping[str, bytes]) -> Outputs:
         )
     outputs = Outputs(folder=folder / "out", name="toy")
     write_layout(
-        layers=made, config=ImageConfig(cmd=("sh",)), epoch=EPOCH, platform="linux/amd64", folder=outputs.image,
+        layers=made, config=ImageConfig(cmd=("sh",)), epoch=EPOCH, platform=platform, folder=outputs.image,
         name="envbuilder/toy:latest",
     )  # fmt: skip
     files = [{"name": "opt/envbuilder/lock.json", "digest": {"sha256": LOCK}}]

@@ -8,6 +8,7 @@ from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
 from envbuilder.core.errors import ContentError, UsageError
+from envbuilder.core.processor import X86_64, Processor
 
 LOCK: Final = "opt/envbuilder/lock.json"
 Form = Literal["image", "sif"]
@@ -45,9 +46,13 @@ def find_reference(text: str, prefix: str) -> Reference:
         raise UsageError(str(error)) from error
 
 
-def sif_reference(image: Reference) -> Reference:
-    """Return the reference of the SIF of an image: the same repository, the tag with the suffix `-sif`."""
-    return image.with_tag(f"{image.tag or LATEST}-sif")
+def sif_reference(image: Reference, processor: Processor = X86_64) -> Reference:
+    """Return the reference of the SIF of an image: the same repository, the tag with `-sif`, or `-arm64-sif` for Arm.
+
+    Apptainer pulls no SIF out of an index, so each processor's has a tag of its own.
+    """
+    suffix = "" if processor is X86_64 else f"-{processor.debian}"
+    return image.with_tag(f"{image.tag or LATEST}{suffix}-sif")
 
 
 def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
