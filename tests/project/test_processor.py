@@ -11,7 +11,9 @@ from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, processor_of
 
 PACKAGE = Path(__file__).parents[2] / "envbuilder"
 OWN = PACKAGE / "core/processor.py"
-NAME = re.compile(r"x86_64|amd64|aarch64|arm64|x86-64\.so")
+NAME = re.compile(r"x86_64|amd64|aarch64|arm64|armv8|sbsa|x86-64\.so", re.IGNORECASE)
+# Facts by processor, the locked programs of each, and what users read about logs.
+TABLES = ("compat/tables/", "core/toolbox.json", "node/diagnose/catalogue/")
 MODULES = [path for path in PACKAGE.rglob("*.py") if path != OWN]
 
 
@@ -33,8 +35,14 @@ def test_no_module_spells_a_processor(path):
     assert names(path.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.sh")), ids=lambda path: path.name)
-def test_no_script_spells_a_processor(path):
+def other_texts() -> list[Path]:
+    """Return the package's files that are no Python: scripts, Dockerfiles, settings."""
+    every = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc"))
+    return sorted(path for path in every if not str(path.relative_to(PACKAGE)).startswith(TABLES))
+
+
+@pytest.mark.parametrize("path", other_texts(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_script_and_no_setting_spells_a_processor(path):
     assert NAME.search(path.read_text(encoding="utf-8")) is None
 
 
