@@ -385,6 +385,17 @@ def test_the_gpu_whose_nvlink_is_broken_is_named():
         assert decide(replace(board, links=links)).hints == ()
 
 
+@pytest.mark.parametrize("name", [GH200, "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"])
+def test_gh200_needs_no_imex_channel_although_its_name_has_gb_in_it(name):
+    assert decide(host("NV6", name=name, imex=(), job=Job(nodes=4))).hints == ()
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GB200", "NVIDIA GB300"])
+def test_a_job_on_several_nodes_of_a_rack_needs_an_imex_channel(name):
+    (hint,) = decide(host("NV18", name=name, imex=(), job=Job(nodes=2))).hints
+    assert "/dev/nvidia-caps-imex-channels" in hint
+
+
 @pytest.mark.parametrize(
     ("facts", "words"),
     [

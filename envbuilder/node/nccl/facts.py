@@ -13,6 +13,9 @@ NVLINK = re.compile(r"NV\d+")  # NV1 … NV18
 # Across the CPU interconnect; SOC is what drivers before about 387 print.
 FAR_LINKS = frozenset({"SYS", "SOC"})
 SUPERCHIP = re.compile(r"\b(GH200|GB[23]00)\b")
+RACK = re.compile(
+    r"\bGB[23]00\b"
+)  # of them, those with NVLink between nodes; GH200 is also called `GH200 480GB`
 SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
 TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
 PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all

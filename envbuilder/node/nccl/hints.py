@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
-from envbuilder.node.nccl.facts import FAR_LINKS, SWITCH_LINKS, Facts, is_nvlink, version_key
+from envbuilder.node.nccl.facts import FAR_LINKS, RACK, SWITCH_LINKS, Facts, is_nvlink, version_key
 from envbuilder.node.nccl.interface import SLINGSHOT
 from envbuilder.node.nccl.rules import translates
 
@@ -129,7 +129,7 @@ def hint_ports(facts: Facts) -> str | None:
 @hint("multi-node-nvlink")
 def hint_imex(facts: Facts) -> str | None:
     """A job on several nodes of GB200 or GB300, and no IMEX channel that may be opened."""
-    is_rack = any("GB" in (name or "") for name in facts.gpu_names) and facts.is_superchips
+    is_rack = facts.is_superchips and any(RACK.search(name or "") for name in facts.gpu_names)
     if not is_rack or facts.imex is None or facts.imex or facts.job.nodes == 1:
         return None
     return (
