@@ -107,6 +107,7 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
+    "ENVBUILDER_WHOLE_LINES": "if set, Python writes each line at its end; `launch` sets it for its ranks",
 }
 SCHEMA: Final = "answers.schema.json"
 ENVELOPE: Final = {
@@ -420,7 +421,7 @@ def exit_codes() -> str:
     ])  # fmt: skip
     lines += [
         "`exec`, `shell`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
-        "A program that the environment lacks gives Apptainer's own code, 255, in a SIF. In an image it is 127, as in a shell.",
+        "A program that the environment lacks gives 127, and one that may not be run 126, as in a shell.",
         "If a machine cannot be reached or is not ready, `launch` starts no rank and ends with 9.",
         "`diagnose` ends with 0 whatever it finds.", "",
     ]  # fmt: skip

@@ -61,7 +61,8 @@ prepare() {
   fi
   [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
   find_scratch
-  export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
+  export PYTHONUNBUFFERED=1 ENVBUILDER_WHOLE_LINES=1 # lines that come at once, and whole among those of other ranks
+  export APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
   default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"
   default TRITON_CACHE_DIR "$scratch/triton"
   default TORCHINDUCTOR_CACHE_DIR "$scratch/inductor"

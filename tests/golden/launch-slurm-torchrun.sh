@@ -97,7 +97,8 @@ prepare() {
   fi
   [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
   find_scratch
-  export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
+  export PYTHONUNBUFFERED=1 ENVBUILDER_WHOLE_LINES=1 # lines that come at once, and whole among those of other ranks
+  export APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
   default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"
   default TRITON_CACHE_DIR "$scratch/triton"
   default TORCHINDUCTOR_CACHE_DIR "$scratch/inductor"
@@ -137,8 +138,9 @@ preflight() {
   esac
 }
 
-# Prints each line as it comes, and copies those that begin with a rank into that rank's file. The C++ stacks of the launcher
-# itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
+# Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
+# `[defaultLOCAL]:` follows the number of its node; `[rank3]:` is torch's own, before each line of a traceback. The C++ stacks
+# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
 split_by_rank() {
   trap '' TERM INT HUP # it ends with its input
   local -a awk=(awk)
@@ -152,7 +154,7 @@ split_by_rank() {
   "${awk[@]}" -v logs="$logs" '
     /^(Exception raised from .*most recent call first|frame #[0-9]+: )/ { print >(logs "/stacks.log"); next }
     { printf "%s", $0 "\n"; fflush() }
-    match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
+    match($0, /^ *[0-9]+: (\[default[0-9]+\]:)?/) {
       rank = substr($0, 1, RLENGTH)
       gsub(/[^0-9]+/, "-", rank)
       gsub(/^-|-$/, "", rank)

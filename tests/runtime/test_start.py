@@ -1,7 +1,9 @@
 """What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
 
+import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 import types
@@ -104,6 +106,23 @@ def test_the_watcher_can_be_switched_off_and_what_is_not_there_is_not_missed(tmp
         "['torch', 'cpp_extension']\n",
         "",
     ]
+
+
+@runs_programs
+@pytest.mark.parametrize(
+    ("whole", "written"), [({}, 4), ({"ENVBUILDER_WHOLE_LINES": "1"}, 1)], ids=["parts", "whole"]
+)
+def test_a_line_of_a_rank_is_one_write(tmp_path, whole, written):
+    """A packet for each write: what Python writes in parts, another rank's line can come between."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    script = "import envbuilder_start\nprint('a', 'b')\nprint('no end', end='', flush=True)\n"
+    env = {"PYTHONPATH": str(image.path("start")), "PYTHONUNBUFFERED": "1", **whole}
+    subprocess.run([sys.executable, "-B", "-c", script], env=env, check=True, stdout=theirs)
+    theirs.close()
+    with ours:
+        packets = list(iter(functools.partial(ours.recv, 100), b""))
+    assert b"".join(packets) == b"a b\nno end"
+    assert (len(packets) - 1, packets[-1]) == (written, b"no end")
 
 
 # GPUs

@@ -23,8 +23,9 @@ preflight() {
   esac
 }
 
-# Prints each line as it comes, and copies those that begin with a rank into that rank's file. The C++ stacks of the launcher
-# itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
+# Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
+# `[defaultLOCAL]:` follows the number of its node; `[rank3]:` is torch's own, before each line of a traceback. The C++ stacks
+# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
 split_by_rank() {
   trap '' TERM INT HUP # it ends with its input
   local -a awk=(awk)
@@ -38,7 +39,7 @@ split_by_rank() {
   "${awk[@]}" -v logs="$logs" '
     /^(Exception raised from .*most recent call first|frame #[0-9]+: )/ { print >(logs "/stacks.log"); next }
     { printf "%s", $0 "\n"; fflush() }
-    match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
+    match($0, /^ *[0-9]+: (\[default[0-9]+\]:)?/) {
       rank = substr($0, 1, RLENGTH)
       gsub(/[^0-9]+/, "-", rank)
       gsub(/^-|-$/, "", rank)

@@ -6,7 +6,7 @@
 * After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
 Both lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
-not exist. ENVBUILDER_START=off turns all of this off.
+not exist. In a job of `launch`, each line of output becomes one write. ENVBUILDER_START=off turns all of this off.
 """
 
 import os
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LIB = "/opt/envbuilder/lib"
+
+
+def write_whole_lines() -> None:
+    """Write each line at its end. Unbuffered, `print(a, b)` writes it in parts, and other ranks write between them."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 class Watcher:
@@ -85,3 +92,5 @@ def _import(name: str) -> "ModuleType | None":
 
 if os.environ.get("ENVBUILDER_START") != "off":
     sys.meta_path.insert(0, Watcher())
+    if "ENVBUILDER_WHOLE_LINES" in os.environ:  # `launch` sets it
+        write_whole_lines()
