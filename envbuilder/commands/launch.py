@@ -105,7 +105,7 @@ def launch_slurm(
         return
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
     job = prepare(options, session.environment)
-    if warning := check_job(job, runner):
+    for warning in filter(None, (start.missing_program(job), check_job(job, runner))):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
     session.exit_code, session.text = started.code, started.text()

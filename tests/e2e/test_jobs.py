@@ -103,7 +103,7 @@ def started(work: Path) -> bool:
 def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
     """Submit a job of two nodes; returns its number when all four ranks run."""
     ended = finish(cluster, launch(cluster, work, built, "slurm", "--nodes", "2", *words))
-    found = re.match(r"job (\d+): submitted", ended.stdout)
+    found = re.match(r"job (\d+) is submitted", ended.stdout)
     assert found, ended.stdout + ended.stderr
     return found[1]
 

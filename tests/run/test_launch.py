@@ -479,6 +479,31 @@ def test_a_job_that_is_waited_for_says_why_it_waits(end, is_well):
     ]
 
 
+def test_whoever_waits_learns_first_where_the_log_is_and_last_how_the_job_ended(tmp_path):
+    told: list[str] = []
+    runner = FakeRunner({"sbatch": "77\n", "scontrol": "JobId=77 JobState=COMPLETED Reason=None"})
+    started = start.submit(start.script_of(job(folder=tmp_path)), runner, wait=True, report=told.append)
+    log = tmp_path / "logs/cpu-77.log"
+    assert told == [f"job 77 is submitted: log {log}"]
+    assert started.text().startswith(f"job 77 has ended well: log {log}")
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        (("a.py", "b.py"), ""),
+        (("python", "b.py"), "b.py"),
+        (("b.py",), "b.py"),
+        (("-m", "package"), ""),
+        (("/opt/x.py",), ""),
+    ],
+)
+def test_a_script_that_is_not_there_is_said_before_the_job_is_queued(tmp_path, program, named):
+    (tmp_path / "a.py").touch()
+    said = start.missing_program(job(program=program, folder=tmp_path))
+    assert said == (f"there is no `{named}` in {tmp_path}, where the ranks start" if named else "")
+
+
 def test_a_task_that_failed_counts_when_slurm_has_forgotten_it():
     queue = Queue("JobId=1 JobState=FAILED\nJobId=2 JobState=RUNNING", "JobId=2 JobState=COMPLETED")
     assert wait_for_end("77", queue, print, lambda _: None) is False
@@ -494,6 +519,10 @@ def test_the_failure_in_the_log_of_a_job_is_told(tmp_path):
     started = start.Started(number="7", script=tmp_path / "x.sh", log=log, code=9)
     assert start.failures(started) == ()
     log.write_text("1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n")
+    with log.open("a") as text:
+        text.write(
+            "srun: error: n2: task 1: Exited with exit code 1\n"
+        )  # follows from it, and tells nothing new
     (finding,) = start.failures(started)
     assert "ran out of memory" in finding.message
     assert finding.where == f"{log}:1"
@@ -563,6 +592,15 @@ def test_a_line_is_in_the_logs_while_the_rank_still_runs(tmp_path: Path, splitte
         assert (tmp_path / "logs/rank-3-1.log").read_text() == "step 1\n"
     assert running.returncode == 0
     assert (tmp_path / "logs/rank-12.log").read_text() == "step 1\nstep 2\n"
+
+
+@pytest.mark.programs
+def test_a_traceback_stays_in_the_log_of_its_rank(tmp_path: Path, splitter: str):
+    """torch begins each line of an uncaught error with `[rank3]:`, after the launcher's `3: `."""
+    lines = "3: step 1\n3: [rank3]: Traceback (most recent call last):\n"
+    subprocess.run(["bash", "-c", splitter], input=lines, capture_output=True, text=True, check=True)
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["rank-3.log"]
+    assert (tmp_path / "logs/rank-3.log").read_text() == lines.replace("3: ", "", 1).replace("\n3: ", "\n")
 
 
 @pytest.mark.programs

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -47,10 +47,11 @@ class Started:
     script: Path
     log: Path
     code: int = 0
+    has_ended: bool = False
 
     def text(self) -> str:
-        state = "its ranks failed" if self.code else "submitted"
-        return f"job {self.number}: {state}; log {self.log}, script {self.script}"
+        state = "has failed" if self.code else "has ended well" if self.has_ended else "is submitted"
+        return f"job {self.number} {state}: log {self.log}, script {self.script}"
 
 
 def script_of(job: Job) -> Script:
@@ -94,9 +95,11 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
         report("the job may have been submitted: `squeue --me` shows it")
         raise
     path = path.rename(path.with_name(f"{name}-{number}.sh"))
-    report(f"job {number} is submitted")
+    log = script.logs / f"{name}-{number}.log"
+    if wait:
+        report(f"job {number} is submitted: log {log}")
     code = LaunchError.exit_code if wait and not _wait(number, runner, report) else 0
-    return Started(number=number, script=path, log=script.logs / f"{name}-{number}.log", code=code)
+    return Started(number=number, script=path, log=log, code=code, has_ended=wait)
 
 
 def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
@@ -108,10 +111,23 @@ def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
 
 
 def failures(started: Started) -> tuple[Finding, ...]:
-    """Return the known failures in the log of a job, in which each line names its rank."""
-    from envbuilder.node.diagnose import diagnose, findings  # noqa: PLC0415 - its catalogue is large
+    """Return the known failures in the log of a job, in which each line names its rank, without what followed from them."""
+    from envbuilder.node.diagnose import Role, diagnose, findings  # noqa: PLC0415 - its catalogue is large
 
-    return findings(diagnose((str(started.log),), sys.stdin.buffer)) if started.log.exists() else ()
+    if not started.log.exists():
+        return ()
+    found = diagnose((str(started.log),), sys.stdin.buffer)
+    return findings(
+        replace(found, found=tuple(one for one in found.found if one.role is not Role.CONSEQUENCE))
+    )
+
+
+def missing_program(job: Job) -> str:
+    """Return a warning about a script of Python that the folder of the job lacks, or "". The environment has files too."""
+    named = next((word for word in job.program[:2] if word.endswith(".py")), "")
+    if not named or named.startswith("/") or (job.folder / named).exists():
+        return ""
+    return f"there is no `{named}` in {job.folder}, where the ranks start"
 
 
 def exec_script(job: Job) -> NoReturn:
