@@ -172,7 +172,9 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
     words = [f"{name}={value}" for name, value in around.changes if value is not None]
     unset = [word for name, value in around.changes if value is None for word in ("-u", name)]
     changed = ("env", *unset, *words) if around.changes else ()
-    return (*changed, "apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
+    # Apptainer ends with 255 for a program that is not there; env ends with 127, as a shell and Docker do.
+    program = ("env", *argv) if argv else ()
+    return (*changed, "apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *program)
 
 
 # ---- image

@@ -50,6 +50,12 @@ def test_the_project_is_where_it_was_and_output_and_code_pass_through(line, proj
     assert ended.stderr.endswith("why\n")
 
 
+@pytest.mark.parametrize(("program", "code"), [("nothing-of-that-name", 127), ("./data", 126)])
+def test_a_program_that_cannot_be_run_ends_as_in_a_shell(line, project, program, code):
+    ended = attempt(*line("exec", "--", program), cwd=project.parent)
+    assert (ended.returncode, program in ended.stderr) == (code, True), ended.stderr
+
+
 def test_input_passes_through(line):
     ended = subprocess.run(
         line("exec", "--", "wc", "-c"), input=b"x" * 300_000, capture_output=True, timeout=60, check=True

@@ -69,6 +69,11 @@ def test_words_arrive_as_they_were_typed_and_the_exit_code_comes_back(modules: P
     assert (ended.returncode, ended.stdout) == (7, str(["a b", "it's", "$HOME", "", "*", '"']) + "\n")
 
 
+def test_a_program_that_is_not_there_ends_as_in_a_shell(modules: Path, work: Path):
+    ended = load(modules, work, "cpu-exec nothing-of-that-name")
+    assert (ended.returncode, "nothing-of-that-name" in ended.stderr) == (127, True)
+
+
 def test_input_passes_through_a_pipe(modules: Path, work: Path):
     ended = load(
         modules, work, "cat | python -c 'import sys; print(len(sys.stdin.read()))' | cat", input="x" * 300_000

@@ -97,4 +97,5 @@ done
 for file in /etc/profile "${start_files[@]/#/${HOME-}/}"; do
   [ ! -f "$file" ] || options+=(--bind "${0%/*}/start_file.sh:$file:ro")
 done
-exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+# With env, a program that is not there ends with 127 and not with 255.
+exec "$apptainer" exec "${options[@]}" "$sif" env "$@"

@@ -102,7 +102,8 @@ done
 for file in /etc/profile "${start_files[@]/#/${HOME-}/}"; do
   [ ! -f "$file" ] || options+=(--bind "${0%/*}/start_file.sh:$file:ro")
 done
-exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+# With env, a program that is not there ends with 127 and not with 255.
+exec "$apptainer" exec "${options[@]}" "$sif" env "$@"
 '
 start_file='# In an environment, shells read this file in place of your ~/.bashrc and ~/.profile, which may start another Python.
 case $- in *i*) [ ! -r ~/.envbuilder/bashrc ] || . ~/.envbuilder/bashrc ;; esac

@@ -95,7 +95,7 @@ def test_a_sif_is_not_given_again_what_apptainer_shares_with_it():
 def test_the_command_line_of_a_sif():
     argv = sif_argv(Path("/out/x.sif"), ["python", "-c", "print('two words')"], WITH_GPU)
     assert argv[:3] == ("apptainer", "exec", "--nv")
-    assert argv[-4:] == ("/out/x.sif", "python", "-c", "print('two words')")
+    assert argv[-5:] == ("/out/x.sif", "env", "python", "-c", "print('two words')")
 
 
 def test_a_sif_without_a_command_is_a_shell():
