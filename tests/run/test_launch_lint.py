@@ -418,6 +418,12 @@ def test_one_core_for_each_task_is_what_srun_gives():
     assert found(text.replace("-c 8", "--cpus-per-task=1")) == []
 
 
+def test_a_single_task_has_no_others_that_could_wait():
+    text = "#SBATCH --nodes=1\n#SBATCH --ntasks=1\n#SBATCH --signal=B:TERM@120\nsrun python train.py\n"
+    assert found(text) == []
+    assert found(text.replace("ntasks=1", "ntasks=2")) == [("EB876", 4)]
+
+
 def test_what_is_forced_is_said_with_its_reason():
     (finding,) = lint(Path("job.sh"), GOOD.replace("set -e", "set -e; export NCCL_IB_DISABLE=1"))
     assert finding.severity is Severity.WARNING

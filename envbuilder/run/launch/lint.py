@@ -142,6 +142,7 @@ def _ends(script: Script) -> Iterator[Mistake]:
         if (
             line not in script.left_alone
             and not line.is_open
+            and script.step_tasks(line, of_node=False) != 1  # a single task has no others
             and not {"-K", "--kill-on-bad-exit"} & srun_values(line.text).keys()
             and script.may_set(r"SLURM_KILL_BAD_EXIT") is None
         ):
