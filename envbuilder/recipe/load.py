@@ -35,6 +35,7 @@ from envbuilder.recipe.packages import (
 )
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 
+_JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
@@ -170,7 +171,9 @@ def mistaken(path: Path, findings: tuple[Finding, ...]) -> RecipeError:
 
 
 def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
-    """Return a recipe and its mistakes. If these are unknown keys alone, it is the recipe with the nearest keys, to be judged."""
+    """Return a recipe and its mistakes. The recipe is there to be judged if these decide no pin: keys that are unknown, for
+    which the nearest stand, and files that are missing.
+    """
     mistakes, name = Mistakes(), path.stem
     path, variant = file_of(path)
     if not re.fullmatch(NAME.pattern, path.stem):
@@ -184,7 +187,7 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     file = None if root is None else _read_file(root, path, mistakes)
     if file:
         _check_projects(file, mistakes)
-    if root is None or file is None or {one.code for one in mistakes.findings} - {Code.UNKNOWN_KEY}:
+    if root is None or file is None or {one.code for one in mistakes.findings} - _JUDGED:
         return None, mistakes.findings
     return _make(file, _respelled(root), tuple(files), name), mistakes.findings
 
@@ -264,6 +267,11 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
         file = read_node(_FILE, _respelled(root), found, context=path.parent, skip_unknown=True)
         for one in unknown:
             found.add(one.code, one.where, one.message, hint=one.hint)
+    if file is None and {one.code for one in found.findings} <= _JUDGED:
+        root = _respelled(root)  # extensions name files, and decide no pin
+        others = {key: value for key, value in root.value.items() if key != "extensions"}
+        rest = replace(root, value=Map(others, root.value.places))
+        file = read_node(_FILE, rest, Mistakes(), context=path.parent, skip_unknown=True)
     # If a file could not be read, its keys are unknown and not missing.
     is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
     for one in found.findings:

@@ -777,6 +777,15 @@ def test_with_a_misspelled_key_the_pins_are_judged_all_the_same(call: Call, fold
     assert "error[EB313]" in answer.err
 
 
+def test_with_a_missing_source_the_pins_are_judged_all_the_same(call: Call, folder: Path):
+    text = GOOD.replace('gcc: "12"', 'gcc: "14"').replace("fused.cpp", "nowhere.cpp")
+    (folder / "bad.yaml").write_text(text)
+    answer = call("check", "bad", "--recipes", str(folder))
+    assert answer.code == 2
+    assert "there is no file `nowhere.cpp`" in answer.err
+    assert "$.gcc: " in answer.err
+
+
 def test_a_setting_that_nobody_reads_is_warned_of(call: Call, monkeypatch: pytest.MonkeyPatch):
     known = (
         "ENVBUILDER_NCCL",
