@@ -245,7 +245,7 @@ def test_a_second_copy_says_who_loads_which_and_what_it_costs():
 
 
 def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
-    odd = library(runpath="/lib/intel64:/lib/win-x64:/tmp/build")
+    odd = library(runpath="/ci/intel64:/ci/win-x64:/lib/intel64:/tmp/build")
     files = {f"{SITE}/torch/bin/{name}Test": odd for name in "ABCDEF"} | {
         f"{SITE}/x.so": library(runpath="/x")
     }
@@ -256,7 +256,7 @@ def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
     ]
     assert (one.where, other.where) == (f"/{SITE}/torch/bin/ATest", f"/{SITE}/x.so")
     assert one.message == (
-        "looks for libraries in `/lib/intel64`, `/lib/win-x64` (not in the image), and `/tmp/build` (not the image's, and"
+        "looks for libraries in `/ci/intel64`, `/ci/win-x64` (not in the image), and `/tmp/build` (not the image's, and"
         f" others may write there); the same in 5 more: /{SITE}/torch/bin/BTest, /{SITE}/torch/bin/CTest, /{SITE}/torch/bin/DTest, …"
     )
     assert other.message == "looks for libraries in `/x` (not in the image)"
