@@ -91,5 +91,6 @@ def _need_ipykernel(typed: str, outputs: Outputs, output: Path, recipes: Path) -
     if not any(one["name"] == NEEDED for one in json.loads(sbom)["packages"]):
         raise UsageError(
             f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",
-            hint=f"add `- {NEEDED}` to `packages:` of its recipe, then `envbuilder lock {name} && envbuilder build {name}`",
+            hint=f"`envbuilder add {name} {NEEDED} --as {name}-notebook` puts it into a layer on top, "
+            f"and `envbuilder kernel {name}-notebook` makes the kernel",
         )

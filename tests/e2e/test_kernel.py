@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster, machines, start_slurm, start_ssh, wait_until
+from tests.support.hostile import OWN, VARIABLES, make_home, variables
 from tests.support.workbench import ENVBUILDER, ROOT, Built, attempt, build, open_folder, run
 
 pytestmark = pytest.mark.builds
@@ -34,7 +35,7 @@ def show(message):
     text = message["content"].get("text") or message["content"].get("ename")
     if message["msg_type"] in ("stream", "error"):
         print(text, end="\\n" if message["msg_type"] == "error" else "", flush=True)
-client.execute_interactive("import os, torch; print(torch.__version__, os.uname().nodename)", output_hook=show)
+client.execute_interactive("import os, shutil, sys, torch; print(torch.__version__, os.uname().nodename, sys.executable, shutil.which('python'), 'evil' in sys.modules)", output_hook=show)
 client.execute_interactive("print(open('/dev/stdin').read() == '')", output_hook=show)
 client.control_channel.start()
 import threading
@@ -51,7 +52,7 @@ def test_without_ipykernel_it_is_refused(tiny: Built, tmp_path: Path):
     ended = attempt(ENVBUILDER, "kernel", tiny.sif, "--write", tmp_path)
     assert ended.returncode == 2
     assert "has no `ipykernel`" in ended.stderr
-    assert "add `- ipykernel` to `packages:` of its recipe, then `envbuilder lock tiny &&" in ended.stderr
+    assert "hint: `envbuilder add tiny ipykernel --as tiny-notebook`" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -97,7 +98,12 @@ def test_a_kernel_runs_is_interrupted_and_ends(
         cluster: Cluster = request.getfixturevalue("cluster")
         prefix, env = cluster.head.enter, cluster.env | {"HOME": str(cluster.folder / "home")}
         options = (*options, "--profile", str(cluster.folder / "site.yaml"))
-    with open_folder() as folder:
+    with open_folder() as folder, open_folder() as other:
+        started = dict(env)
+        if not prefix:  # Jupyter has the variables of a conda, and all others that would bring another Python
+            home = make_home(other / "home")
+            started = {"HOME": str(home), "APPTAINER_HOME": str(home)}
+            started |= {key: value for name in VARIABLES for key, value in variables(home, name).items()}
         client = (*prefix, "apptainer", "exec", "--bind", folder, notebook.sif, "python", "-c")
         written = run(*prefix, ENVBUILDER, "kernel", notebook.sif, "--write", folder, *options, env=env)
         (start, _) = json.loads(Path(written.strip()).read_text())["argv"]
@@ -105,10 +111,16 @@ def test_a_kernel_runs_is_interrupted_and_ends(
             connection = folder / f"{end}.json"
             run(*client, WRITE, connection)
             line = [str(word) for word in (*prefix, start, connection)]
-            with subprocess.Popen(line, env=os.environ | env, cwd=folder, start_new_session=True) as kernel:
+            with subprocess.Popen(
+                line, env=os.environ | started, cwd=folder, start_new_session=True
+            ) as kernel:
                 try:
                     said = run(*client, TALK, connection, end)
-                    assert said.splitlines() == [f"2.13.0+cpu {where}", "True", "KeyboardInterrupt"]
+                    assert said.splitlines() == [
+                        f"2.13.0+cpu {where} {OWN} {OWN} False",
+                        "True",
+                        "KeyboardInterrupt",
+                    ]
                     if end == "end":
                         kernel.wait(30)
                 finally:
