@@ -22,7 +22,7 @@ from envbuilder.compat.init import WrittenRecipe, make, read_source
 from envbuilder.compat.init.examples import copy_example
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
 from envbuilder.compat.init.readers.machine import read_machine
-from envbuilder.compat.init.readers.project import read_age
+from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
@@ -123,8 +123,8 @@ def init(
         if re.match(r"git\+|\w+://", source):
             _read_repository(source, runner, gathered)
         else:
+            read_git(Path(source), runner, gathered)
             read_source(Path(source), gathered)
-            read_age(Path(source), runner, gathered)
     if gpus:
         take_gpus(gpus, tables, gathered)
     for key, given in (("pytorch", pytorch), ("python", python)):
@@ -185,7 +185,7 @@ def _read_repository(text: str, runner: Runner, requests: Requests) -> None:
         tree = Path(scratch).resolve() / found.name
         check_out(found.git, commit, tree, runner)
         read_source(tree / found.path, requests)
-        read_age(tree / found.path, runner, requests)
+        read_git(tree / found.path, runner, requests)
         requests.move(tree, found.git, commit)
 
 

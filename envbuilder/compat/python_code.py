@@ -18,6 +18,7 @@ _SKIPPED: Final = re.compile(
     r"\..*|build|dist|__pycache__|.*\.egg-info|node_modules|site-packages|venv|env|tests?|docs?"
 )
 _DEEPEST: Final = 6
+CODE: Final = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp")
 _MOST: Final = 4000  # Python files of a project
 _MAIN: Final = "__main__"
 _BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
@@ -102,7 +103,7 @@ def project_files(top: Path) -> Iterator[Path]:
                 depth = len(path.relative_to(top).parts)
                 if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
                     folders.append(path)
-            elif path.suffix in (".py", ".cu", ".cpp", ".toml") and path.is_file():
+            elif path.suffix in (".py", ".toml", *CODE) and path.is_file():
                 count += path.suffix == ".py"
                 yield path
 

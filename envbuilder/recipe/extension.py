@@ -25,7 +25,7 @@ BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a projec
 ORIGINS: Final = ("path", "git", "sdist", "url")
 _FIRST_KEYS: Final = ("name", "sources", "include", "cflags", "cuda_cflags")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
-_GIT: Final = Shape(
+GIT_URL: Final = Shape(
     pattern=r"(https?|ssh|git|file)://[^\s\x00-\x1f\x7f]+",
     expected="the URL of a git repository",
     hint="such as `https://host/owner/project`",
@@ -83,7 +83,7 @@ class Extension:
         WithJsonSchema({"anyOf": [{"const": HERE}, {"allOf": [LINE.json_schema(), BELOW.json_schema()]}]}),
     ] = ""
     """A folder with a setup.py or pyproject.toml: `.` for the recipe's own folder, or one below it; with `git`, `sdist` or `url`, below what they bring."""
-    git: Annotated[str, _GIT] = ""
+    git: Annotated[str, GIT_URL] = ""
     """The URL of a repository with a setup.py or pyproject.toml."""
     commit: Annotated[str, _COMMIT] = ""
     """The commit of that repository."""

@@ -20,7 +20,7 @@ from envbuilder.compat.init.prompt import ask_missing
 from envbuilder.compat.init.readers.conda import read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
-from envbuilder.compat.init.readers.project import read_age
+from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
@@ -196,8 +196,66 @@ def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
 ):
     requests = Requests()
     read_requirement(line, "x:1", requests)
-    assert requests.packages == {}
+    assert requests.packages.keys() <= {"packaging", "psutil"}
     assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, (env,))]
+
+
+@pytest.mark.parametrize(
+    ("line", "sdist", "env", "needed"),
+    [
+        ("torch-scatter", "torch_scatter==2.1.2", (("FORCE_CUDA", "1"),), []),
+        ("flash-attn>=2.3", "flash_attn==2.8.3", (("FLASH_ATTENTION_FORCE_BUILD", "TRUE"),), ["packaging", "psutil"]),
+        ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("MMCV_WITH_OPS", "1"),), []),
+    ],
+)  # fmt: skip
+def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
+    line: str, sdist: str, env: tuple[tuple[str, str], ...], needed: list[str]
+):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, env)]
+    assert [one.text for one in requests.packages.values()] == needed
+    (said,) = requests.left
+    assert ("names no version" in said.message) == ("==" not in line)
+
+
+def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path):
+    requests = wishes(pytorch="==2.0.0")
+    requests.package("torchvision", "torchvision==0.15.0", "x:1")  # conda's number for 0.15.1
+    recipe = made(tmp_path, requests)
+    assert recipe.packages == ("torchvision==0.15.1",)
+    (said,) = (one.message for one in requests.left)
+    assert said.startswith("`torchvision==0.15.1` stands for `torchvision==0.15.0`")
+
+
+def test_an_image_of_pytorch_may_name_two_numbers(tmp_path: Path):
+    (tmp_path / "Dockerfile").write_text("FROM pytorch/pytorch:1.13-cuda11.6-cudnn8-devel\n")
+    requests = Requests()
+    read_source(tmp_path / "Dockerfile", requests)
+    assert requests.pins["pytorch"].text == "==1.13"
+
+
+@pytest.mark.programs
+def test_a_submodule_that_is_not_checked_out_is_taken_from_its_commit(tmp_path: Path):
+    """Its project was cloned without `--recursive`, and its requirements install the submodule's folder."""
+    sha = "0123456789abcdef0123456789abcdef01234567"
+    (tmp_path / "submodules/simple-knn").mkdir(parents=True)
+    (tmp_path / ".gitmodules").write_text(
+        '[submodule "knn"]\n\tpath = submodules/simple-knn\n\turl = https://git.example.org/a/knn.git\n'
+        '[submodule "glm"]\n\tpath = glm\n\turl = ../glm.git\n'
+    )
+    (tmp_path / "requirements.txt").write_text("./submodules/simple-knn\n")
+    commit(tmp_path)
+    runner, requests = ProcessRunner(os.environ), Requests()
+    add = ("update-index", "--add", "--cacheinfo", f"160000,{sha},submodules/simple-knn")
+    runner.run(Command(argv=("git", "-C", str(tmp_path), *add), why="add a submodule"))
+    read_git(tmp_path, runner, requests)
+    read_source(tmp_path, requests)
+    assert [(one.name, one.git, one.commit) for one in requests.extensions.values()] == [
+        ("simple_knn", "https://git.example.org/a/knn.git", sha)
+    ]
+    (said,) = (one.message for one in requests.left if "submodule" in one.message)
+    assert said == "not checked out, so what it has is not read: submodule `glm`"
 
 
 def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
@@ -250,7 +308,10 @@ def test_a_variable_of_the_shell_may_hold_the_beginning_of_a_command(tmp_path: P
 @pytest.mark.parametrize(
     ("spec", "kept"),
     [
-        ("numpy=1.21.2=py38h20f2e39_0", "numpy==1.21.2"),
+        ("numpy=1.21.2=py38h20f2e39_0", "numpy==1.21.2.*"),
+        ("opencv=4.5.3=py39hcbf5309_5", "opencv-python-headless==4.5.3.*"),  # an index has 4.5.3.56
+        ("pytz=2023.3.post1=pyhd8ed1ab_0", "pytz==2023.3.post1"),
+        ("pywin32=305=py39h99910a6_0", None),
         ("numpy=1.21", "numpy==1.21.*"),
         ("conda-forge::einops", "einops"),
         ("scipy >=1.5,<1.9", "scipy<1.9,>=1.5"),
@@ -328,11 +389,11 @@ def commit(folder: Path, *options: str) -> str:
 def test_git_knows_when_a_project_last_changed(tmp_path: Path):
     requests = Requests()
     commit(tmp_path, "--allow-empty")
-    read_age(tmp_path, ProcessRunner(os.environ), requests)
+    read_git(tmp_path, ProcessRunner(os.environ), requests)
     assert requests.day is None  # nothing changed in the folder itself
     (tmp_path / "a.py").touch()
     commit(tmp_path)
-    read_age(tmp_path, ProcessRunner(os.environ), requests)
+    read_git(tmp_path, ProcessRunner(os.environ), requests)
     assert requests.day == date(2021, 6, 7)
 
 

@@ -196,6 +196,19 @@ PROJECTS = {
         ),
         left=("no file here says what the project needs",),
     ),
+    "a setup.py that imports packages": Project(
+        files=(("setup.py", "import os, sys\nimport numpy as np\nfrom Cython.Build import cythonize\nfrom packaging.version import parse\nimport versioneer\n" + SETUP.replace("NAME", "ops")), ("versioneer.py", "")),
+        extensions=("{name: ops, path: .}",),
+        packages=("cython", "numpy", "packaging"),
+    ),
+    "headers of Debian and of the project": Project(
+        files=(
+            *setup("ops", "lib/ops/"), ("lib/ops/src/vox.cpp", "#include <google/dense_hash_map>\n# include <GL/gl.h>\n// #include <boost/any.hpp>\n"),
+            ("lib/ops/src/v.h", '#include "tbb/tbb.h"\n'), ("lib/ops/third/tbb/tbb.h", ""),
+        ),
+        extensions=("{name: ops, path: lib/ops}",),
+        left=("`libgl-dev` and `libsparsehash-dev` are added: `ops` includes `GL/gl.h` and `google/dense_hash_map`",),
+    ),
     "the project in its own requirements": Project(
         files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
@@ -280,6 +293,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         (["RUN <<EOF", "for one in a b; do", "  pip install $one", "done", "EOF"], [], [], ["RUN <<EOF"]),
         (["COPY <<EOF /etc/a", "FROM b", "EOF", "RUN cat <<< EOF"], [], [], ["RUN cat <<< EOF"]),
         (["RUN apt-get update && apt-get install -y python3 gcc-9"], [], [], []),
+        (["RUN pip install rich tqdm   # cmake's from apt is too old", "RUN pip install 'einops>0.6 # no comment' git+https://h/a/b#egg=c"],
+         [], ["rich", "tqdm"], ["einops>0.6 # no comment", "git+https://h/a/b#egg=c"]),
+        (["ARG USER=1000 \\", "    WANTED=0.11", "RUN pip install torchmetrics==${WANTED}", "ENV FOLDER=/data/$USER"], [], ["torchmetrics==0.11"], []),
     ],
 )  # fmt: skip
 def test_commands_of_an_image_in_real_shapes(

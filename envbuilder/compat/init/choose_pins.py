@@ -209,6 +209,7 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
             requests.packages[name] = replace(wanted, text=name)
     _bound(requests, recipe, tables)
     kept = dict(requests.packages)
+    companions = dict(tables.torches.by_name[recipe.pytorch].companions)
     while True:
         whole = replace(recipe, packages=tuple(wanted.text for wanted in kept.values()))
         rejected = _rejected(judge(whole, tables, host), tuple(kept))
@@ -216,6 +217,10 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
             return whole
         for name, problem in rejected.items():
             wanted = kept.pop(name)
+            if name in companions and wanted.text != (fits := f"{name}=={companions[name]}"):
+                requests.note(wanted.where, f"`{fits}` stands for `{wanted.text}`: {problem.message}")
+                kept[name] = replace(wanted, text=fits)
+                continue
             requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
 
 

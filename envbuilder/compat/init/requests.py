@@ -73,6 +73,9 @@ class Requests:
     driver: str = ""
     system: list[tuple[str, str]] = field(default_factory=list)  # packages of conda that are not Python's
     day: date | None = None  # when the project last changed
+    submodules: dict[Path, tuple[str, str]] = field(
+        default_factory=dict
+    )  # absent folder → repository, commit
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
@@ -112,6 +115,11 @@ class Requests:
 
     def package(self, name: str, text: str, where: str) -> None:
         self.packages[canonicalize_name(name)] = Request(text=text, where=where)
+
+    def add_package(self, name: str, where: str) -> None:
+        """Request a package that the project's build imports, unless a file names it."""
+        if canonicalize_name(name) not in self.packages:
+            self.package(name, name, where)
 
     def extension(self, found: Extension, where: str) -> None:
         """Request an extension. Captures in one folder are one extension, and one folder is built once."""

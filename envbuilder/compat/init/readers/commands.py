@@ -35,6 +35,8 @@ _OWN_VARIABLES: Final = re.compile(
 _COMMAND: Final = re.compile(
     r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\;&|\n]|(?<!&)&(?!&)|(?<!\|)\|(?!\|)|['"\\])+""", re.DOTALL
 )
+# A comment of the shell ends with the line; of a Dockerfile's joined lines, nothing follows it.
+_COMMENT: Final = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<!\S)#[^\n]*""", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _PYTHON: Final = re.compile(r"python3?(\.\d+)?")
 _REDIRECTION: Final = re.compile(r"(?:\d|&)?(?:>>?|<)&?(\S*)")
@@ -66,7 +68,7 @@ class Copied:
 
     def copy(self, value: str) -> None:
         """Note the arguments of COPY or ADD, unless they come from another stage or an address."""
-        words = _words(value)
+        words = split_words(value)
         plain = [word for word in words if not word.startswith("--")]
         if len(plain) < 2 or any(word.startswith("--from=") for word in words):
             return
@@ -140,7 +142,7 @@ class Copied:
         return os.path.normpath(PurePosixPath(self.folder, name))
 
 
-def _words(value: str) -> list[str]:
+def split_words(value: str) -> list[str]:
     """Split arguments written as words or as a JSON list."""
     try:
         return [str(word) for word in json.loads(value)] if value.startswith("[") else shlex.split(value)
@@ -158,7 +160,7 @@ def read_base(value: str, where: str, requests: Requests) -> None:
     if name.endswith("nvidia/cuda"):
         pins = {"cuda": re.match(r"(\d+\.\d+)", tag)}
     elif name.endswith("pytorch/pytorch"):
-        pins = {"pytorch": re.match(r"(\d+\.\d+\.\d+)", tag), "cuda": re.search(r"cuda(\d+\.\d+)", tag)}
+        pins = {"pytorch": re.match(r"(\d+\.\d+(?:\.\d+)?)", tag), "cuda": re.search(r"cuda(\d+\.\d+)", tag)}
     elif short == "python":
         pins = {"python": re.match(r"(\d+\.\d+)", tag)}
     suite = re.search(r"(ubuntu)-?(\d+\.\d+)", tag) if "python" not in pins else None
@@ -204,6 +206,7 @@ def read_variables(value: str, where: str, requests: Requests, *, word: str = "E
 def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
     """Take what the commands of a shell line install; leave the others with a reason."""
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
+    value = _COMMENT.sub(lambda found: found[1] or "", value)
     variables: dict[str, str] = {}  # of the shell, such as PIP_INSTALL="python -m pip install"
     for command in _COMMAND.findall(value):
         text = command.strip() if "\n" in command else " ".join(command.split())

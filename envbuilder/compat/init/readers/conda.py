@@ -26,8 +26,8 @@ _PINS: Final = {
     "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
 }  # fmt: skip
 _DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
-                  "libsndfile", "sox", "parallel")  # fmt: skip
-_DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1"}
+                  "libsndfile", "sox", "parallel", "p7zip", "swig", "doxygen")  # fmt: skip
+_DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1", "p7zip": "p7zip-full"}
 # Packages of conda that Debian, torch or the toolkit replaces.
 _SYSTEM: Final = re.compile(
     r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
@@ -37,6 +37,7 @@ _SYSTEM: Final = re.compile(
     # of conda alone, mostly in the export of a whole environment
     r"aws-.*|m2w64-.*|msys2-.*|vc|vc14_runtime|vs2015_runtime|ucrt|pthreads-win32|pthread-stubs|win_inet_pton|krb5|freeglut|jasper|"
     r"brotli-bin|c-ares|xorg-.*|zeromq|yaml|orc|re2|snappy|tbb|gettext|glib-tools|blas-devel|xxhash|tzdata|alsa-lib|attr|dav1d|"
+    r"pywin32|pywinpty|win32_setctime|wincertstore|menuinst|dataclasses|appnope|"  # of other systems and older Pythons
     r"font-ttf-.*|fonts-.*|graphite2|harfbuzz|keyutils|mpg123|mysql-.*|nspr|nss|pixman|cairo|pulseaudio.*|svt-av1|x264|x265|aom"
 )
 _SPEC: Final = re.compile(
@@ -141,6 +142,8 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
     else:
         if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
             requests.pin("cuda", f"=={build[1]}", where)
+        if not name.startswith(("pytorch", "torch")):  # whose releases have the same numbers on an index
+            specifier = re.sub(r"^(==\d+(?:\.\d+)*)$", r"\1.*", specifier)
         read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, requests)
 
 

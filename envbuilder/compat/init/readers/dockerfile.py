@@ -49,8 +49,9 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
             case "FROM":
                 commands.read_base(value, where, requests)
             case "ARG":
-                key, _, default = value.partition("=")
-                arguments[key.strip()] = default.strip().strip("\"'")
+                for word in commands.split_words(value):
+                    key, _, default = word.partition("=")
+                    arguments[key] = default
             case "ENV":
                 arguments |= commands.read_variables(value, where, requests)
             case "RUN":

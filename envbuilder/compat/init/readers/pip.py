@@ -3,18 +3,20 @@
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
-from envbuilder.compat.python_code import plain_texts, read_code
+from envbuilder.compat.python_code import CODE, plain_texts, project_files, read_code
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import shown
+from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -28,17 +30,42 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
-# Packages with CUDA sources and without wheels for every torch: a build compiles their sdist, with this switch.
-_COMPILED: Final = {
-    "causal-conv1d": "CAUSAL_CONV1D_FORCE_BUILD",
-    "flash-attn": "FLASH_ATTENTION_FORCE_BUILD",
-    "mamba-ssm": "MAMBA_FORCE_BUILD",
-    "torch-cluster": "FORCE_CUDA",
-    "torch-scatter": "FORCE_CUDA",
-    "torch-sparse": "FORCE_CUDA",
-    "torch-spline-conv": "FORCE_CUDA",
-}
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compiled:
+    """A package with CUDA sources and without wheels for every torch: a build compiles its sdist."""
+
+    switch: str  # with which it does so without a GPU
+    newest: str  # read in its list of releases on 2026-11-25, for lines without a version
+    needs: tuple[str, ...] = ()  # what its setup.py imports
+
+
+_COMPILED: Final = {
+    "causal-conv1d": _Compiled(switch="CAUSAL_CONV1D_FORCE_BUILD", newest="1.6.1", needs=("packaging",)),
+    "flash-attn": _Compiled(switch="FLASH_ATTENTION_FORCE_BUILD", newest="2.8.3", needs=("packaging", "psutil")),
+    "mamba-ssm": _Compiled(switch="MAMBA_FORCE_BUILD", newest="2.3.1", needs=("packaging",)),
+    "mmcv-full": _Compiled(switch="MMCV_WITH_OPS", newest="1.7.2"),
+    "torch-cluster": _Compiled(switch="FORCE_CUDA", newest="1.6.3"),
+    "torch-scatter": _Compiled(switch="FORCE_CUDA", newest="2.1.2"),
+    "torch-sparse": _Compiled(switch="FORCE_CUDA", newest="0.6.18"),
+    "torch-spline-conv": _Compiled(switch="FORCE_CUDA", newest="1.2.2"),
+}  # fmt: skip
+# What a setup.py imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
+_IMPORTED: Final = {
+    "Cython": "cython", "cmake": "cmake", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
+    "pybind11": "pybind11", "requests": "requests", "skbuild": "scikit-build", "torchvision": "torchvision", "tqdm": "tqdm",
+}  # fmt: skip
+# Headers in folders that every compiler searches, by the beginning of their names, and the packages of Debian that have them.
+_HEADERS: Final = {
+    "google/dense_hash": "libsparsehash-dev", "google/sparse_hash": "libsparsehash-dev", "sparsehash/": "libsparsehash-dev",
+    "boost/": "libboost-dev", "tbb/": "libtbb-dev", "cblas.h": "libopenblas-dev", "GL/gl": "libgl-dev", "EGL/": "libegl-dev",
+    "GLES3/": "libgles-dev", "GLFW/": "libglfw3-dev", "glog/": "libgoogle-glog-dev", "gflags/": "libgflags-dev",
+    "png.h": "libpng-dev", "jpeglib.h": "libjpeg-dev", "turbojpeg.h": "libturbojpeg0-dev", "tiffio.h": "libtiff-dev",
+    "sndfile.h": "libsndfile1-dev", "fftw3.h": "libfftw3-dev", "gmp.h": "libgmp-dev", "nlohmann/": "nlohmann-json3-dev",
+    "libaio.h": "libaio-dev", "zlib.h": "zlib1g-dev", "lmdb.h": "liblmdb-dev", "sox.h": "libsox-dev", "numa.h": "libnuma-dev",
+    "hwloc.h": "libhwloc-dev",
+}  # fmt: skip
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -123,9 +150,8 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         if local:
             _read_build(local["build"], where, requests)
         return
-    exact = re.fullmatch(r"===?([^,*]+)", specifier)
     if name in _COMPILED:
-        _compile(text, name, exact[1] if exact else "", where, requests)
+        _compile(text, name, requirement.specifier, where, requests)
         return
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
@@ -146,24 +172,32 @@ def _read_build(build: str, where: str, requests: Requests) -> None:
         requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
 
 
-def _compile(text: str, name: str, version: str, where: str, requests: Requests) -> None:
+def _compile(text: str, name: str, bounds: SpecifierSet, where: str, requests: Requests) -> None:
     """Make an extension of a package that has no wheel for every torch."""
-    module = name.replace("-", "_")
-    if not version:
+    module, known = name.replace("-", "_"), _COMPILED[name]
+    exact = re.fullmatch(r"===?([^,*+]+)(\+.*)?", str(bounds))
+    if not exact and not bounds.contains(known.newest):
         hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
-    switch = load_switches().by_name[_COMPILED[name]]
+    version = exact[1] if exact else known.newest
+    switch = load_switches().by_name[known.switch]
     found = Extension(name=module, sdist=f"{module}=={version}", env=((switch.variable, switch.value),))
     requests.extension(found, where)
-    requests.note(
-        where, f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs"
-    )
+    for one in known.needs:
+        requests.add_package(one, where)
+    why = "" if exact else f"; `{text}` names no version"
+    message = f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs{why}"
+    requests.note(where, message)
 
 
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
     """Request an extension for a project that pip would build: a folder that is here, or a commit."""
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
+    if folder and (submodule := requests.submodules.get(folder.resolve())):
+        found = Extension(name=project.name, git=submodule[0], commit=submodule[1])
+        requests.extension(found, where)
+        return
     own = project.path == "." and not project.git
     if folder and any((folder / name).is_file() for name in BUILDS) and (not own or _has_extensions(folder)):
         request_project(folder, requests)
@@ -221,9 +255,31 @@ def request_project(folder: Path, requests: Requests) -> None:
     found = Extension(name=module, path=folder.as_posix(), env=env)
     requests.extension(found, str(folder))
     pyproject = folder / "pyproject.toml"
+    imported = {one.partition(".")[0] for one in code.imported} if code else set()
+    for one in sorted(imported & _IMPORTED.keys(), key=str.lower):
+        requests.add_package(_IMPORTED[one], str(folder / "setup.py"))
+    _request_headers(folder, module, requests)
     for text in build_requirements(pyproject) if pyproject.is_file() else ():
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
+
+
+def _request_headers(folder: Path, name: str, requests: Requests) -> None:
+    """Request the packages of Debian that have the headers which a project includes and does not bring."""
+    files = [path for path in project_files(folder) if path.suffix in CODE]
+    own = "\n".join(f"/{path.relative_to(folder).as_posix()}" for path in files)
+    included = {one for path in files for one in _INCLUDE.findall(load_text(path, Mistakes()) or "")}
+    found: dict[str, str] = {}
+    for header in sorted(included):
+        package = next((one for start, one in _HEADERS.items() if header.startswith(start)), "")
+        if package and f"/{header}" not in own:
+            found.setdefault(package, header)
+    for package in found:
+        requests.debian(package, str(folder))
+    if found:
+        packages, headers = (" and ".join(f"`{one}`" for one in some) for some in (found, found.values()))
+        verb = "is" if len(found) == 1 else "are"
+        requests.note(str(folder), f"{packages} {verb} added: `{name}` includes {headers}")
 
 
 def requirement_name(text: str) -> str:

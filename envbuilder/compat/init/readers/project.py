@@ -26,7 +26,7 @@ from envbuilder.compat.python_code import Call, Code, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Command, Runner
-from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
@@ -140,16 +140,27 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
 
 def _check_submodules(top: Path, requests: Requests) -> None:
     """Report the submodules that are not checked out: extensions may need them, or be in them."""
-    file = top / ".gitmodules"
-    parser = configparser.ConfigParser(strict=False)
-    with contextlib.suppress(configparser.Error):
-        parser.read_string(read_text(file) if file.is_file() else "")
-    paths = [parser.get(section, "path", fallback="") for section in parser.sections()]
-    absent = [f"`{path}`" for path in paths if path and not any((top / path).glob("*"))]
+    file, taken = top / ".gitmodules", {(one.git, one.commit) for one in requests.extensions.values()}
+    absent = [
+        f"`{path}`"
+        for path, _ in _absent_submodules(file)
+        if requests.submodules.get((top / path).resolve()) not in taken
+    ]
     if absent:
         hint = f"git -C {top} submodule update --init --recursive"
         message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
         requests.note(str(file), message, hint=hint)
+
+
+def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and address of each submodule whose folder is empty."""
+    parser = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error):
+        parser.read_string(read_text(file) if file.is_file() else "")
+    for section in parser.sections():
+        path = parser.get(section, "path", fallback="")
+        if path and not any((file.parent / path).glob("*")):
+            yield path, parser.get(section, "url", fallback="")
 
 
 def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
@@ -202,15 +213,22 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
         requests.note(str(top), message, hint="`--from FILE` reads one of another name")
 
 
-def read_age(path: Path, runner: Runner, requests: Requests) -> None:
-    """Ask git when a project last changed, unless it is no repository."""
+def read_git(path: Path, runner: Runner, requests: Requests) -> None:
+    """Ask git when a project last changed, and for the commits of the submodules that are not checked out."""
     folder = (path if path.is_dir() else path.parent).resolve()
     if not any((one / ".git").exists() for one in (folder, *folder.parents)):
         return
-    argv = ("git", "-C", str(folder), "log", "-1", "--format=%cs", "--", ".")
+    git = ("git", "-C", str(folder))
     with contextlib.suppress(CommandError, ToolError, ValueError):
+        argv = (*git, "log", "-1", "--format=%cs", "--", ".")
         found = runner.run(Command(argv=argv, why="ask when the project last changed"))
         requests.day = max(filter(None, (requests.day, date.fromisoformat(found.strip()))))
+    for name, url in _absent_submodules(folder / ".gitmodules"):
+        with contextlib.suppress(CommandError, ToolError):
+            staged = (*git, "ls-files", "--stage", "--", name)
+            words = runner.run(Command(argv=staged, why="ask for the commit of a submodule")).split()
+            if words[:1] == ["160000"] and re.fullmatch(GIT_URL.pattern, url):
+                requests.submodules[folder / name] = (url, words[1])
 
 
 def read_pyproject(path: Path, requests: Requests) -> None:
