@@ -43,7 +43,6 @@ _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
 _SPDX_JSON: Final = 4  # the number of an SBOM's format
-_AMD64: Final = f"{X86_64.sif}\0".encode()
 # Our namespace. Identities are UUIDv5 of the content in it.
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
@@ -128,6 +127,7 @@ def write_sif(
     definition: str,
     labels: Mapping[str, str],
     documents: Sequence[Document] = (),
+    processor: Processor = X86_64,
 ) -> SifFacts:
     """Write the SIF of the layers, with a descriptor for each of the `documents`. The same layers give the same bytes.
 
@@ -144,7 +144,9 @@ def write_sif(
         *documents,
     )
     offset = -(-(_DATA_AT + sum(len(one.content) for one in objects)) // _ALIGNMENT) * _ALIGNMENT
-    front = _front(objects, offset=offset, size=system.size, epoch=epoch, identity=identity)
+    front = _front(
+        objects, offset=offset, size=system.size, epoch=epoch, identity=identity, processor=processor
+    )
     digest = hashlib.sha256()
     with beside(out) as work, space_errors(out):
         sif = work / "sif"
@@ -245,8 +247,17 @@ def check_place(out: Path) -> None:
         raise UsageError(f"`{out}` exists and is not a SIF", hint="move it away, or choose another --output")
 
 
-def _front(objects: Sequence[Document], *, offset: int, size: int, epoch: int, identity: uuid.UUID) -> bytes:
+def _front(
+    objects: Sequence[Document],
+    *,
+    offset: int,
+    size: int,
+    epoch: int,
+    identity: uuid.UUID,
+    processor: Processor,
+) -> bytes:
     """Return all bytes before the file system."""
+    runs_on = f"{processor.sif}\0".encode()
     parts: list[bytes] = []
     at = _DATA_AT
     for number, one in enumerate(objects, 1):
@@ -256,12 +267,12 @@ def _front(objects: Sequence[Document], *, offset: int, size: int, epoch: int, i
     parts.append(
         _descriptor(
             DataType.PARTITION, len(parts) + 1, offset, size, epoch,
-            name="rootfs.squashfs", extra=_PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, _AMD64),
+            name="rootfs.squashfs", extra=_PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, runs_on),
         )
     )  # fmt: skip
     free = _SLOTS - len(parts)
     header = _HEADER.pack(
-        _LAUNCH, _MAGIC, _VERSION, _AMD64, identity.bytes, epoch, epoch,
+        _LAUNCH, _MAGIC, _VERSION, runs_on, identity.bytes, epoch, epoch,
         free, _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
     )  # fmt: skip
     front = header.ljust(_DESCRIPTORS_AT, b"\0") + b"".join(parts).ljust(_SLOTS * _DESCRIPTOR.size, b"\0")

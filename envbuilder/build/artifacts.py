@@ -160,6 +160,7 @@ def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFact
         epoch=plan.epoch,
         definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
         labels=dict(plan.runtime.labels),
+        processor=plan.processor,
         documents=tuple(
             Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path])
             for path, kind in kinds

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import UsageError
+from envbuilder.core.processor import X86_64
 
 if TYPE_CHECKING:
     from envbuilder.plan.model import Plan
@@ -55,5 +56,10 @@ class EngineChoice:
             raise UsageError(
                 f"{options}: `{plan.name}` would be built by the engine `{name}`, which has no builder",
                 hint="add `--engine docker`",
+            )
+        if plan.processor is not X86_64 and name is EngineName.DOCKER:
+            raise UsageError(
+                f"`{plan.name}` is for {plan.platform}, which the engine `{name}` does not build",
+                hint=f"`--engine {EngineName.ASSEMBLE}` does",
             )
         return name

@@ -218,13 +218,11 @@ class _Build:
         context = self.context
         with self._keep_rejected(staged):
             imports = list_imports(self.recipe, self.engine.job.plan, context.store)
-            skipped = import_in_sif(
-                imports, staged.sif, environment=context.environment, console=context.console
-            )
+            job, environment = self.engine.job, context.environment
+            skipped = import_in_sif(imports, staged.sif, job, environment=environment)
             return skipped + run_recipe_tests(
-                self.recipe, staged.sif, docker=self.docker, image=image,
-                environment=context.environment, console=context.console,
-            )  # fmt: skip
+                self.recipe, staged.sif, job, docker=self.docker, image=image, environment=environment
+            )
 
     @contextlib.contextmanager
     def _keep_rejected(self, staged: Outputs) -> Iterator[None]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
+from envbuilder.build.assemble.foreign import emulation
+from envbuilder.build.engine import Job
 from envbuilder.build.extensions.cache import TREE, recipe_call
 from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.cache import Store
-from envbuilder.core.console import Console
+from envbuilder.core.emulate import machine_has
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
@@ -22,7 +24,7 @@ from envbuilder.core.system import user_ids
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
-from envbuilder.run.container import probe_surroundings, run_in_image, run_in_sif
+from envbuilder.run.container import Surroundings, probe_surroundings, run_emulated, run_in_image, run_in_sif
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 class BuildCode(CodeEnum):
     UNTESTED = "EB650", "the tests of the recipe were not run in the SIF"
+    UNTESTED_IMAGE = "EB652", "the tests of the recipe were not run in the image"
     NOT_IMPORTED = "EB651", "an extension was compiled, and cannot be imported in the SIF"
 
 
@@ -100,7 +103,7 @@ def _modules(tree: Path) -> list[str]:
 
 
 def import_in_sif(
-    imports: Sequence[Import], sif: Path, *, environment: Mapping[str, str], console: Console
+    imports: Sequence[Import], sif: Path, job: Job, *, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
 
@@ -115,9 +118,9 @@ def import_in_sif(
         runtime.path(PROGRAM).read_text(encoding="utf-8"),
         json.dumps([_item(one) for one in imports]),
     )
-    with console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
+    with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
         try:
-            ran = run_in_sif(sif, argv, surroundings, environment)
+            ran = _run_in_sif(sif, argv, surroundings, job, environment)
         except ToolError as error:
             step.skip("Apptainer is not installed")
             return (
@@ -168,21 +171,43 @@ def explain_import(one: Import, error: str) -> Finding:
     )
 
 
+def _run_in_sif(
+    sif: Path, argv: Sequence[str], around: Surroundings, job: Job, environment: Mapping[str, str]
+) -> Completed:
+    """Run a command in the SIF, by an emulator if it is for another processor."""
+    by = emulation(job)
+    if by is None:
+        return run_in_sif(sif, argv, around, environment)
+    return run_emulated(sif, argv, around, job.runner, by.wrap)
+
+
 def run_recipe_tests(
-    recipe: Recipe, sif: Path, *,
-    docker: "DockerEngine | None", image: str, environment: Mapping[str, str], console: Console,
+    recipe: Recipe, sif: Path, job: Job, *, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 
-    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer is not installed.
+    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer is not installed, or if the
+    engine cannot run programs of the image's processor.
     """
     findings: list[Finding] = []
+    console, processor = job.console, job.plan.processor
+    if docker and recipe.tests and job.plan.tools and not machine_has(processor.elf):
+        docker = None
+        findings.append(
+            Finding(
+                code=BuildCode.UNTESTED_IMAGE, severity=Severity.WARNING, where=recipe.place("$.tests"),
+                message=f"the recipe's tests were run in the SIF alone: the Docker engine of this machine runs no programs for {processor.title}",
+                hint="the image has the same files; an emulator that is registered on the machine lets the engine run it, "
+                "such as the package `qemu-user-static` brings",
+            )
+        )  # fmt: skip
     surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
 
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}") as step:
             try:
-                _need_success(run_in_sif(sif, shlex.split(test), surroundings, environment), test, "the SIF")
+                ran = _run_in_sif(sif, shlex.split(test), surroundings, job, environment)
+                _need_success(ran, test, "the SIF")
             except ToolError as error:
                 step.skip("Apptainer is not installed")
                 findings.append(

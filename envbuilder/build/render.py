@@ -9,9 +9,10 @@ from envbuilder import runtime as image
 from envbuilder.build.extensions.programs import container_compiles, need_sources, wheel_env
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import PYTORCH_INDEX
 from envbuilder.lock.repositories import addresses
-from envbuilder.plan.make import make_plan, need_buildable
+from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render.definition import render_definition
 from envbuilder.plan.render.dockerfile import render_dockerfile
@@ -30,7 +31,8 @@ _PROGRAMS: Final = ("compile_extension.py", "sitecustomize.py")  # beside those 
 def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
     """Return the plan as a text in one of the forms of `RENDERERS`, which builds the same environment."""
     recipe, plan, _ = make_plan(name, recipes, store)
-    need_buildable(plan)
+    if plan.processor is not X86_64:
+        raise UsageError(f"`render` writes texts for {X86_64.platform}, and `{name}` is for {plan.platform}")
     return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 

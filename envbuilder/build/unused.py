@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from envbuilder.build.assemble.foreign import tools_tree
 from envbuilder.build.choice import EngineName
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Job, layer_keys
@@ -25,7 +26,8 @@ def mark_used(job: Job) -> None:
     """Note on the entries in the cache that a build has just used them."""
     store = job.store
     layers = (folder for key in job.keys.values() for folder in (store.layer(key), store.tree(key)))
-    for folder in (*layers, *(folder for folder, _ in compiled_entries(job))):
+    tools = (tools_tree(job),) if job.plan.tools else ()
+    for folder in (*layers, *tools, *(folder for folder, _ in compiled_entries(job))):
         with contextlib.suppress(FileNotFoundError):  # few trees are there
             os.utime(folder)
 

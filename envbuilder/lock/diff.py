@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envbuilder.compat.context import processor_for
@@ -63,6 +63,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *_diff_artifacts(old.wheels, new.wheels),
         *_diff_artifacts(old.added, new.added),
         *changes(_tools(old), _tools(new)),
+        *_diff_artifacts(_programs(old), _programs(new)),
         *_diff_extensions(old, new),
     )
 
@@ -144,6 +145,12 @@ def _tools(lock: Lock) -> dict[str, str]:
     return {
         f"{build.name} is built with {one.name}": one.version for build in lock.builds for one in build.wheels
     }
+
+
+def _programs(lock: Lock) -> tuple[Artifact, ...]:
+    """Return the programs that build for another processor, by names apart from those of the environment's packages."""
+    every = lock.tools.artifacts if lock.tools else ()
+    return tuple(replace(one, name=f"tool {one.name}") for one in every)
 
 
 def _describe(artifact: Artifact) -> str:

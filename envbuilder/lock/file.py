@@ -33,7 +33,7 @@ def lock_text(lock: Lock) -> str:
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
-    for later in ("base", "interpreter", "added", "builds"):  # written only with a value
+    for later in ("base", "interpreter", "added", "builds", "tools"):  # written only with a value
         if not body[later]:
             del body[later]
     body["extensions"] = [

@@ -193,6 +193,19 @@ class LockedBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The programs for x86-64 that build an environment for another processor, wherever it is built."""
+
+    emulator: Annotated[Artifact, Rule(_check_kind("deb"))]  # qemu
+    debs: Debs  # the suite's cross compiler, its own compiler and its Python, with all that these need
+    toolkit: Parts = ()  # the toolkit of the lock for x86-64
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return (self.emulator, *self.debs, *self.toolkit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """Digests of the inputs of each part of the lock. A part with unchanged inputs is not resolved again."""
 
@@ -219,6 +232,7 @@ class Lock:
     added: Packages = ()  # of a recipe with `add`: its own layer; all else is its parent's
     # Of the sdists in `wheels` and `added` whose build needs packages.
     builds: Annotated[tuple[LockedBuild, ...], Rule(_check_order("name"))] = ()
+    tools: Tools | None = None  # None for x86-64
 
     @property
     def interpreters(self) -> tuple[Artifact, ...]:
@@ -242,6 +256,7 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
         *lock.added,
         *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels),
         *archives,
+        *(lock.tools.artifacts if lock.tools else ()),
         *(blobs(lock.base) if lock.base else ()),
     )
 

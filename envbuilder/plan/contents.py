@@ -6,16 +6,20 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH, RuntimeStep
 
 # ---- the os layer
 
-# Plain names of the pinned compiler. Debian's Python compiles extensions with the names that begin with the triplet.
-PLAIN_NAMES: Final = {
-    "gcc": "gcc", "cc": "gcc", f"{X86_64.gnu}-gcc": "gcc", "g++": "g++", "c++": "g++", f"{X86_64.gnu}-g++": "g++",
-    "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
-}  # fmt: skip
+
+def plain_names(processor: Processor) -> dict[str, str]:
+    """Return plain names of the pinned compiler. Debian's Python compiles extensions with those that begin with the triplet."""
+    return {
+        "gcc": "gcc", "cc": "gcc", f"{processor.gnu}-gcc": "gcc", "g++": "g++", "c++": "g++", f"{processor.gnu}-g++": "g++",
+        "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
+    }  # fmt: skip
+
+
 # What a machine makes of itself at random, secrets among it.
 _OWN: Final = (
     "var/lib/dbus/machine-id",
@@ -49,7 +53,7 @@ ADD_USER: Final = (
 
 def word_lists(drop: Sequence[str]) -> dict[str, str]:
     """Return the lists that `configure_os.sh` reads: variable → words."""
-    names = " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items())
+    names = " ".join(f"{name}={tool}" for name, tool in plain_names(X86_64).items())
     return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 

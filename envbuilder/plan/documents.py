@@ -87,7 +87,8 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
 
 
 def _tools(plan: Plan) -> Iterator[Artifact]:
-    """Yield the packages that are in no layer, because only builds of other packages need them."""
+    """Yield the packages that are in no layer, because only builds need them."""
+    yield from plan.tools.artifacts if plan.tools else ()
     for step in plan.steps:
         if isinstance(step, PythonStep):
             yield from (wheel for build in step.builds for wheel in build.wheels)

@@ -9,9 +9,9 @@ from envbuilder.compat.check import BaseOf, examine_file, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import IncompatibleError, LockError
+from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base
@@ -57,11 +57,11 @@ def make_plan(
 
 
 def need_buildable(plan: Plan) -> None:
-    """Raise IncompatibleError for a plan that no engine can build: one for an Arm processor."""
-    if plan.platform != X86_64.platform:
-        raise IncompatibleError(
-            f"`{plan.name}` is for {plan.platform}, and envbuilder builds for {X86_64.platform} alone so far",
-            hint="`check`, `lock`, `show`, `diff` and `cache vendor` work for it",
+    """Raise LockError for a plan for another processor whose lock was made before locks named the tools for that."""
+    if plan.processor is not X86_64 and plan.tools is None:
+        raise LockError(
+            f"the lock of `{plan.name}` for {plan.platform} does not name the tools that build it",
+            hint=f"`envbuilder lock {plan.name}` adds them",
         )
 
 
@@ -75,7 +75,7 @@ def toolkit_for(recipe: Recipe, lock: Lock) -> Toolkit | None:
             f"the packages in `toolkit` of the lock make no CUDA {recipe.cuda} that this envbuilder knows",
             hint=f"`envbuilder lock {recipe.path}` chooses them anew",
         )
-    return found[1]
+    return found[1].on(processor_of(lock.platform) or X86_64)
 
 
 def _below(folder: str, files: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,8 @@ from typing import ClassVar, Final
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, blobs
+from envbuilder.core.processor import X86_64, Processor, processor_of
+from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
@@ -255,16 +256,35 @@ class Plan:
     platform: str
     epoch: int
     steps: tuple[Step, ...]
+    tools: Tools | None = None  # with which another processor's machine builds; None for x86-64
+
+    @property
+    def processor(self) -> Processor:
+        return processor_of(self.platform) or X86_64
 
     def canonical(self) -> str:
         head = (f"envbuilder plan {FORMAT}", f"platform {self.platform}", f"epoch {self.epoch}")
-        return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
+        return "\n".join([*head, *(line for step in self.steps for line in self._lines(step))]) + "\n"
+
+    def _lines(self, step: Step) -> tuple[str, ...]:
+        """Return the step's lines, and those of the tools that decide its bytes."""
+        return (*step.lines(), *(f"  tool{_artifact_line(one)[1:]}" for one in self.tools_of(step)))
+
+    def tools_of(self, step: Step) -> tuple[Artifact, ...]:
+        """Return the tools that decide a step's bytes. Byte code, links and plain files are the same whatever wrote them."""
+        if self.tools is None:
+            return ()
+        if isinstance(step, OsStep):
+            return (self.tools.emulator,)
+        is_compiled = isinstance(step, ExtensionsStep) or (isinstance(step, PythonStep) and step.sdists)
+        return self.tools.artifacts if is_compiled else ()
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every file that is fetched, and the blobs of the base image."""
         own = (one for step in self.steps for one in inputs(step))
-        return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
+        tools = self.tools.artifacts if self.tools else ()
+        return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()), *tools)))
 
     @property
     def key(self) -> Sha256:
@@ -275,7 +295,7 @@ class Plan:
         """Return the key of one layer: of its lines, those of the steps that it reads, and the tools that write it."""
         below = self.steps[: self.steps.index(step)]
         read = [one for one in below if step.reads is None or one.name in step.reads]
-        lines = [line for one in (*read, step) for line in one.lines()]
+        lines = [line for one in (*read, step) for line in self._lines(one)]
         return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
@@ -360,7 +380,9 @@ def make(
             AddedStep(python=recipe.python, artifacts=lock.added, interpreter=program, builds=builds)
         )
     env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
-    before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
+    before = Plan(
+        name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps), tools=lock.tools
+    )
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
     files = (
         ("opt/envbuilder/lock.json", lock_text),

@@ -7,15 +7,15 @@ pass a variable on purpose.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command, install_hint
-from envbuilder.core.process import Completed
+from envbuilder.core.process import Command, Completed, Runner
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
@@ -161,6 +161,29 @@ def run_in_sif(
     return Completed(
         code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message)
     )
+
+
+def run_emulated(
+    sif: Path,
+    argv: Sequence[str],
+    around: Surroundings,
+    runner: Runner,
+    wrap: Callable[[Sequence[str]], tuple[str, ...]],
+) -> Completed:
+    """Run a command in the SIF of another processor and return its output; raises ToolError when Apptainer is not installed.
+
+    `wrap` starts a command line with an emulator. There, only Apptainer's own namespace may mount, and /sys, which describes
+    the machine's processor, would mislead programs for another.
+    """
+    need_apptainer()
+    words = sif_argv(sif, argv, around)
+    at = words.index("exec") + 1
+    started = wrap((*words[:at], "--userns", "--no-mount", "sys", *words[at:]))
+    try:
+        output = runner.run(Command(argv=started, why="run a program in the SIF", merged=True))
+    except CommandError as error:
+        return Completed(code=1, output=error.message)
+    return Completed(code=0, output=output)
 
 
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:

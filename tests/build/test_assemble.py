@@ -255,7 +255,7 @@ def _as_anywhere(commands: Iterable[Command]) -> str:
 
 
 def test_the_install_of_the_wheels(golden):
-    commands = python.install_commands(PYTHON, BARE, work=Path("/store/work"), epoch=EPOCH)
+    commands = python.install_commands(PYTHON, BARE, work=Path("/store/work"), plan=PLAN)
     golden("install.txt", _as_anywhere(commands))
 
 
@@ -275,7 +275,7 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
 
 def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
     commands = python.install_commands(
-        dataclasses.replace(PYTHON, python="3.9"), BARE, work=Path("/store/work"), epoch=EPOCH
+        dataclasses.replace(PYTHON, python="3.9"), BARE, work=Path("/store/work"), plan=PLAN
     )
     golden("install-py39.txt", _as_anywhere(commands))
 
@@ -299,7 +299,7 @@ def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
     golden("sandbox-interpreter.txt", _as_anywhere([command]))
     own = Root(os=Path("/store/work/interpreter"), interpreter=Path("/trees/interpreter"))
     environment = dataclasses.replace(PYTHON, python="3.10", interpreter=step.program)
-    for one in python.install_commands(environment, own, work=Path("/store/work"), epoch=EPOCH):
+    for one in python.install_commands(environment, own, work=Path("/store/work"), plan=PLAN):
         assert "--ro-bind /trees/interpreter/opt/python /opt/python" in shlex.join(one.argv)
     python.make_environment(tmp_path, environment)
     assert (tmp_path / "opt/env/bin/python").readlink() == Path("/opt/python/bin/python3.10")
@@ -645,9 +645,9 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
     assert compilers(Limits(threads=threads, memory=gigabytes << 30, root=True)) == count
 
 
-def test_a_root_without_cuda_names_no_toolkit():
+def test_a_root_without_cuda_names_no_toolkit(store):
     trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
-    assert make_root(PLAN, trees) == Root(os=Path("/os"), python=Path("/python"))
+    assert make_root(make_engine(store).job, trees) == Root(os=Path("/os"), python=Path("/python"))
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():

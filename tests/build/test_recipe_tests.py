@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.build.recipe_tests import run_recipe_tests
-from envbuilder.core.console import Console
 from envbuilder.recipe.load import load
+from tests.support.plans import make_job
 
 
 @pytest.mark.programs
@@ -18,8 +18,13 @@ def test_without_apptainer_the_tests_are_skipped_and_have_no_tick(
         'base: debian/bookworm\npython: "3.11"\ngcc: "12"\nlibxcrypt: "4.4"\npytorch: "2.13.0"\ntests: ["python -V"]\n'
     )
     (finding,) = run_recipe_tests(
-        load(tmp_path / "x.yaml"), tmp_path / "x.sif", docker=None, image="", environment={}, console=Console(color=False)
-    )  # fmt: skip
+        load(tmp_path / "x.yaml"),
+        tmp_path / "x.sif",
+        make_job(tmp_path),
+        docker=None,
+        image="",
+        environment={},
+    )
     assert finding.message == "the recipe's tests were not run in the SIF: Apptainer is not installed"
     lines = capsys.readouterr().err.splitlines()
     assert [

@@ -310,14 +310,17 @@ def test_another_build_of_the_same_torch_is_fine():
 def test_a_recipe_for_arm_is_told_what_is_possible(gpu):
     (found,) = findings(**ARM | {"gpus": (gpu,)})
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
-    assert f"$.gpus[0]: {gpu} sits beside a 64-bit Arm processor: `lock` chooses its files" in found.message
+    assert (
+        f"$.gpus[0]: {gpu} sits beside a 64-bit Arm processor: `build` makes it with an emulator"
+        in found.message
+    )
 
 
 def test_what_is_possible_for_arm_is_said_once():
     assert [one.code for one in findings(**ARM | {"gpus": ("GB200", "GH200")})] == [CheckCode.ARM_HOST]
     (found,) = findings(**ARM | {"gpus": ("H100",), "platform": "linux/arm64"})
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
-    assert found.message.startswith("$.platform: the recipe is for a 64-bit Arm processor: `lock` chooses")
+    assert found.message.startswith("$.platform: the recipe is for a 64-bit Arm processor: `build` makes it")
     assert findings(**ARM | {"gpus": ("H100",), "platform": "linux/amd64"}) == ()
 
 

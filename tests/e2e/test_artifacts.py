@@ -14,11 +14,11 @@ import pytest
 from envbuilder.artifacts.sif import read_sif
 from envbuilder.build.recipe_tests import Import, import_in_sif
 from envbuilder.core.cache import link_or_copy
-from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support.cost import LOADED, cpu_seconds, reference
+from tests.support.plans import make_job
 from tests.support.workbench import (
     CACHE,
     ENVBUILDER,
@@ -126,14 +126,14 @@ def test_envbuilder_runs_the_extension_in_the_sif(built: Built):
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
-def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built):
+def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tmp_path: Path):
     """The build imported the recipe's own extension by the same program."""
     imports = (
         Import(of="fused", place="cpu.yaml:16:5", name="fused", module="fused"),
         Import(of="dw", place="cpu.yaml:20:5", name="dw.core", module="dw.core"),
     )
     with pytest.raises(BuildError, match="1 of 2 imports") as caught:
-        import_in_sif(imports, cpu.sif, environment=dict(os.environ), console=Console(quiet=True))
+        import_in_sif(imports, cpu.sif, make_job(tmp_path), environment=dict(os.environ))
     (finding,) = caught.value.findings
     assert (finding.code, finding.where) == ("EB651", "cpu.yaml:20:5")
     assert "the package `dw` is not there" in finding.message

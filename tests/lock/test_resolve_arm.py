@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.compat.tables.standalone import load_standalones
-from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.cache import Sha256
+from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
 from envbuilder.core.sources import Sources
-from envbuilder.lock.diff import check_fresh
+from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
 from envbuilder.lock.repositories import repositories
@@ -22,12 +24,12 @@ from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import torch_requirement
 from envbuilder.lock.security import missed_updates
 from envbuilder.plan.make import need_buildable, toolkit_for
-from envbuilder.plan.model import make
+from envbuilder.plan.model import Plan, make
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository
 from tests.support import redist
 from tests.support.locks import make_lock, make_means, make_recipe
-from tests.support.package_sources import PACKAGES, debian, write_index, write_mirror, write_wheel
+from tests.support.package_sources import PACKAGES, TOOLS, debian, write_index, write_mirror, write_wheel
 
 OPTIONS = LockOptions(today=date(2026, 11, 23))
 RDMA = {"libibverbs1": ("44.0-2", "libc6"), "ibverbs-providers": ("44.0-2", "libibverbs1")}
@@ -42,8 +44,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     folder = tmp_path_factory.mktemp("arm")
     patched = {"make": ("4.4", "")}
     write_mirror(
-        folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, security=patched, processor=AARCH64
-    )
+        folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, security=patched, processor=AARCH64,
+        native=TOOLS,
+    )  # fmt: skip
     files, torch = folder / "files", []
     projects = [
         write_wheel(files, name, "80.0.0") for name in ("setuptools", "nvidia_ml_py", "onarm", "onx86")
@@ -103,9 +106,44 @@ def test_every_file_of_a_lock_for_gh200_is_one_for_arm(gh200: tuple[Recipe, Lock
     ]
     assert {part.path.split("/")[1] for part in lock.toolkit} == {"linux-sbsa"}
     assert "cuda_nvcc" in {part.name for part in lock.toolkit}
-    assert not [one.path for one in lock_artifacts(lock) if "amd64" in one.path or "x86_64" in one.path]
+    own = lock_artifacts(dataclasses.replace(lock, tools=None))
+    assert not [one.path for one in own if "amd64" in one.path or "x86_64" in one.path]
     assert parse_lock(lock_text(lock), "x.lock") == lock
     assert check_fresh(recipe, lock, {}) == ()
+
+
+@pytest.mark.programs
+def test_a_lock_for_gh200_names_the_native_tools_that_build_it(gh200: tuple[Recipe, Lock]) -> None:
+    tools = gh200[1].tools
+    assert tools is not None
+    assert tools.emulator.filename == "qemu-user_10.0_amd64.deb"
+    assert [one.name for one in tools.debs] == sorted({*TOOLS} - {"libc6-dev-arm64-cross"})
+    assert {one.filename.rpartition("_")[2] for one in tools.debs} == {"amd64.deb"}
+    assert {part.path.split("/")[1] for part in tools.toolkit} == {"linux-x86_64"}
+    assert {part.name for part in tools.toolkit} == {part.name for part in gh200[1].toolkit}
+    assert set(tools.artifacts) <= set(lock_artifacts(gh200[1]))
+
+
+@pytest.mark.programs
+def test_tools_are_part_of_the_keys_of_the_layers_that_they_decide(gh200: tuple[Recipe, Lock]) -> None:
+    recipe, lock = gh200
+    assert lock.tools is not None
+    moved = dataclasses.replace(lock.tools.emulator, sha256=Sha256("0" * 64))
+    other = dataclasses.replace(lock, tools=dataclasses.replace(lock.tools, emulator=moved))
+    old, new = (plan_of(recipe, one) for one in (lock, other))
+    assert old.key != new.key
+    steps = zip(old.steps, new.steps, strict=True)
+    changed = {type(one).name for one, now in steps if old.step_key(one, "") != new.step_key(now, "")}
+    assert changed == {"os", "runtime"}
+
+
+@pytest.mark.programs
+def test_another_qemu_is_shown_among_the_changes_of_a_lock(gh200: tuple[Recipe, Lock]) -> None:
+    lock = gh200[1]
+    assert lock.tools is not None
+    newer = dataclasses.replace(lock.tools.emulator, version="1:11.0")
+    other = dataclasses.replace(lock, tools=dataclasses.replace(lock.tools, emulator=newer))
+    assert list(map(str, diff_locks(lock, other))) == ["~ tool qemu-user 1:10.0 → 1:11.0"]
 
 
 @pytest.mark.programs
@@ -173,13 +211,25 @@ def test_nvidias_apt_repository_is_the_one_for_arm_servers(tmp_path: Path) -> No
         assert found.url.endswith(f"/cuda/repos/ubuntu2204/{folder}/")
 
 
-@pytest.mark.programs
-def test_the_plan_of_a_lock_for_arm_is_refused_with_what_works(gh200: tuple[Recipe, Lock]) -> None:
-    recipe, lock = gh200
-    plan = make(
+def plan_of(recipe: Recipe, lock: Lock) -> Plan:
+    return make(
         recipe, lock, toolkit=toolkit_for(recipe, lock), architectures=("9.0",), lock_text=lock_text(lock),
         start=(), more=(),
     )  # fmt: skip
+
+
+@pytest.mark.programs
+def test_the_plan_of_a_lock_for_arm_is_for_the_assemble_engine_alone(gh200: tuple[Recipe, Lock]) -> None:
+    plan = plan_of(*gh200)
     assert plan.canonical().splitlines()[1] == "platform linux/arm64"
-    with pytest.raises(IncompatibleError, match="is for linux/arm64, and envbuilder builds for linux/amd64"):
-        need_buildable(plan)
+    need_buildable(plan)
+    assert EngineChoice().name_for(plan) is EngineName.ASSEMBLE
+    with pytest.raises(UsageError, match="which the engine `docker` does not build"):
+        EngineChoice(engine=EngineName.DOCKER).name_for(plan)
+
+
+@pytest.mark.programs
+def test_the_toolkit_for_arm_has_the_folder_of_arm_servers(gh200: tuple[Recipe, Lock]) -> None:
+    toolkit = toolkit_for(*gh200)
+    assert toolkit is not None
+    assert "targets/sbsa-linux/include" in {str(link.path) for link in toolkit.links}

@@ -40,6 +40,16 @@ PACKAGES = {  # name → version, dependencies
 }
 
 
+TOOLS = {  # for x86-64, to build for 64-bit Arm
+    "libc6": ("2.36-9", ""),
+    "libc6-dev": ("2.36-9", "libc6"),
+    "gcc-12": ("12.2.0-14", "libc6"),
+    "gcc-12-aarch64-linux-gnu": ("12.2.0-14cross1", "libc6, libc6-dev-arm64-cross"),
+    "g++-12-aarch64-linux-gnu": ("12.2.0-14cross1", "gcc-12-aarch64-linux-gnu"),
+    "libc6-dev-arm64-cross": ("2.36-8cross1", ""),
+    "python3.11-minimal": ("3.11.2-6", "libc6"),
+    "libpython3.11-stdlib": ("3.11.2-6", ""),
+}
 Packages = Mapping[str, tuple[str, str]]
 Sign = Callable[[str], bytes]
 
@@ -100,18 +110,28 @@ def signing_key(keyring: Path) -> Iterator[Sign]:
 
 
 def write_suite(
-    folder: Path, suite: str, indexes: Mapping[str, str], sign: Sign, head: str, processor: Processor = X86_64
+    folder: Path,
+    suite: str,
+    indexes: Mapping[str, str],
+    sign: Sign,
+    head: str,
+    processor: Processor = X86_64,
+    native: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write the signed lists of a suite: the text of the package list of each component. `head` begins its Release."""
+    """Write the signed lists of a suite: the text of the package list of each component. `head` begins its Release.
+
+    `native` are those for x86-64, beside the ones for another processor.
+    """
     sums = ""
-    for component, listing in indexes.items():
-        path = f"{component}/binary-{processor.debian}/Packages"
+    every = [(processor.debian, indexes), *([(X86_64.debian, native)] if native else [])]
+    for debian, component, listing in ((debian, *one) for debian, some in every for one in some.items()):
+        path = f"{component}/binary-{debian}/Packages"
         index = folder / "dists" / suite / path
         index.parent.mkdir(parents=True)
         index.write_text(listing)
         sums += f" {hashlib.sha256(listing.encode()).hexdigest()} {len(listing.encode())} {path}\n"
     release = (
-        f"{head}Architectures: {processor.debian}\nComponents: {' '.join(indexes)}\n"
+        f"{head}Architectures: {' '.join(debian for debian, _ in every)}\nComponents: {' '.join(indexes)}\n"
         f"Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n{sums}"
     )
     (folder / "dists" / suite / "InRelease").write_bytes(sign(release))
@@ -148,8 +168,12 @@ def write_mirror(
     security: Packages = MappingProxyType({}),
     archive: Path | None = None,
     processor: Processor = X86_64,
+    native: Packages = MappingProxyType({}),
 ) -> None:
-    """Write a mirror of Debian in `folder`, with a security archive beside it or in `archive`, and the key of both."""
+    """Write a mirror of Debian in `folder`, with a security archive beside it or in `archive`, and the key of both.
+
+    `native` are packages for x86-64 beside those for another processor. With them comes the suite that has qemu.
+    """
     archive = archive or security_of(folder)
     with signing_key(keyring) as sign:
         for suite, place, pool, some in (
@@ -162,7 +186,24 @@ def write_mirror(
                 write_deb(place, name, *rest, pool=pool, processor=processor) for name, rest in some.items()
             )
             head = f"Origin: Debian\nLabel: {label}\nSuite: stable\nCodename: {suite}\n"
-            write_suite(place, suite, {"main": listing}, sign, head, processor)
+            own = (
+                [write_deb(folder, name, *rest) for name, rest in native.items()]
+                if suite == "bookworm"
+                else []
+            )
+            write_suite(
+                place,
+                suite,
+                {"main": listing},
+                sign,
+                head,
+                processor,
+                {"main": "\n".join(own)} if native else {},
+            )
+        if native:
+            emulator = write_deb(folder, "qemu-user", "1:10.0", "")
+            head = "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: trixie\n"
+            write_suite(folder, "trixie", {"main": emulator}, sign, head)
 
 
 def debian(folder: Path) -> dict[str, tuple[str, ...]]:

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job
 from envbuilder.build.render import make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import Sha256, Store, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for
@@ -26,6 +30,7 @@ from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
+from tests.support.runner import FakeRunner
 
 # Paths in which the image of a rendered Dockerfile differs from envbuilder's, with the reason. Times of folders differ as well.
 DIFFERS = {
@@ -48,6 +53,14 @@ KINDS = {
     AddedStep: ADDED,
     RuntimeStep: RUNTIME,
 }
+
+
+def make_job(folder: Path) -> Job:
+    """Return the job of any plan, with a cache in the folder. Its programs do not run."""
+    return Job(
+        plan=make_plan(), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"), runner=FakeRunner(),
+        console=Console(color=False), limits=Limits(threads=2, memory=1 << 30, root=True),
+    )  # fmt: skip
 
 
 def digest(text: str) -> Sha256:

@@ -45,7 +45,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
     "tiny": ("kernel", "trouble", "podman", "sdists"),
-    "secrets": ("any_linux", "os_layer", "secrets", "several", "vendor"),
+    "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
     "pages": ("site", "page"),
 }

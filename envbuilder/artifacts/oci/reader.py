@@ -15,11 +15,10 @@ from typing import IO, Any, Final
 from envbuilder.artifacts.oci import model
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import PROCESSORS
 from envbuilder.layers.entry import Entry, path_order
 from envbuilder.layers.overlay import DAMAGED, FileScanner, Overlay
 
-PLATFORM: Final = X86_64.platform
 _MOST_DEPTH: Final = 4  # of indexes within indexes
 
 
@@ -58,7 +57,7 @@ class ImageTree:
 
 
 def read_image(place: Path) -> Image:
-    """Read an image's settings, not its layers; raises VerifyError without one image for Linux on x86-64."""
+    """Read an image's settings, not its layers; raises VerifyError without one image for Linux on a processor of ours."""
     with _opened(place) as files:
         return _find(files)
 
@@ -112,7 +111,7 @@ def _in_archive(archive: tarfile.TarFile) -> Files:
 
 def _find(files: Files) -> Image:
     if files.has("index.json"):
-        (manifest,) = _manifests(files, model.parse_manifest(_read(files, "index.json")), _MOST_DEPTH)
+        manifest = _manifest(files, model.parse_manifest(_read(files, "index.json")))
         assert manifest.config is not None, "`_manifests` gives manifests of images"
         text = _read_blob(files, manifest.config)
         blobs = [(_blob_name(blob), str(blob.digest)) for blob in manifest.layers]
@@ -153,19 +152,27 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, value
 
 
-def _manifests(files: Files, index: model.Manifest, depth: int) -> tuple[model.Manifest, ...]:
-    """Return the manifests of images for our platform, each once, from an index and its inner indexes."""
+def _manifest(files: Files, index: model.Manifest) -> model.Manifest:
+    """Return the manifest of the image for x86-64 if there is one, otherwise of that for another processor."""
+    every = (_manifests(files, index, one.platform, _MOST_DEPTH) for one in PROCESSORS)
+    found = next(filter(None, every), ())
+    if len(found) != 1:
+        titles = " or ".join(one.title for one in PROCESSORS)
+        raise ValueError(f"it holds {len(found)} images for Linux on {titles}, expected one")
+    return found[0]
+
+
+def _manifests(files: Files, index: model.Manifest, platform: str, depth: int) -> tuple[model.Manifest, ...]:
+    """Return the manifests of images for a platform, each once, from an index and its inner indexes."""
     found: dict[Sha256, model.Manifest] = {}
     for listed in index.manifests:
-        if listed.platform and not f"{listed.platform}/".startswith(f"{PLATFORM}/"):
+        if listed.platform and not f"{listed.platform}/".startswith(f"{platform}/"):
             continue  # another machine's, or an attestation
         inner = model.parse_manifest(_read_blob(files, listed), listed.media_type)
         if inner.is_index and depth:
-            found |= {one.digest: one for one in _manifests(files, inner, depth - 1)}
+            found |= {one.digest: one for one in _manifests(files, inner, platform, depth - 1)}
         elif inner.config:
             found[inner.digest] = inner
-    if len(found) != 1 and depth == _MOST_DEPTH:
-        raise ValueError(f"it holds {len(found)} images for Linux on x86-64, expected one")
     return tuple(found.values())
 
 

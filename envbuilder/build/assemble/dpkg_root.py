@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.deb import members, read_control, read_tar
 from envbuilder.core.errors import BuildError
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.layers.tar import is_normal
 from envbuilder.plan.contents import EXCLUDE, KEEP
 
@@ -227,15 +227,15 @@ def merged(name: str) -> str:
 # ------------------------------------------------------------------------------------------------------- dpkg's database
 
 
-def write_database(packages: Sequence[Package], root: Path) -> None:
+def write_database(packages: Sequence[Package], root: Path, processor: Processor = X86_64) -> None:
     """Write dpkg's database: all packages unpacked, none configured. Raises BuildError if a package has a file of it."""
     try:
-        _write_database(packages, root)
+        _write_database(packages, root, processor)
     except FileExistsError as error:
         raise BuildError(f"a package has `{error.filename}`, which belongs to dpkg's database") from error
 
 
-def _write_database(packages: Sequence[Package], root: Path) -> None:
+def _write_database(packages: Sequence[Package], root: Path, processor: Processor) -> None:
     folder = root / _DATABASE
     for name in ("info", "updates", "triggers", "alternatives", "parts"):
         _need_folder(root, f"{_DATABASE}/{name}")
@@ -259,7 +259,7 @@ def _write_database(packages: Sequence[Package], root: Path) -> None:
     for name, lines in (named | ({"File": files} if files else {}) | {"Unincorp": []}).items():
         _save_text(folder / f"triggers/{name}", "".join(lines))
     _save_text(folder / "status", "\n".join(stanzas))
-    _save_text(folder / "arch", f"{X86_64.debian}\n")
+    _save_text(folder / "arch", f"{processor.debian}\n")
     _save_text(folder / "info/format", "1\n")
 
 

@@ -14,14 +14,17 @@ from typing import assert_never
 
 from envbuilder.build.assemble import cuda, interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
+from envbuilder.build.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job, KeptStep
 from envbuilder.build.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.core.cache import commit_path
-from envbuilder.core.errors import BuildError
+from envbuilder.core.emulate import trial
+from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, extract, load_layer
@@ -32,7 +35,6 @@ from envbuilder.plan.model import (
     ExtensionsStep,
     InterpreterStep,
     OsStep,
-    Plan,
     PythonStep,
     RuntimeStep,
     StartStep,
@@ -52,6 +54,8 @@ class AssembleEngine:
     def need_tools(self, fetcher: Fetcher) -> None:
         if self.missing():
             open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
+        if self.job.plan.tools:
+            _need_emulation(self.job)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
@@ -68,12 +72,14 @@ class AssembleEngine:
         for step in self.missing():
             found += inputs(step)
             if isinstance(step, PythonStep | InterpreterStep):
-                found += python.interpreter(step.python, self.job.plan.os.artifacts)
+                found += python.interpreter_packages(step.python, self.job.plan)
+        if self.job.plan.tools and not tools_tree(self.job).is_dir():
+            found += self.job.plan.tools.artifacts
         return tuple(dict.fromkeys(found))
 
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
-        root = make_root(self.job.plan, trees)
+        root = make_root(self.job, trees)
         return tuple(command for step in self.missing() for command in self._commands(step, root))
 
     def _commands(self, step: Step, root: Root) -> Iterable[Command]:
@@ -81,9 +87,9 @@ class AssembleEngine:
             case OsStep():
                 return debian.commands(step, self.job, WORK)
             case InterpreterStep():
-                return interpreter.commands(step, WORK)
+                return interpreter.commands(step, self.job, WORK)
             case PythonStep():
-                own = Root(os=root.os, interpreter=root.interpreter)
+                own = _root_of(self.job, root.os, root.interpreter, compiles=True)
                 return (
                     *wheel_commands(step, self.job, root=own, work=WORK),
                     *python.commands(step, self.job, WORK, root.interpreter),
@@ -91,7 +97,7 @@ class AssembleEngine:
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
             case StartStep():
-                own = Root(os=root.os, interpreter=root.interpreter)
+                own = _root_of(self.job, root.os, root.interpreter)
                 return (runtime.compile_command(self.job.plan.python.program, root=own, tree=WORK / "tree"),)
             case CudaStep() | RuntimeStep():
                 return ()  # these layers need no program
@@ -99,6 +105,8 @@ class AssembleEngine:
                 assert_never(step)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+        if self.job.plan.tools:
+            make_tools(self.job)
         run = Run(self.job, pool)
         return tuple(run.start(step) for step in self.job.plan.steps)
 
@@ -128,7 +136,7 @@ class Run:
             if isinstance(step, KeptStep) and step is not self._job.plan.added
         )
         started = {type(step): self._start_tree(step) for step in kept}
-        return make_root(self._job.plan, {kind: tree.result() for kind, tree in started.items()})
+        return make_root(self._job, {kind: tree.result() for kind, tree in started.items()})
 
     def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
@@ -155,7 +163,7 @@ class Run:
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():
-                root = Root(os=self._start_tree(job.plan.os).result(), interpreter=self._own_python())
+                root = _root_of(job, self._start_tree(job.plan.os).result(), self._own_python())
                 runtime.write_start_files(step, tree)
                 job.runner.run(runtime.compile_command(job.plan.python.program, root=root, tree=tree))
                 job.pack(step, tree, out)
@@ -191,7 +199,7 @@ class Run:
         elif layer is None and isinstance(step, PythonStep):
             own = self._own_python()
             built = built_wheels(
-                step, job, lambda: Root(os=self._start_tree(job.plan.os).result(), interpreter=own)
+                step, job, lambda: _root_of(job, self._start_tree(job.plan.os).result(), own, compiles=True)
             )
             python.write_tree(step, job, work, own, built)
         elif layer is None and isinstance(step, CudaStep):
@@ -202,10 +210,29 @@ class Run:
                 extract(layer, work / "tree")
 
 
-def make_root(plan: Plan, trees: Mapping[type[Step], Path]) -> Root:
+def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
     """Return the root in which extensions compile."""
-    version = plan.cuda.toolkit.cuda if plan.cuda else ""
+    version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return Root(
         os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees[PythonStep], cuda=trees.get(CudaStep),
-        cuda_version=version,
+        cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
     )  # fmt: skip
+
+
+def _need_emulation(job: Job) -> None:
+    """Raise ToolError on a machine that runs no programs of the plan's processor."""
+    processor = job.plan.processor
+    try:
+        job.runner.run(Command(argv=trial(processor.elf), why=f"register an emulator for {processor.title}"))
+    except CommandError as error:
+        raise ToolError(
+            f"this machine runs no programs for {processor.title}, which `{job.plan.name}` is for\n{error.message}",
+            hint="build on Linux 6.7 or newer; or let an administrator register qemu on the machine "
+            f"({install_command('qemu-user-static')})",
+        ) from error
+
+
+def _root_of(job: Job, tree: Path, own: Path | None, *, compiles: bool = False) -> Root:
+    """Return the root with the os layer's tree, and that of the standalone Python if there is one."""
+    by = emulation(job, os_tree=tree if compiles else None)
+    return Root(os=tree, interpreter=own, emulation=by)

@@ -9,7 +9,8 @@ from typing import Final
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble import python
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.foreign import emulation
+from envbuilder.build.assemble.sandbox import Emulation, Mount, Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
@@ -18,9 +19,9 @@ from envbuilder.plan.model import STANDALONE_PREFIX, InterpreterStep
 TOP: Final = "python"  # the folder in the archive
 
 
-def commands(step: InterpreterStep, work: Path) -> tuple[Command, ...]:
+def commands(step: InterpreterStep, job: Job, work: Path) -> tuple[Command, ...]:
     """Return the command that makes the layer out of the unpacked archive."""
-    return (install_command(step, work=work),)
+    return (install_command(step, work=work, by=emulation(job)),)
 
 
 def write_tree(step: InterpreterStep, job: Job, work: Path) -> None:
@@ -31,13 +32,13 @@ def write_tree(step: InterpreterStep, job: Job, work: Path) -> None:
         shown.expect(archive.stat().st_size)
         unpack(archive, work / "tree" / STANDALONE_PREFIX[1:], advance=shown.advance)
         shown.show_note("compiling byte code")
-        job.runner.run(install_command(step, work=work))
+        job.runner.run(install_command(step, work=work, by=emulation(job)))
         shown.show_note("")
 
 
-def install_command(step: InterpreterStep, *, work: Path) -> Command:
+def install_command(step: InterpreterStep, *, work: Path, by: Emulation | None = None) -> Command:
     return sandboxed(
-        Root(os=work / "interpreter"),
+        Root(os=work / "interpreter", emulation=by),
         (step.program, "-B", "/kit/install_python.py", STANDALONE_PREFIX),
         why="install the standalone Python",
         mounts=(

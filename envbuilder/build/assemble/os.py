@@ -18,6 +18,8 @@ from envbuilder.build.assemble.dpkg_root import (
     unpack,
     write_database,
 )
+from envbuilder.build.assemble.foreign import emulation, native_python
+from envbuilder.build.assemble.sandbox import Emulation, Mount
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Step
@@ -25,9 +27,10 @@ from envbuilder.core.deb import members, read_tar
 from envbuilder.core.errors import CommandError
 from envbuilder.core.log import owned
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.layers.layer import Owners, write_layer_from_root
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, seeded_package
+from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, plain_names, seeded_package
 from envbuilder.plan.model import OsStep
 
 log = logging.getLogger(__name__)
@@ -65,7 +68,10 @@ _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern
 def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
     """Return the command that configures the unpacked packages; to unpack them needs none."""
     script = configure_script(step, (), ())
-    return (configure_command(script, work / "root", work / "owners.json", epoch=job.plan.epoch),)
+    command = configure_command(
+        script, work / "root", work / "owners.json", epoch=job.plan.epoch, by=emulation(job)
+    )
+    return (command,)
 
 
 def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
@@ -74,20 +80,26 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
     with job.console.step(f"install {step.suite}: {len(step.artifacts)} packages") as shown:
         shown.show_note("unpacking")
         shown.expect(sum(deb.size for deb in step.artifacts))
-        make_root(root, gcc=step.gcc, with_manuals=needs_manuals(step))
+        make_root(root, gcc=step.gcc, with_manuals=needs_manuals(step), processor=job.plan.processor)
         debs = {deb.name: job.store.artifact(deb.sha256) for deb in step.artifacts}
         found = unpack(debs, root, threads=job.limits.threads, advance=shown.advance)
-        write_database(found.packages, root)
+        write_database(found.packages, root, job.plan.processor)
         _save_owners(record, root, found.owners())
         script = configure_script(step, preinst_lines(found.packages), found.left)
         shown.show_note("configuring")
         shown.expect(len(step.artifacts), items=True)
-        command = configure_command(script, root, record, epoch=epoch, debs=found.left)
+        native = native_python(job, root)
+        command = configure_command(
+            script, root, record, epoch=epoch, debs=found.left, by=emulation(job), native=native
+        )
         try:
             job.runner.run(command, on_line=reader(shown, owned(log, job.console.owner)))
         except CommandError as failure:
             failure.hint = "the log has all that the packages' scripts said"
             raise
+        for mount in native:
+            if (made := root / mount.target[1:]).is_dir():
+                made.rmdir()  # bubblewrap made it
         shown.show_note("")
         write_layer_from_root(
             name=step.name, root=root, owners=load_owners(record, root), folder=folder, epoch=epoch,
@@ -123,7 +135,14 @@ def configure_script(step: OsStep, preinst: Iterable[str], left: Sequence[Path])
 
 
 def configure_command(
-    script: str, root: Path, record: Path, *, epoch: int, debs: Sequence[Path] = ()
+    script: str,
+    root: Path,
+    record: Path,
+    *,
+    epoch: int,
+    debs: Sequence[Path] = (),
+    by: Emulation | None = None,
+    native: Sequence[Mount] = (),
 ) -> Command:
     """Run a script as the root user of `root`, without network and without anything else of this machine.
 
@@ -135,22 +154,25 @@ def configure_command(
     ]  # fmt: skip
     for deb in debs:
         options += ["--ro-bind", str(deb), f"{DEBS}/{deb.name}.deb"]
+    for mount in native:
+        options += ["--ro-bind", str(mount.source), mount.target]
     for name, value in (*_ENVIRONMENT, ("SOURCE_DATE_EPOCH", str(epoch))):
         options += ["--setenv", name, value]
     recorder = str(Path(__file__).with_name("record_owners.py"))
     inside = ("--chdir", "/", "--", "/bin/sh", "-c", script)
-    argv = (sys.executable, "-I", recorder, str(record), "bwrap", *options, *inside)
+    configure = ("bwrap", *options, *inside)
+    argv = (sys.executable, "-I", recorder, str(record), *(by.wrap(configure) if by else configure))
     return Command(argv=argv, why="install the distribution's packages", merged=True)
 
 
-def make_root(root: Path, *, gcc: str, with_manuals: bool) -> None:
+def make_root(root: Path, *, gcc: str, with_manuals: bool, processor: Processor = X86_64) -> None:
     """Make a root with the paths of the os layer that no package has: the compiler's plain names, and empty folders."""
     make_merged_root(root)
     manuals = ("usr/share", "usr/share/man", MANUALS) if with_manuals else ()
     for name in ("opt", "usr/local", "usr/local/bin", *FOLDERS, *manuals):
         (root / name).mkdir()
         (root / name).chmod(0o755)
-    for name, tool in PLAIN_NAMES.items():
+    for name, tool in plain_names(processor).items():
         (root / "usr/local/bin" / name).symlink_to(f"../../bin/{tool}-{gcc}")
 
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -9,14 +10,16 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
+from envbuilder.build.assemble.foreign import emulation
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import remove_tree, sha256_file
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.uv_question import NEWEST_MANYLINUX
 from envbuilder.plan.contents import OF_PYTHON_LAYER, is_repeatable
-from envbuilder.plan.model import ENV_PREFIX, AddedStep, PythonStep
+from envbuilder.plan.model import ENV_PREFIX, AddedStep, Plan, PythonStep
 
 # The only writable mount. uv's cache and the environment share it, so hard links work.
 WORK: Final = "/work"
@@ -39,7 +42,12 @@ STEADY: Final = (
 def commands(step: PythonStep, job: Job, work: Path, own: Path | None) -> tuple[Command, ...]:
     """Return the commands that make the layer. `own` is the tree of the standalone Python if there is one."""
     root = Root(os=work / "interpreter", interpreter=own)
-    return install_commands(step, root, work=work, epoch=job.plan.epoch)
+    return install_commands(step, _with_emulation(root, job), work=work, plan=job.plan)
+
+
+def _with_emulation(root: Root, job: Job) -> Root:
+    """Return the root of a standalone Python that is for another processor."""
+    return replace(root, emulation=emulation(job)) if root.interpreter else root
 
 
 def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: Sequence[Path]) -> None:
@@ -58,10 +66,10 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
         for name, file in (files | {one.name: one for one in built}).items():
             (wheels / name).hardlink_to(file)
         (work / "requirements.txt").write_text(requirements(step, built), encoding="utf-8")
-        root = Root(os=work / "interpreter", interpreter=own)
+        root = _with_emulation(Root(os=work / "interpreter", interpreter=own), job)
         shown.expect(len(files) + len(built), items=True)
         with shown.following(lambda: count_unpacked(work / "cache", shown)):
-            for command in install_commands(step, root, work=work, epoch=job.plan.epoch):
+            for command in install_commands(step, root, work=work, plan=job.plan):
                 job.runner.run(command)
         shown.show_note("")
         remove_tree(work / "cache")
@@ -93,17 +101,26 @@ def interpreter(python: str, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
     return tuple(deb for deb in debs if deb.name in names)
 
 
+def interpreter_packages(python: str, plan: Plan) -> tuple[Artifact, ...]:
+    """Return the packages of the root that a layer of Python is made in. Byte code is the same on each processor.
+
+    So the packages are native, but for a standalone Python, which needs those of its own processor.
+    """
+    is_native = plan.tools is not None and plan.interpreter is None
+    return interpreter(python, plan.tools.debs if plan.tools and is_native else plan.os.artifacts)
+
+
 def unpack_root(python: str, job: Job, work: Path) -> None:
     """Make a root with a minimal Python in `work/interpreter`, out of the locked packages."""
     root = work / "interpreter"
     make_merged_root(root)
-    debs = interpreter(python, job.plan.os.artifacts)
+    debs = interpreter_packages(python, job.plan)
     unpack({deb.name: job.store.artifact(deb.sha256) for deb in debs}, root, threads=job.limits.threads)
     for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
         (root / name).mkdir(exist_ok=True)
 
 
-def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) -> tuple[Command, ...]:
+def install_commands(step: PythonStep, root: Root, *, work: Path, plan: Plan) -> tuple[Command, ...]:
     """Install every wheel of `work/wheels`, with the hashes of `work/requirements.txt`, in a root with a minimal Python.
 
     Byte code is `unchecked-hash`: the image is read-only, so a check at each import would be of no use.
@@ -112,6 +129,7 @@ def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) ->
         "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
         "--require-hashes", "-r", f"{WORK}/requirements.txt", "--python", f"{ENV_PREFIX}/bin/python",
         "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
+        *(("--python-platform", plan.processor.uv_platform(NEWEST_MANYLINUX)) if plan.tools else ()),
     )  # fmt: skip
     sandbox = functools.partial(
         sandboxed,
@@ -123,7 +141,7 @@ def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) ->
         ),
         links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
         env=(
-            ("SOURCE_DATE_EPOCH", str(epoch)),
+            ("SOURCE_DATE_EPOCH", str(plan.epoch)),
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
             *STEADY,
             ("UV_NO_PROGRESS", "1"),

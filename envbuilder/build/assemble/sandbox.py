@@ -1,14 +1,31 @@
 """The sandbox of a build: a read-only root of the lower layers, no network, no GPU, no files of the machine.
 
-bubblewrap mounts the root from folders of the store, without a copy and without root.
+bubblewrap mounts the root from folders of the store, without a copy and without root. Programs of another processor run
+by qemu in it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuilder.core import emulate
 from envbuilder.core.process import Command
+from envbuilder.core.processor import Processor
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, SYSTEM_PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """How programs of another processor run: by qemu, except what lies in native folders over those of a tree."""
+
+    processor: Processor
+    program: Path  # qemu
+    over: tuple[tuple[Path, Path], ...] = ()  # a native folder, and the one that it lies over
+
+    def wrap(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return the command line that starts `argv` with the emulator."""
+        folders = (str(folder) for pair in self.over for folder in pair)
+        return emulate.command_line(self.processor.elf, str(self.program), argv, folders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +37,7 @@ class Root:
     python: Path | None = None
     cuda: Path | None = None
     cuda_version: str = ""
+    emulation: Emulation | None = None  # None: the trees are of this machine's processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,4 +85,5 @@ def sandboxed(
     fixed = {"PATH": search, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
     for name, value in (fixed | dict(env)).items():
         options += ["--setenv", name, value]
-    return Command(argv=("bwrap", *options, "--chdir", cwd, "--", *argv), why=why)
+    command = ("bwrap", *options, "--chdir", cwd, "--", *argv)
+    return Command(argv=root.emulation.wrap(command) if root.emulation else command, why=why)

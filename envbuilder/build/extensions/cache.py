@@ -167,7 +167,12 @@ def surroundings(
         ("architectures", " ".join(gpus_of(plan)) or "cpu"),
         ("variables", json.dumps(extension.env)),
         ("epoch", str(plan.epoch) if reads_all else "none"),  # a project may write it into its files
+        *_tools(plan),
     )
+
+
+def _tools(plan: Plan) -> tuple[tuple[str, str], ...]:
+    return (("tools for another processor", _digest(plan.tools.artifacts)),) if plan.tools else ()
 
 
 def _python(plan: Plan) -> str:
@@ -190,6 +195,7 @@ def wheel_key(plan: Plan, step: PythonStep, sdist: Artifact) -> Key:
             ("compiler", _compiler(plan, plan.os.artifacts)),
             ("sdist", f"{sdist.filename} {sdist.sha256}"),
             ("tools", _digest(step.tools(sdist))),
+            *_tools(plan),
         )
     )
 

@@ -17,12 +17,14 @@ from envbuilder.build.extensions import cache
 from envbuilder.build.extensions.install import VERSION, index_entry
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, Plan, PythonStep
 from envbuilder.plan.render.kit import Compile
 from envbuilder.recipe.extension import Form
 
 STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
+NO_COMMENT: Final = "/no_comment.ld"  # in the sandbox
 PYTHON: Final = f"{ENV_PREFIX}/bin/python"
 SPEC: Final = "spec.json"
 FACTS: Final = "facts.json"
@@ -35,6 +37,7 @@ WHEEL_EPOCH: Final = (
 WHEEL_JOBS: Final = (
     4  # compilers that such a build may start; the same everywhere, because it may write the number down
 )
+NATIVE_GCC: Final = "_ENVBUILDER_NATIVE_GCC"  # of `STEADY`, where programs of another processor are emulated
 STEADY_PYTHON: Final = (("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONHASHSEED", "0"))
 _CUSTOM: Final = "/customize"  # in the sandbox: the simulated GPU
 _PROJECT_FILES: Final = (
@@ -57,7 +60,12 @@ class Program:
 
     def command(self, *, root: Root, build_dir: Path) -> Command:
         """Return the command that runs it in the sandbox. The caller writes the argument to `SPEC` in the build directory."""
-        own = ((f"/{self.file}", image.path(self.file)), (STEADY, image.path("kit/steady.sh")))
+        native = ((NATIVE_GCC, f"{X86_64.gnu}-gcc"),) if root.emulation else ()
+        own = (
+            (f"/{self.file}", image.path(self.file)),
+            (STEADY, image.path("kit/steady.sh")),
+            *(((NO_COMMENT, image.path(f"kit{NO_COMMENT}")),) if root.emulation else ()),
+        )
         return sandboxed(
             root,
             ("/bin/sh", STEADY, self.python, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
@@ -66,7 +74,7 @@ class Program:
                 Mount(source=build_dir, target=cache.BUILD_DIRECTORY, writable=True),
                 *(Mount(source=source, target=target) for target, source in (*own, *self.files)),
             ),
-            env=self.env,
+            env=(*self.env, *native),
             cwd=self.folder,
         )
 
@@ -76,7 +84,7 @@ def compile_program(plan: Plan, extension: LockedExtension, call: cache.Call, *,
     given = asdict(call)
     function = given.pop("function")
     given |= json.loads(given.pop("others"))
-    given["extra_ldflags"] = (*call.extra_ldflags, STRIP)
+    given["extra_ldflags"] = (*call.extra_ldflags, link_flags(plan.processor))
     given["build_directory"] = f"{cache.BUILD_DIRECTORY}/build"
     if function == "load":
         foreign: tuple[str, ...] = ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling")
@@ -119,7 +127,7 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
     folder = project_folder(extension)
     own = (
         ("SOURCE_DATE_EPOCH", str(plan.epoch)),
-        ("LDFLAGS", STRIP),
+        ("LDFLAGS", link_flags(plan.processor)),
         ("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs)),
     )
     return Program(
@@ -143,20 +151,25 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
     )
 
 
-def wheel_env(folder: str = _CUSTOM) -> tuple[tuple[str, str], ...]:
+def link_flags(processor: Processor) -> str:
+    """Return the linker's flags without which the same sources give other bytes elsewhere."""
+    return STRIP if processor is X86_64 else f"{STRIP},-T,{NO_COMMENT}"
+
+
+def wheel_env(folder: str = _CUSTOM, processor: Processor = X86_64) -> tuple[tuple[str, str], ...]:
     """Return the variables of a source distribution's build. `folder` has the program that sorts listings."""
     return (
         ("CC", "gcc"),
         ("CXX", "g++"),
         ("MAX_JOBS", str(WHEEL_JOBS)),
         ("SOURCE_DATE_EPOCH", WHEEL_EPOCH),
-        ("LDFLAGS", STRIP),
+        ("LDFLAGS", link_flags(processor)),
         ("PYTHONPATH", folder),
         *STEADY_PYTHON,
     )
 
 
-def wheel_program(step: PythonStep, sdist: Artifact) -> Program:
+def wheel_program(step: PythonStep, sdist: Artifact, processor: Processor = X86_64) -> Program:
     """Build the wheel of a source distribution in the build directory, with the packages in its folder `TOOLS` alone."""
     return Program(
         file="build_project.py",
@@ -166,7 +179,7 @@ def wheel_program(step: PythonStep, sdist: Artifact) -> Program:
             work=cache.BUILD_DIRECTORY,
             tools=f"{cache.BUILD_DIRECTORY}/{TOOLS}",
         ),
-        env=wheel_env(),
+        env=wheel_env(processor=processor),
         folder=cache.BUILD_DIRECTORY,
         files=_PROJECT_FILES,
         python=step.program,

@@ -14,6 +14,7 @@ from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import PythonStep
 
@@ -27,12 +28,14 @@ def wheel_commands(step: PythonStep, job: Job, *, root: Root, work: Path) -> Ite
     """Yield the commands for the wheels that the store lacks. `work` stands for the build directory."""
     for sdist in step.sdists:
         if not any(_entry(sdist, step, job).glob("*.whl")):
-            yield programs.wheel_program(step, sdist).command(root=root, build_dir=work)
+            yield programs.wheel_program(step, sdist, job.plan.processor).command(root=root, build_dir=work)
 
 
-def stage_sdist(step: PythonStep, sdist: Artifact, folder: Path, store: Store) -> programs.Program:
+def stage_sdist(
+    step: PythonStep, sdist: Artifact, folder: Path, store: Store, processor: Processor = X86_64
+) -> programs.Program:
     """Write the build directory of a wheel. Returns the program that builds it there."""
-    program = programs.wheel_program(step, sdist)
+    program = programs.wheel_program(step, sdist, processor)
     tools = folder / programs.TOOLS
     tools.mkdir(parents=True)
     # Copies: the project's code may write into this folder, and a link would lead into the store.
@@ -64,7 +67,7 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
                 store.workspace() as work,
                 store.renewed(folder) as out,
             ):
-                program = stage_sdist(step, sdist, work / "space", store)
+                program = stage_sdist(step, sdist, work / "space", store, job.plan.processor)
                 try:
                     job.runner.run(program.command(root=trees, build_dir=work / "space"))
                 except CommandError as failure:

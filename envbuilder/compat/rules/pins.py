@@ -13,7 +13,9 @@ from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.spelling import nearest_names
 
 # What is possible for a processor other than x86-64.
-_TODAY: Final = "`lock` chooses its files, and `build` is not possible yet"
+_TODAY: Final = (
+    "`build` makes it with an emulator (qemu); `--engine docker` and `render` are not possible yet"
+)
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:

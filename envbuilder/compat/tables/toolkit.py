@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Tag
 from envbuilder.compat.tables.table import Span, in_span, reader, version_key
 from envbuilder.core.cache import Sha256
 from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Wanted
 
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
@@ -205,6 +206,12 @@ class Toolkit:
     header_wheels: tuple[Folder, ...]
     links: tuple[ToolkitLink, ...]
     files: tuple[ToolkitFile, ...]
+
+    def on(self, processor: Processor) -> "Toolkit":
+        """Return the toolkit for a processor, whose folder below `targets` has another name."""
+        names = (f"targets/{X86_64.cuda_target}/", f"targets/{processor.cuda_target}/")
+        links = tuple(replace(one, path=PurePosixPath(str(one.path).replace(*names))) for one in self.links)
+        return replace(self, links=links)
 
     @property
     def folder(self) -> PurePosixPath:

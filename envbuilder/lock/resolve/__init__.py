@@ -48,6 +48,7 @@ from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
+from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
@@ -146,6 +147,12 @@ def resolve(
         parts = find_toolkit()
         fitting = without_headers(recipe, parts, wheels) or parts
     _need_one_toolkit(recipe, debs, fitting)
+    tools = None
+    if target.processor is not X86_64:
+        is_kept = old and old.tools and (old.debs, old.toolkit) == (debs, fitting) and not options.upgrade
+        tools = (
+            old.tools if old and is_kept else resolve_tools(recipe, target, fitting, context, options=options)
+        )
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
@@ -158,6 +165,7 @@ def resolve(
         base=target.base,
         interpreter=next(iter(interpreter), None),
         builds=builds,
+        tools=tools,
     )
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch)

@@ -130,11 +130,15 @@ def _open_suite(
 
 def os_packages(recipe: Recipe, *, standalone: bool = False) -> tuple[str, ...]:
     """Return the arguments for apt: package names and one pattern. A `standalone` Python replaces the suite's."""
-    older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
-    pythons = () if standalone else (*PYTHON_PACKAGES, *older)
+    pythons = () if standalone else (*PYTHON_PACKAGES, *older_packages(recipe.python))
     rdma = RDMA_PACKAGES if recipe.cuda else ()
     plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in (*OS_PACKAGES, *pythons))
     return (*plain, *rdma, *recipe.apt)
+
+
+def older_packages(python: str) -> tuple[str, ...]:
+    """Return what uv needs beside an older Python."""
+    return OLD_PYTHON_PACKAGES if version_key(python) < version_key("3.10") else ()
 
 
 def resolve_toolkit_debs(

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store
+from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.processor import AARCH64
 from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
 from envbuilder.node.doctor.item import (
     DoctorCode,
@@ -94,6 +96,19 @@ def check_programs(machine: Machine) -> Iterator[Item]:
             found = f"{path} lies on a file system that is mounted noexec"
             repair = f"point {setting} at a folder where programs may run"
             yield runs.missing(found, repair) if name == "cache" else runs.warning(found, repair)
+
+
+def check_emulation(machine: Machine) -> Iterator[Item]:
+    """Check whether environments for another processor can be built here."""
+    title = AARCH64.title
+    why = f"a build for {title} runs programs of it by qemu; Linux 6.7 lets each user register that"
+    emulation = Subject(DoctorCode.EMULATION, "emulation", why)
+    if machine.output_of(*trial(AARCH64.elf), why=f"register an emulator for {title}") is None:
+        yield emulation.ok(f"none for {title}: Linux 6.7 brings it, or {install_command('qemu-user-static')}")
+    elif machine_has(AARCH64.elf):
+        yield emulation.ok(f"{title}, as registered on the machine")
+    else:
+        yield emulation.ok(f"{title}, in a namespace of the build")
 
 
 def check_keyrings(machine: Machine) -> Iterator[Item]:

@@ -39,6 +39,7 @@ class DoctorCode(CodeEnum):
     EXECUTE = "EB834", "programs may not run in a folder that needs it"
     KEYRING = "EB835", "a keyring that a setting names is not there"
     ENGINE = "EB836", "the engine that works on this machine"
+    EMULATION = "EB841", "this machine cannot build for another processor"
 
 
 class State(StrEnum):

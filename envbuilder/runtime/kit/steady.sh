@@ -9,12 +9,15 @@
 # A project may name GPUs of its own. If _ENVBUILDER_GPUS is set, such as to `8.0;9.0`, nvcc gets these instead, whoever calls it.
 # `sm_90a` stays: it is code for 9.0, with all of its features.
 #
+# Where programs of another processor are emulated and nvcc is not, _ENVBUILDER_NATIVE_GCC is the compiler for the latter.
+#
 # Without CUDA, it only runs the command. /space is the build directory.
 set -eu
 [ -e /usr/local/cuda/bin/cudafe++ ] || exec "$@"
-gcc -shared -fPIC -O2 -o /space/steady.so -x c - <<'SOURCE'
+cat >/space/steady.c <<'SOURCE'
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +33,7 @@ static int steady(void) {
 pid_t getpid(void) { return steady() ? 1 : (pid_t)syscall(SYS_getpid); }
 
 int stat(const char *path, struct stat *found) {
-  int failed = (int)syscall(SYS_stat, path, found);
+  int failed = (int)syscall(SYS_newfstatat, AT_FDCWD, path, found, 0);
   if (!failed && steady()) found->st_mtime = 0;
   return failed;
 }
@@ -87,4 +90,18 @@ __attribute__((constructor)) static void name_gpus(int argc, char **argv) {
   execv("/proc/self/exe", words);
 }
 SOURCE
-LD_PRELOAD=/space/steady.so exec "$@"
+build() {
+  "$1" -shared -fPIC -O2 -o "$2/steady.so" /space/steady.c
+}
+if [ -z "${_ENVBUILDER_NATIVE_GCC:-}" ]; then
+  build gcc /space
+  library=/space/steady.so
+else
+  for gcc in gcc "$_ENVBUILDER_NATIVE_GCC"; do
+    folder=/space/lib/$("$gcc" -print-multiarch)
+    mkdir -p "$folder"
+    build "$gcc" "$folder"
+  done
+  library="/space/\$LIB/steady.so" # the loader of each processor puts its own folder for $LIB (ld.so(8))
+fi
+LD_PRELOAD=$library exec "$@"
