@@ -1,6 +1,7 @@
 """Every recipe by both engines: the same files, and the recipe's own tests in image and SIF.
 
-`mudiff` has `capture`, which the docker engine refuses (EB200, `tests/build/test_buildkit.py`).
+`mudiff` has `capture`, which the docker engine refuses (EB200, `tests/build/test_buildkit.py`). It does not build the
+environments for Arm either (`test_arm.py`).
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch, pytest.mark.release]
 CAPTURED = "mudiff"
-NAMES = sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {CAPTURED})
+ARM = ("gb200", "gh200")
+NAMES = sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {CAPTURED, *ARM})
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ libxcrypt: "4.4"
 pytorch: "%s"
 env: {WHICH: %s}
 """
+ARM: Final = "platform: linux/arm64\n"
 WHEELS: Final = ("filelock", "markupsafe", "numpy", "typing-extensions")
 ROOTS: Final = ("python3.11", "libcrypt1", "usr-is-merged")
 
@@ -36,23 +37,27 @@ def make_tiny(
     pytorch: str = "2.13.0",
     roots: tuple[str, ...] = ROOTS,
     interpreter: Artifact | None = None,
+    of: str = "cpu",
 ) -> tuple[Path, Lock]:
-    """Write the recipe and its lock into `folder`; returns the recipe's file and the lock.
+    """Write the recipe and its lock, a part of that of the recipe `of`, into `folder`; returns the recipe's file and the lock.
 
     `interpreter` is a stand-in of a standalone Python, for which `roots` has no Python.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
-    save_text(path, RECIPE % (python, pytorch, name))
-    recipe, cpu = load(path), load_lock(ROOT / "recipes/cpu.lock")
+    whole = load_lock(ROOT / f"recipes/{of}.lock")
+    save_text(path, RECIPE % (python, pytorch, name) + (ARM if whole.tools else ""))
+    recipe = load(path)
     lock = replace(
-        cpu,
+        whole,
         recipe=recipe.digest,
         inputs=recipe_inputs(recipe),
-        debs=_closure(cpu.debs, roots),
+        debs=_closure(whole.debs, roots),
         interpreter=interpreter,
-        wheels=tuple(one for one in cpu.wheels if one.name.lower().replace("_", "-") in wheels),
+        wheels=tuple(one for one in whole.wheels if one.name.lower().replace("_", "-") in wheels),
         extensions=(),
+        toolkit=(),
+        tools=replace(whole.tools, toolkit=()) if whole.tools else None,
     )
     save_text(path.with_suffix(".lock"), lock_text(lock))
     return path, lock

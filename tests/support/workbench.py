@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,10 +179,10 @@ def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveConte
     )
 
 
-def fetch_packages(recipe: str) -> None:
-    """Fetch what the cache lacks of the packages in a lock of this repository."""
-    fetcher = resolve_context().fetcher
-    if lacking := fetcher.missing(lock_artifacts(load_lock(ROOT / f"recipes/{recipe}.lock"))):
+def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sdist", "archive")) -> None:
+    """Fetch what the cache lacks of the packages in a lock of this repository, if they are of these kinds."""
+    fetcher, lock = resolve_context().fetcher, load_lock(ROOT / f"recipes/{recipe}.lock")
+    if lacking := fetcher.missing([one for one in lock_artifacts(lock) if one.kind in kinds]):
         fetcher.fetch(lacking)
 
 
@@ -199,7 +199,9 @@ def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
     """Return the artifacts in the lock of a recipe, given by its name here or by its file."""
     path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
     lock = json.loads(path.read_text())
-    return [*lock["debs"], *lock["toolkit"], *lock["wheels"]]
+    tools = lock.get("tools")
+    more = [tools["emulator"], *tools["debs"], *tools["toolkit"]] if tools else []
+    return [*lock["debs"], *lock["toolkit"], *lock["wheels"], *more]
 
 
 def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:

@@ -1,0 +1,81 @@
+"""An environment for 64-bit Arm, built on x86-64 with an emulator and native compilers."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts.sif import processor_in, read_sif
+from envbuilder.core.cache import save_text
+from envbuilder.core.emulate import FORMATS
+from envbuilder.core.processor import AARCH64
+from envbuilder.lock.file import lock_text
+from envbuilder.recipe.load import load
+from tests.support.conditions import USER, Conditions
+from tests.support.sdists import locked, with_source, write_sdist
+from tests.support.tiny import make_tiny
+from tests.support.workbench import NO_ENGINE, Built, build, builds_in, fetch_packages, open_folder, run
+
+pytestmark = pytest.mark.builds
+ROOTS = ("python3.11", "python3.11-dev", "gcc-12", "libc6-dev", "libcrypt1", "usr-is-merged")
+# `fast` is compiled in the build, so the tests of the recipe show that its code runs on the other processor.
+TESTS = """\
+tests:
+  - python -c "import fast, numpy, platform; assert platform.machine() == 'aarch64'; print(numpy.ones(3) + 1)"
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Iterator[Path]:
+    fetch_packages("gh200", kinds=("deb",))
+    with open_folder() as folder:
+        path, lock = make_tiny(folder / "here", "arm", ("numpy",), roots=ROOTS, of="gh200")
+        sdist = write_sdist(folder / "files", "fast", "1.0", with_source("fast", "1.0"))
+        save_text(path, path.read_text() + TESTS)
+        new = dataclasses.replace(
+            lock, recipe=load(path).digest, wheels=(locked(sdist, "fast", "1.0"), *lock.wheels)
+        )
+        save_text(path.with_suffix(".lock"), lock_text(new))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def arm(recipe: Path) -> Built:
+    env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
+    built = build(str(recipe), recipe.parent.parent / "out", env=env)
+    return dataclasses.replace(built, name="arm", recipe=recipe)
+
+
+def test_an_environment_for_arm_is_built_and_tested_and_the_machine_stays_as_it_was(arm: Built):
+    """The test of the recipe imported `fast`."""
+    assert processor_in(arm.sif) == AARCH64
+    (listed,) = json.loads((arm.layout / "index.json").read_text())["manifests"]
+    assert listed["platform"] == {"os": "linux", "architecture": "arm64"}
+    log = arm.sif.with_suffix(".log").read_text()
+    assert "end: test in the SIF: python -c" in log
+    assert not list(FORMATS.glob("envbuilder-*"))
+
+
+def test_every_program_of_the_environment_is_for_arm(arm: Built, tmp_path: Path):
+    offset = read_sif(arm.sif).system.offset
+    run("unsquashfs", "-quiet", "-no-progress", "-offset", offset, "-dest", tmp_path / "tree", arm.sif)
+    programs = {
+        path.relative_to(tmp_path / "tree"): path.read_bytes()[:20]
+        for path in (tmp_path / "tree").rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+    machines = {path: head[18:20] for path, head in programs.items() if head.startswith(b"\x7fELF")}
+    assert {int.from_bytes(one, "little") for one in machines.values()} == {AARCH64.elf}
+    assert {"fast.so", "bash"} <= {path.name for path in machines}
+
+
+@pytest.mark.torch
+@pytest.mark.release
+def test_gh200_is_the_same_twice_and_as_an_ordinary_user():
+    """The tests above hold the same for an environment without torch, but for the second build."""
+    fetch_packages("gh200")
+    here, user = Conditions(name="here", folder="plain"), Conditions(name="user", folder="user", user=USER)
+    first, second = builds_in((here, user), "gh200")
+    assert (first["manifest"], first["sif_sha256"]) == (second["manifest"], second["sif_sha256"])
