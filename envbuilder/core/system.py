@@ -21,6 +21,7 @@ else:  # Windows
     import msvcrt
 
 _MEMORY: Final = 4 << 30  # bytes; what Docker Desktop and this program can count on
+_USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
 NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # for os.open
 
 
@@ -61,6 +62,14 @@ def is_ours(status: os.stat_result) -> bool:
 
 def is_root() -> bool:
     return user_ids()[0] == 0
+
+
+def may_give_away() -> bool:
+    """Whether files may be given to any user: by root, unless it is that of a namespace which has few users."""
+    users = Path("/proc/self/uid_map")  # lines of three numbers; the last says how many users
+    if not is_root() or not users.exists():
+        return is_root()
+    return sum(int(line.split()[2]) for line in users.read_text(encoding="ascii").splitlines()) >= _USERS
 
 
 def user_ids() -> tuple[int, int]:

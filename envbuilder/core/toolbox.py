@@ -1,4 +1,4 @@
-"""The toolbox: apt, its fetchers, gpgv, bubblewrap and the keys of Debian and Ubuntu, the same on every machine.
+"""The toolbox: apt, its fetchers, gpgv, bubblewrap, proot and the keys of Debian and Ubuntu, the same on every machine.
 
 The files are locked packages of Debian (`toolbox.json`, which `scripts/lock-toolbox` writes). They are fetched once
 into the cache. Each program runs by the toolbox's own loader with the toolbox's own libraries, so this machine's
@@ -8,6 +8,8 @@ distribution and its C library do not matter.
 import functools
 import json
 import platform
+import shlex
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import Final
 
-from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes
+from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes, sha256_text
 from envbuilder.core.deb import members, read_tar
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
@@ -111,7 +113,7 @@ def open_sandbox(
     runner: Runner,
     show: Callable[[str, int], AbstractContextManager[Progress]],
 ) -> None:
-    """Let the runner find a `bwrap` that works here: this machine's, otherwise the toolbox's.
+    """Let the runner find a `bwrap` that works here: this machine's, the toolbox's, or a stand-in that needs no namespaces.
 
     This machine's is first, because a distribution may allow it more than other programs (AppArmor, setuid).
     Raises ToolError where none works, FetchError.
@@ -122,11 +124,38 @@ def open_sandbox(
     runner.use(toolbox / SANDBOXES)
     if not (refused := _refusal(runner)):
         return
+    runner.use(_plain_sandbox(store, toolbox))
+    if not (also := _refusal(runner)):
+        with show("build with proot, which is slower: this machine refuses namespaces", 0):
+            return
     raise ToolError(
-        f"this machine lets no sandbox run, because it refuses namespaces\n  {refused}",
-        hint="allow them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "
+        f"this machine lets no sandbox run, because it refuses namespaces and ptrace\n  {refused}\n  {also}",
+        hint="allow one of them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "
         "or `--engine docker` builds in a Docker engine",
     )
+
+
+def _plain_sandbox(store: Store, toolbox: Path) -> Path:
+    """Return the folder of a `bwrap` that is `plain_sandbox.py`."""
+    program = Path(__file__).with_name("plain_sandbox.py")
+    words = (
+        sys.executable,
+        "-I",
+        program,
+        toolbox / LOADER,
+        toolbox / LIBRARIES,
+        toolbox / PROGRAMS / f"proot{_REAL}",
+        store.root,
+    )
+    text = f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n'
+    folder = store.tree(sha256_text(text))
+    if not folder.is_dir():
+        with store.workspace() as work:
+            (work / "bin").mkdir()
+            (work / "bin/bwrap").write_text(text, encoding="utf-8")
+            (work / "bin/bwrap").chmod(0o755)
+            commit_path(work / "bin", folder)
+    return folder
 
 
 def _refusal(runner: Runner) -> str:

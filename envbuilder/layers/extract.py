@@ -14,7 +14,7 @@ from typing import IO, Final
 
 import zstandard
 
-from envbuilder.core.system import NO_LINKS, is_root
+from envbuilder.core.system import NO_LINKS, may_give_away
 from envbuilder.layers.entry import Entry, Kind, to_bytes
 from envbuilder.layers.tar import is_normal
 from envbuilder.layers.writer import Blocks, Frame
@@ -55,12 +55,12 @@ class BlobReader:
 
 
 def unpack(entries: Iterable[Entry], reader: BlobReader, destination: Path) -> None:
-    """Write every entry below `destination`; set-id bits are left out, owners are kept when we are root.
+    """Write every entry below `destination`; set-id bits are left out, owners are kept where files may be given away.
 
     Hard links become separate files. Raises ValueError for an entry outside the folder or already there.
     """
     root = os.fsencode(destination)
-    owners = is_root()
+    owners = may_give_away()
     destination.mkdir(parents=True, exist_ok=True)
     known = {b""}  # folders below root that are real ones
     folders: list[Entry] = []

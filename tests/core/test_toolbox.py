@@ -31,7 +31,9 @@ def test_the_lock_of_the_toolbox_names_no_host_and_what_is_needed():
     assert "://" not in LOCK.read_text(encoding="utf-8")
     names = [one["name"] for one in rows]
     assert names == sorted(set(names))
-    assert {"apt", "bubblewrap", "debian-archive-keyring", "gpgv", "libc6", "ubuntu-keyring"} <= set(names)
+    assert {"apt", "bubblewrap", "debian-archive-keyring", "gpgv", "libc6", "proot", "ubuntu-keyring"} <= set(
+        names
+    )
     assert {one.source for one in toolbox_files()} <= {"debian", "debian-security"}
     assert sum(one.size for one in toolbox_files()) < 14e6
 
@@ -83,5 +85,5 @@ def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     toolbox_folder(store).mkdir()
     fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)
     runner = ProcessRunner({"PATH": str(program.parent)})
-    with pytest.raises(ToolError, match="refuses namespaces\n  No permissions"):
+    with pytest.raises(ToolError, match="refuses namespaces and ptrace\n  No permissions"):
         open_sandbox(store, fetcher, runner, Console(quiet=True).step)

@@ -1,5 +1,9 @@
 """Machines that are not Debian: the same locks as on Debian, and a sandbox, out of the toolbox."""
 
+import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -8,11 +12,23 @@ from envbuilder.core.cache import Store
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import open_sandbox
+from envbuilder.core.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
 from envbuilder.lock.file import load_lock
 from tests.support import package_sources
-from tests.support.hosts import on_rocky
-from tests.support.workbench import ENVBUILDER, cache_with_toolbox, resolve_context, run
+from tests.support.hosts import WITHOUT_NAMESPACES, on_rocky
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    ROOT,
+    Built,
+    attempt,
+    build_command,
+    cache_with_artifacts,
+    cache_with_toolbox,
+    resolve_context,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 world = package_sources.world
@@ -56,3 +72,97 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
     open_sandbox(store, Fetcher(store, context.sources, offline=True), runner, context.transfer)
     argv = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/echo", "inside")
     assert runner.run(Command(argv=argv, why="run a program in the sandbox")) == "inside\n"
+
+
+def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path, tiny: Built):
+    recipe, _ = make_tiny(spacious / "recipe")
+    cache = cache_with_toolbox(cache_with_artifacts(spacious, recipe))
+    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
+    assert (
+        attempt(*WITHOUT_NAMESPACES, "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true").returncode != 0
+    )
+    command = build_command(recipe, spacious / "out", "--offline")
+    ended = attempt(*WITHOUT_NAMESPACES, *command, env=env)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    built = Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0])
+    assert built.digests == tiny.digests
+    assert ended.stderr.count("✓ build with proot") == 1
+    assert list((cache / "work").iterdir()) == []
+
+
+@pytest.fixture
+def plain(spacious: Path) -> tuple[str, ...]:
+    """The beginning of a command in the sandbox without namespaces, as an ordinary build gives it."""
+    store, context = Store(cache_with_toolbox(spacious / "cache")), resolve_context()
+    toolbox = make_toolbox(store, Fetcher(store, context.sources, offline=True), context.transfer)
+    (spacious / "box").mkdir()
+    tools = (toolbox / LOADER, toolbox / LIBRARIES, toolbox / "usr/bin/proot.elf", store.root)
+    options = ["--unshare-all", "--uid", "0", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    for name in ("bin", "lib", "lib64"):
+        options += ["--symlink", f"usr/{name}", f"/{name}"]
+    options += ["--ro-bind", "/usr", "/usr", "--bind", str(spacious / "box"), "/box", "--chdir", "/box"]
+    program = ROOT / "envbuilder/core/plain_sandbox.py"
+    words = (ROOT / ".venv/bin/python", "-I", program, *tools, *options, "--setenv", "PATH", "/usr/bin", "--")
+    return tuple(map(str, words))
+
+
+HOSTILE = """
+import os, socket, sys
+outside, other = sys.argv[1:]
+done = []
+def attempt(name, call):
+    try:
+        call()
+    except OSError:
+        return
+    done.append(name)
+attempt("read", lambda: open(outside).read())
+attempt("write", lambda: open("/usr/mine", "w"))
+attempt("other's files", lambda: open(f"/proc/{other}/root{outside}").read())
+attempt("other's variables", lambda: open(f"/proc/{other}/environ").read())
+attempt("signal", lambda: os.kill(int(other), 9))
+attempt("network", lambda: socket.socket(socket.AF_INET))
+attempt("abstract socket", lambda: socket.socket(socket.AF_UNIX).connect("\\0anylinux"))
+attempt("device", lambda: os.mknod("/box/disk", 0o60666, os.makedev(7, 0)) or os.stat("/box/disk"))
+print(os.getuid(), set(os.environ) - {"LC_CTYPE", "PATH", "PROOT_LOADER", "PWD"}, done)
+"""
+
+
+def test_the_sandbox_without_namespaces_keeps_a_hostile_program_in(spacious: Path, plain: tuple[str, ...]):
+    secret = spacious / "secret"
+    secret.write_text("mine")
+    with subprocess.Popen(("sleep", "600")) as other:
+        said = run(*plain, "python3", "-c", HOSTILE, secret, other.pid)
+        assert other.poll() is None
+        other.kill()
+    assert said == "0 set() []\n"
+
+
+def test_the_sandbox_without_namespaces_ends_with_its_program(spacious: Path, plain: tuple[str, ...]):
+    mark = str(600 + os.getpid() / 1e7)
+    ended = attempt(*plain, "sh", "-c", f"sleep {mark} & (setsid sleep {mark} &); echo here >file; exit 7")
+    assert (ended.returncode, (spacious / "box/file").read_text()) == (7, "here\n")
+    assert attempt("pgrep", "-f", f"sleep {mark}").returncode == 1
+    with subprocess.Popen((*plain, "sh", "-c", f"echo ready >ready; sleep {mark}")) as running:
+        while not (spacious / "box/ready").exists():
+            time.sleep(0.05)
+        running.terminate()
+    assert attempt("pgrep", "-f", f"sleep {mark}").returncode == 1
+    assert list((spacious / "cache/work").iterdir()) == []
+
+
+SPAWN = """
+import os, sys, threading
+def work():
+    for _ in range(15):
+        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "[str(n) * 9 for n in range(10000)]"], {})
+        codes.append(os.waitpid(pid, 0)[1])
+codes = []
+threads = [threading.Thread(target=work) for _ in range(4)]
+[one.start() for one in threads], [one.join() for one in threads]
+print(set(codes), len(codes))
+"""
+
+
+def test_programs_that_threads_start_at_once_keep_their_own_memory(plain: tuple[str, ...]):
+    assert run(*plain, "python3", "-c", SPAWN) == "{0} 60\n"

@@ -3,6 +3,8 @@ import io
 import json
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -430,6 +432,24 @@ def test_an_unpacked_layer_is_the_tree_it_was_made_of(tmp_path: Path) -> None:
     extract(layer, tmp_path / "again")
     assert make_layer(tmp_path / "second", tmp_path / "again").digest == layer.digest
     assert (tmp_path / "again" / "a" / "x").stat().st_mtime == EPOCH
+
+
+@pytest.mark.programs
+def test_root_of_a_namespace_with_one_user_unpacks_the_files_of_others(tmp_path: Path) -> None:
+    layer = rewrite(tmp_path, (member("his", uid=5, gid=6), b"x"), member("./hers", tarfile.DIRTYPE, uid=7))
+    code = f"""
+from pathlib import Path
+from envbuilder.layers.layer import extract, load_layer
+extract(load_layer(Path({str(layer.folder)!r})), Path({str(tmp_path / "tree")!r}))
+"""
+    ended = subprocess.run(
+        ("unshare", "--user", "--map-root-user", sys.executable, "-c", code),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(one.name for one in (tmp_path / "tree").iterdir()) == ["hers", "his"]
 
 
 def test_unpacking_leaves_out_set_id_bits(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def on(system: str, code: str, folder: Path) -> str:
 
 
 # Programs of Linux that a build starts there: they are read as text, or by their path.
-THERE = ("envbuilder.runtime.", "envbuilder.build.assemble.record_owners")
+THERE = ("envbuilder.runtime.", "envbuilder.build.assemble.record_owners", "envbuilder.core.plain_sandbox")
 IMPORTS = """
 import pkgutil, envbuilder
 from envbuilder import cli

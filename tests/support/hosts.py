@@ -30,3 +30,10 @@ def on_rocky(folder: Path) -> tuple[str, ...]:
         "--ro-bind", "/usr/bin", "/run/bin", "--ro-bind", str(programs), "/usr/bin", *hidden,
         "--ro-bind", str(release), "/usr/lib/os-release", "--",
     )  # fmt: skip
+
+
+# Begins a command in a machine that refuses namespaces, for this process tree alone. Root without mounts stands for every user.
+WITHOUT_NAMESPACES: Final = (
+    "unshare", "--user", "--map-root-user", "sh", "-c",
+    'for one in user mnt; do echo 0 >/proc/sys/user/max_${one}_namespaces; done; exec "$@"', "sh",
+)  # fmt: skip

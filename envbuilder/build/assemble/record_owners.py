@@ -6,7 +6,8 @@ A package's scripts give files to users that the one-id user namespace of an ord
 asks this process about each such call (seccomp user notification, Linux 5.5) and the call succeeds. RECORD, a file
 of JSON, begins as a list of `[path, uid, gid]` and ends as a list of `[device, inode, uid, gid, capability]` of
 the files that still exist: owners, and the value of `security.capability` in hexadecimal digits, "" if nobody set it.
-The calls that change the process's own user succeed and do nothing.
+The calls that change the process's own user succeed and do nothing. Below proot, which traces the same calls, it is
+first: the paths are this machine's then.
 
 The exit code is the program's. A program of its own, because the kernel applies a filter to a process and all below it.
 """
@@ -112,7 +113,10 @@ class Owners:
                 return False
             self.note(file, capability=_memory(pid, given[2], given[3]).hex())
         else:
-            self.note(file, given[1] & _SAME, given[2] & _SAME)
+            uid, gid = given[1] & _SAME, given[2] & _SAME
+            if Path(f"/proc/{pid}/root").samefile("/"):  # proot calls this user root
+                uid, gid = (0 if uid == os.getuid() else uid), (0 if gid == os.getgid() else gid)
+            self.note(file, uid, gid)
         return True
 
 
