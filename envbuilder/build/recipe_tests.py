@@ -107,7 +107,7 @@ def import_in_sif(
 ) -> tuple[Finding, ...]:
     """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
 
-    Returns a warning if Apptainer is not installed.
+    Returns a warning if Apptainer does not work here.
     """
     if not imports:
         return ()
@@ -122,11 +122,11 @@ def import_in_sif(
         try:
             ran = _run_in_sif(sif, argv, surroundings, job, environment)
         except ToolError as error:
-            step.skip("Apptainer is not installed")
+            step.skip(error.message)
             return (
                 Finding(
                     code=BuildCode.UNTESTED, severity=Severity.WARNING, where=imports[0].place, hint=error.hint,
-                    message="the recipe's extensions were not imported in the SIF: Apptainer is not installed",
+                    message=f"the recipe's extensions were not imported in the SIF: {error.message}",
                 ),
             )  # fmt: skip
         _need_success(ran, "import of the extensions", "the SIF")
@@ -186,7 +186,7 @@ def run_recipe_tests(
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 
-    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer is not installed, or if the
+    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer does not work here, or if the
     engine cannot run programs of the image's processor.
     """
     findings: list[Finding] = []
@@ -209,11 +209,11 @@ def run_recipe_tests(
                 ran = _run_in_sif(sif, shlex.split(test), surroundings, job, environment)
                 _need_success(ran, test, "the SIF")
             except ToolError as error:
-                step.skip("Apptainer is not installed")
+                step.skip(error.message)
                 findings.append(
                     Finding(
                         code=BuildCode.UNTESTED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
-                        message="the recipe's tests were not run in the SIF: Apptainer is not installed",
+                        message=f"the recipe's tests were not run in the SIF: {error.message}",
                     )
                 )  # fmt: skip
 

@@ -97,7 +97,8 @@ class Sandbox:
         for name, link in _LINKS.items():
             (self.place(target) / name).symlink_to(link)
         for name in _DEVICES:
-            self.show(f"/dev/{name}", f"{target}/{name}", writable=True)
+            if Path("/dev", name).exists():  # in `apptainer exec --containall`, /dev/full does not
+                self.show(f"/dev/{name}", f"{target}/{name}", writable=True)
 
 
 def read_options(words: Sequence[str], own: Path) -> tuple[Sandbox, list[str]]:
@@ -314,9 +315,8 @@ def _become(program: Sequence[str], sandbox: Sandbox, *, tools: Sequence[str]) -
             (*readable, *tools),
             (str(sandbox.own), *(one for one, _, is_writable in sandbox.shown if is_writable)),
         )
-        os.execve(
-            program[0], list(program), sandbox.environment | {"PROOT_LOADER": str(sandbox.own / _LOADER)}
-        )  # noqa: S606
+        environment = sandbox.environment | {"PROOT_LOADER": str(sandbox.own / _LOADER)}
+        os.execve(program[0], list(program), environment)  # noqa: S606
     except BaseException as error:  # noqa: BLE001 - a forked child must not return
         sys.stderr.write(f"plain_sandbox: {error}\n")
         sys.stderr.flush()

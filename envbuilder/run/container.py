@@ -6,6 +6,7 @@ variables such as PYTHONHOME, and the user's shell start files. `APPTAINERENV_NA
 pass a variable on purpose.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - by default, Ap
 # In a container, /etc/passwd has no entry for the user.
 PASSED_TO_IMAGE: Final = ("USER", "LOGNAME", "TERM", "TMPDIR")
 SHELL: Final = ("/bin/bash",)
+_REFUSED: Final = re.compile(
+    r"[Ff]ailed to create \w+ namespace[^\n]*"
+)  # of Apptainer where the kernel or a container forbids it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,7 @@ def _shared(bind: str) -> bool:
 def run_in_sif(
     sif: Path, argv: Sequence[str], around: Surroundings, environment: Mapping[str, str] | None = None
 ) -> Completed:
-    """Run a command and return its output; raises ToolError when Apptainer is not installed."""
+    """Run a command and return its output; raises ToolError when Apptainer is not installed, or may start no container."""
     from spython.main import Client  # noqa: PLC0415 - commands that only print a command line do without it
 
     passed = None
@@ -156,11 +160,15 @@ def run_in_sif(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed
         )
     except FileNotFoundError as error:
-        raise ToolError("`apptainer` is needed to run in a SIF", hint=install_hint("apptainer")) from error
+        raise ToolError("Apptainer is not installed", hint=install_hint("apptainer")) from error
     message = result["message"]
-    return Completed(
-        code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message)
-    )
+    output = "".join(message) if isinstance(message, list) else str(message)
+    if result["return_code"] and (refused := _REFUSED.search(output)):
+        raise ToolError(
+            f"Apptainer may start no container here: {refused[0]}",
+            hint="`envbuilder doctor --for run` says why",
+        )
+    return Completed(code=result["return_code"], output=output)
 
 
 def run_emulated(

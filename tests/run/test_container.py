@@ -146,7 +146,7 @@ def test_what_is_seen_of_this_machine(tmp_path, monkeypatch, gpu):
 @pytest.mark.programs
 def test_without_apptainer_a_sif_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolError, match="`apptainer` is needed"):
+    with pytest.raises(ToolError, match="Apptainer is not installed"):
         run_in_sif(tmp_path / "x.sif", ["true"], HERE)
 
 
@@ -167,6 +167,17 @@ def test_a_run_in_a_sif_ends_with_its_code_and_all_it_said(tmp_path, monkeypatch
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert run_in_sif(Path("x.sif"), ["sh", "-c", script], HERE) == ran
+
+
+@pytest.mark.programs
+def test_an_apptainer_that_may_start_nothing_is_no_failure_of_the_program(tmp_path, monkeypatch):
+    stand_in = tmp_path / "singularity"
+    says = "ERROR  : Failed to create mount namespace: maximum number of mount namespaces exceeded"
+    stand_in.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ToolError, match="may start no container here: Failed to create mount namespace"):
+        run_in_sif(Path("x.sif"), ["true"], HERE)
 
 
 def test_an_image_gets_the_project_the_user_and_the_host_memory():
