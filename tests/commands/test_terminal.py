@@ -167,7 +167,7 @@ COMPLETED = (
     ("build oct", "build octformer"),
     ("build --off", "build --offline"),
     ("launch slurm a", "launch slurm a100"),
-    ("show t", "show t4"),
+    ("show m", "show mudiff"),
 )
 
 
