@@ -54,10 +54,12 @@ def locked(folder: str) -> Iterator[None]:
 def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str, Any]:
     name, whole = request["name"], request["sha256"]
     sif, work = os.path.join(folder, f"{name}.sif"), os.path.join(folder, f".{name}.sync")
-    os.makedirs(work, mode=0o700, exist_ok=True)
     index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
     is_first = "index" in request
+    if not is_first and not os.path.exists(index) and os.path.isfile(sif) and _sha256(sif) == whole:
+        return {"missing": [], "done": True, "here": 0}  # another `sync` of the same SIF was faster
     if is_first:
+        os.makedirs(work, mode=0o700, exist_ok=True)
         with open(index, "wb") as out:
             out.write(stream.read(request["index"]))
     with open(index, "rb") as saved:
@@ -105,10 +107,12 @@ def _sifs(sif: str) -> list[str]:
 
 
 def _holds(sif: str, size: int, sha256: str) -> bool:
-    if not os.path.isfile(sif) or os.path.getsize(sif) != size:
-        return False
+    return os.path.isfile(sif) and os.path.getsize(sif) == size and _sha256(sif) == sha256
+
+
+def _sha256(path: str) -> str:
     whole = hashlib.sha256()
-    with open(sif, "rb") as stream:
+    with open(path, "rb") as stream:
         for data in iter(lambda: stream.read(1 << 20), b""):
             whole.update(data)
-    return whole.hexdigest() == sha256
+    return whole.hexdigest()

@@ -153,6 +153,22 @@ def test_two_at_once_end_with_a_whole_file(pair: tuple[Outputs, Outputs], there:
     assert listed(there) == ["toy.sif"]
 
 
+def test_the_slower_of_two_of_one_sif_finds_it_there(
+    pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls, ask = [], ssh._Other.ask
+
+    def overtaken(self: ssh._Other, request: dict[str, object], data: bytes) -> ssh._Answer:
+        calls.append(request)
+        if len(calls) == 2:  # it said what is missing, and another `sync` brings all of it
+            send(pair[0], there)
+        return ask(self, request, data)
+
+    monkeypatch.setattr(ssh._Other, "ask", overtaken)
+    assert send(pair[0], there).sha256 == sha256_file(there / "sifs/toy.sif")
+    assert listed(there) == ["toy.sif"]
+
+
 @pytest.mark.builds
 def test_a_full_disk_there_leaves_the_old_file(pair: tuple[Outputs, Outputs], there: Path, tmp_path: Path):
     size = pair[0].sif.stat().st_size
