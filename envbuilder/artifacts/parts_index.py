@@ -6,9 +6,9 @@ place there, because the SIF holds the bytes of the layers.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.models import adapter
 
 MOST: Final = 64 << 20  # bytes of an index that a reader accepts, unpacked
+LONG: Final = 1 << 18  # bytes of a part that is in no layer because it does not compress
 NOWHERE: Final = -1
 
 
@@ -46,19 +47,31 @@ class PartsIndex:
         """The bytes that are in no blob."""
         return sum(part.size for part in self.parts if part.blob == NOWHERE)
 
-    def with_rest(self, sif: Path) -> tuple["PartsIndex", bytes]:
-        """Return the index with one more blob, and that blob: the parts of the SIF that no layer has."""
-        rest, parts = bytearray(), list[Part]()
+    def with_rest(self, sif: Path) -> tuple["PartsIndex", list[bytes]]:
+        """Return the index with more blobs, and those: the parts of the SIF that no layer has.
+
+        A SIF has blocks that do not compress as they are, and a layer has them as frames. Such long
+        parts are blobs of their own, which stay the same when something else is edited.
+        """
+        parts, short, long = list[Part](), bytearray(), list[bytes]()
         with sif.open("rb") as stream:
-            for part in self.parts:
-                if part.blob == NOWHERE:
-                    parts.append(part._replace(blob=len(self.blobs), at=len(rest)))
-                    rest += stream.read(part.size)
-                else:
-                    parts.append(part)
-                    stream.seek(part.size, os.SEEK_CUR)
-        content = bytes(rest)
-        return PartsIndex(parts=tuple(parts), blobs=(*self.blobs, sha256_bytes(content))), content
+            for (is_rest, is_long), run in groupby(
+                self.parts, lambda part: (part.blob == NOWHERE, part.size >= LONG)
+            ):
+                out = bytearray() if is_long else short
+                number = len(self.blobs) + (1 + len(long) if is_long else 0)
+                for part in run:
+                    content = stream.read(part.size)
+                    if is_rest:
+                        parts.append(part._replace(blob=number, at=len(out)))
+                        out += content
+                    else:
+                        parts.append(part)
+                if is_rest and is_long:
+                    long.append(bytes(out))
+        contents = [bytes(short), *long]
+        digests = (sha256_bytes(content) for content in contents)
+        return PartsIndex(parts=tuple(parts), blobs=(*self.blobs, *digests)), contents
 
     def to_bytes(self) -> bytes:
         text = json.dumps(asdict(self), separators=(",", ":"))

@@ -63,7 +63,7 @@ def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
 def is_sif(manifest: Manifest) -> bool:
     """Whether the manifest is that of a SIF, sent whole or as what its image lacks."""
     layers = tuple(layer.media_type for layer in manifest.layers)
-    is_known = len(layers) == 1 or layers == (PARTS_TYPE, REST_TYPE)
+    is_known = len(layers) == 1 or (layers[:1], set(layers[1:])) == ((PARTS_TYPE,), {REST_TYPE})
     return manifest.config is not None and manifest.config.media_type == SIF_CONFIG and is_known
 
 
