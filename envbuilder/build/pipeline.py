@@ -44,6 +44,7 @@ from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import verify
+from envbuilder.verify.proof import load_contents, save_contents
 
 # ---- plan → artifacts that are verified, loaded and tested
 
@@ -203,7 +204,8 @@ class _Build:
         built = build_artifacts(self.engine, staged, loading)
         with console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
-            report = verify(staged.image, staged.sif, layers=built.layers, threads=threads)
+            known = load_contents(self.context.store, built.layers)
+            report = verify(staged.image, staged.sif, layers=built.layers, threads=threads, known=known)
             if report.findings:
                 with self._keep_rejected(staged):
                     raise VerifyError(
@@ -211,6 +213,7 @@ class _Build:
                         findings=report.findings,
                         hint=f"the log is `{self.outputs.log}`",
                     )
+            save_contents(self.context.store, built.layers, known)
         return built, loading.finish()
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:

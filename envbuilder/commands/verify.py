@@ -30,7 +30,14 @@ from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
 from envbuilder.verify.compare import VerifyReport, opened_sif
 from envbuilder.verify.compare import verify as compare_artifacts
-from envbuilder.verify.proof import Proof, hash_pair, load_proof, save_proof
+from envbuilder.verify.proof import (
+    Proof,
+    hash_pair,
+    load_contents,
+    load_proof,
+    save_contents,
+    save_proof,
+)
 from envbuilder.verify.subjects import open_image
 
 PLAN: Final = "opt/envbuilder/plan.txt"
@@ -185,11 +192,19 @@ def _compare(
 ) -> VerifyReport:
     """Raise VerifyError with the differences."""
     image, sif = names
+    known = load_contents(context.store, layers)
     report = compare_artifacts(
-        place, sif, layers=layers, threads=context.limits.threads, scanner=IN_FILES, digests=digests
+        place,
+        sif,
+        layers=layers,
+        threads=context.limits.threads,
+        scanner=IN_FILES,
+        digests=digests,
+        known=known,
     )
     if report.findings:
         raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+    save_contents(context.store, layers, known)
     return report
 
 

@@ -74,18 +74,20 @@ def verify(
     threads: int = 2,
     scanner: FileScanner | None = None,
     digests: Mapping[Path, Sha256] | None = None,
+    known: dict[str, str] | None = None,
 ) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from, if these are known.
 
     With `layers`, the digests of its blobs prove the image: a layer's manifest is written in the
     same pass as its blob. Without `layers`, any image is accepted that `artifacts/oci/reader.py`
-    reads; `scanner` inspects its files. `digests` are those of files that were just hashed.
+    reads; `scanner` inspects its files. `digests` are those of files that were just hashed. `known` has
+    the contents that earlier verifications unpacked, and gets those of this one; see `Squashfs.entries`.
 
     For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, scanner, digests or {})
-        found, damage = _attempt_sif(sif, threads)
+        found, damage = _attempt_sif(sif, threads, known)
         expected, hidden, findings = promised.result()
     passed_over: tuple[str, ...] = ()
     if not (damage or findings):
@@ -104,10 +106,10 @@ def verify(
     )
 
 
-def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
+def sif_manifest(path: Path, *, threads: int = 2, known: dict[str, str] | None = None) -> tuple[Entry, ...]:
     """Return every path in a SIF, sorted, with the digests of all contents; raises VerifyError for damage."""
     with opened_sif(path) as squashfs:
-        return squashfs.entries(threads=threads)
+        return squashfs.entries(threads=threads, known=known)
 
 
 @contextlib.contextmanager
@@ -185,9 +187,11 @@ def _expect(
     return expected, (), ()
 
 
-def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
+def _attempt_sif(
+    sif: Path, threads: int, known: dict[str, str] | None
+) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
     try:
-        return sif_manifest(sif, threads=threads), ()
+        return sif_manifest(sif, threads=threads, known=known), ()
     except VerifyError as error:
         return (), (_damage(Code.SIF, sif, error),)
 

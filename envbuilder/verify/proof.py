@@ -1,7 +1,8 @@
-"""Remember what `verify` found in which bytes, so that an unchanged pair is only hashed the next time.
+"""Remember what `verify` found in which bytes, so that bytes that are the same are only hashed the next time.
 
 A proof is named by everything that decides it: the sha256 of each file of image and SIF, what they were compared with, and the
-code that read and compared them. Every byte is read again each time. Names, sizes and times prove nothing.
+code that read and compared them. What the stored bytes of a SIF unpack to is remembered for each layer, so that after an edit only
+new bytes are unpacked. Every byte is read again each time. Names, sizes and times prove nothing.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Final
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
+from envbuilder.layers.layer import Layer, read_manifest
 
 _LIBRARIES: Final = ("pyelftools", "zstandard")  # that read what is checked
 _State = tuple[int, ...]
@@ -80,6 +82,29 @@ def load_proof(store: Store, key: Sha256) -> Proof | None:
 
 def save_proof(store: Store, key: Sha256, proof: Proof) -> None:
     save_text(store.proof(key), json.dumps(asdict(proof)) + "\n")
+
+
+def load_contents(store: Store, layers: Sequence[Layer]) -> dict[str, str]:
+    """Return what the stored bytes of these layers' files unpack to, by `Squashfs.stored_digest`."""
+    known: dict[str, str] = {}
+    for layer in layers:
+        with contextlib.suppress(OSError, ValueError):
+            text = store.proof(_contents_key(layer)).read_text(encoding="utf-8")
+            known |= adapter(dict[str, str]).validate_json(text)
+    return known
+
+
+def save_contents(store: Store, layers: Sequence[Layer], known: Mapping[str, str]) -> None:
+    """Remember them after a verification without an error."""
+    for layer in layers:
+        path = store.proof(_contents_key(layer))
+        if not path.exists():
+            contents = {entry.sha256 for entry in read_manifest(layer)}
+            save_text(path, json.dumps({name: found for name, found in known.items() if found in contents}))
+
+
+def _contents_key(layer: Layer) -> Sha256:
+    return sha256_text(json.dumps(["contents", _code(), layer.digest]))
 
 
 def _files_of(image: Path) -> Iterator[Path]:

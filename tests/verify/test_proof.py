@@ -9,8 +9,18 @@ import pytest
 from envbuilder import cli
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.verify.proof import Proof, hash_pair, load_proof, save_proof
-from tests.support.pairs import Pair
+from envbuilder.layers.layer import Kind, read_blocks, read_manifest, write_layer
+from envbuilder.verify.compare import opened_sif, sif_manifest
+from envbuilder.verify.compare import verify as compare
+from envbuilder.verify.proof import (
+    Proof,
+    hash_pair,
+    load_contents,
+    load_proof,
+    save_contents,
+    save_proof,
+)
+from tests.support.pairs import EPOCH, Pair, make_pair
 
 AGAIN = "no byte has changed since both were compared and audited"
 
@@ -137,3 +147,70 @@ def test_a_proof_is_read_as_it_was_saved_and_a_damaged_one_is_none(tmp_path: Pat
     assert load_proof(store, key) == proof
     store.proof(key).write_text(store.proof(key).read_text()[:-9])
     assert load_proof(store, key) is None
+
+
+@pytest.mark.programs
+def test_after_an_edit_only_new_bytes_are_unpacked(pair: Pair, tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache")
+    known = load_contents(store, pair.layers)
+    assert known == {}
+    report = compare(pair.image, pair.sif, layers=pair.layers, known=known)
+    assert report == compare(pair.image, pair.sif, layers=pair.layers)
+    save_contents(store, pair.layers, known)
+
+    tree = tmp_path / "tree"
+    (tree / "opt").mkdir(parents=True)
+    (tree / "opt/edited.so").write_bytes(os.urandom(700_000))
+    added = write_layer(
+        name="added", tree=tree, folder=tmp_path / "added", epoch=EPOCH, threads=1, omit=("opt",)
+    )
+    edited = make_pair(tmp_path / "edited", [*pair.layers, added])
+    known = load_contents(store, edited.layers)
+    before = set(known.values())
+    files = (entry for layer in pair.layers for entry in read_manifest(layer))
+    assert before == {entry.sha256 for entry in files if entry.kind is Kind.FILE}
+    assert compare(edited.image, edited.sif, layers=edited.layers, known=known).findings == ()
+    assert set(known.values()) - before == {entry.sha256 for entry in read_manifest(added)}
+
+    lies = dict.fromkeys(known, "0" * 64)  # what is known is not unpacked, so its digest is believed
+    digests = {entry.sha256 for entry in sif_manifest(edited.sif, known=lies) if entry.kind is Kind.FILE}
+    assert digests == {"0" * 64}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("path", ["bin/tool", "bin/small"])
+def test_a_changed_byte_of_a_known_content_is_found(pair: Pair, path: str) -> None:
+    known: dict[str, str] = {}
+    assert compare(pair.image, pair.sif, layers=pair.layers, known=known).findings == ()
+    layer = pair.layers[0]
+    digest = next(entry.sha256 for entry in read_manifest(layer) if entry.path == path)
+    blocks = read_blocks(layer)
+    frame = blocks.large[digest][0] if digest in blocks.large else blocks.fragments[blocks.small[digest][0]]
+    packed = layer.blob.read_bytes()[frame[0] : frame[0] + frame[1]]
+    start = pair.sif.read_bytes().index(packed)
+    found = 0
+    for at in range(start, start + len(packed), len(packed) // 16):  # a fragment also holds what is no file's
+        flip(pair.sif, at)
+        anew = compare(pair.image, pair.sif, layers=pair.layers)
+        assert compare(pair.image, pair.sif, layers=pair.layers, known=dict(known)) == anew
+        found += bool(anew.findings)
+        flip(pair.sif, at)
+    assert found
+
+
+@pytest.mark.programs
+def test_the_same_stored_bytes_of_another_length_are_another_content(pair: Pair) -> None:
+    known: dict[str, str] = {}
+    sif_manifest(pair.sif, known=known)
+    with opened_sif(pair.sif) as system:
+        small = system.contents()["bin/small"]
+        names = {
+            system.stored_digest(one)
+            for one in (
+                small,
+                replace(small, size=small.size - 1),
+                replace(small, offset=small.offset + 1),
+            )
+        }
+    assert len(names) == 3
+    assert len(names & known.keys()) == 1

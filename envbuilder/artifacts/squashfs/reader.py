@@ -92,6 +92,7 @@ class Squashfs:
         if not 4096 <= self.block_size <= _MOST_BLOCK:
             raise ValueError(f"blocks of {self.block_size} bytes")
         self._size = min(self._size, used)
+        self._compressor = compressor
         self._unpack = _decompressor(compressor)
         after = [self._first(at) for at in (ids_at, exports_at, xattrs_at) if at != _NONE_64]
         after += [self._first(fragments_at)] if fragments else []
@@ -101,6 +102,7 @@ class Squashfs:
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
         self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
+        self._stored_fragment = functools.lru_cache(_FRAGMENTS)(self._hash_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
 
     def read(self, at: int, size: int) -> bytes:
@@ -124,17 +126,23 @@ class Squashfs:
         data = self.read(at + 2, size)
         return (data if length & _RAW_META else self._unpack(data, _META)), at + 2 + size
 
-    def entries(self, *, threads: int) -> tuple[Entry, ...]:
-        """Return every path with the digest of its content, sorted by path."""
+    def entries(self, *, threads: int, known: dict[str, str] | None = None) -> tuple[Entry, ...]:
+        """Return every path with the digest of its content, sorted by path.
+
+        `known` has digests of contents by `stored_digest`, of any file system. A content found there is not unpacked;
+        its stored bytes are read and hashed. Contents that were unpacked are added.
+        """
         inodes = self._inodes
         contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
+        digest = self._digest if known is None else functools.partial(self._known_digest, known)
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
-            digests = dict(pair for found in pool.map(self._hash, _jobs(contents)) for pair in found)
-        found = [
+            found = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
+            digests = dict(itertools.chain.from_iterable(found))
+        entries = [
             replace(inode.entry, sha256=digests[inode.content]) if inode.content else inode.entry
             for inode in inodes
         ]
-        return tuple(sorted(found, key=path_order))
+        return tuple(sorted(entries, key=path_order))
 
     def contents(self) -> dict[str, Content]:
         """Return the place of each file's content, by path."""
@@ -251,9 +259,28 @@ class Squashfs:
             fragment = _NONE_32
         return Content(start=start, blocks=blocks, fragment=fragment, offset=offset, size=size)
 
-    def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
-        """Hash some files that lie near each other."""
-        return [(content, self._digest(content)) for content in contents]
+    def _known_digest(self, known: dict[str, str], content: Content) -> str:
+        """Return the digest of a content, which is unpacked unless it is known."""
+        name = self.stored_digest(content)
+        if name not in known:
+            known[name] = self._digest(content)
+        return known[name]
+
+    def stored_digest(self, content: Content) -> str:
+        """Return the sha256 of everything that decides what a content unpacks to: its stored bytes, and how they are read."""
+        shared = self._stored_fragment(content.fragment) if content.fragment != _NONE_32 else ("", 0)
+        how = (self._compressor, self.block_size, content.size, content.blocks, *shared, content.offset)
+        digest = hashlib.sha256(repr(how).encode())
+        at = content.start
+        for length in content.blocks:
+            digest.update(self.read(at, length & _STORED))
+            at += length & _STORED
+        return digest.hexdigest()
+
+    def _hash_fragment(self, number: int) -> tuple[str, int]:
+        """Return the sha256 of a fragment's stored bytes, and its length with the mark of unpacked bytes."""
+        start, length, _ = self._fragments[number]
+        return hashlib.sha256(self.read(start, length & _STORED)).hexdigest(), length
 
     def _digest(self, content: Content) -> str:
         digest = hashlib.sha256()
