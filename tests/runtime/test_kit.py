@@ -186,7 +186,7 @@ def test_nvcc_gets_the_recipes_gpus_whichever_a_project_names(container: Contain
     tools.mkdir(parents=True)
     (tools / "cudafe++").touch()
     subprocess.run(["gcc", "-x", "c", "-o", tools / "nvcc", "-"], input=NVCC, text=True, check=True)
-    script = (container.folder / "kit/steady.sh").read_text().replace("/space/", "/tmp/")
+    script = (container.folder / "kit/steady.sh").read_text().replace("/space", "/tmp")
     (container.folder / "kit/steady.sh").write_text(script)
     asked = {
         f"-c a.cu {FOR_80}": f"-c a.cu {FOR_80}",
