@@ -57,6 +57,7 @@ def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str
     index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
     is_first = "index" in request
     if not is_first and not os.path.exists(index) and os.path.isfile(sif) and _sha256(sif) == whole:
+        _remove(work, index, path)
         return {"missing": [], "done": True, "here": 0}  # another `sync` of the same SIF was faster
     if is_first:
         os.makedirs(work, mode=0o700, exist_ok=True)
@@ -65,7 +66,7 @@ def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str
     with open(index, "rb") as saved:
         parts = json.loads(zlib.decompress(saved.read()))
     if is_first and _holds(sif, sum(size for size, _ in parts), whole):
-        _remove(work, index)
+        _remove(work, index, path)
         return {"missing": [], "done": True, "here": os.path.getsize(sif)}
     with contextlib.closing(Assembly(path, parts, None if is_first else request["missing"])) as made:
         if is_first:
@@ -86,13 +87,15 @@ def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str
     if done:
         os.chmod(path, 0o755)  # noqa: S103 - a SIF is a program
         history.install(path, sif, whole, request["versions"])
-        _remove(work, index)
+        _remove(work, index, path)
     return {"missing": missing, "done": done, "here": here}
 
 
-def _remove(work: str, index: str) -> None:
-    """Remove what is no longer needed; another `sync` may have files in the folder."""
-    os.unlink(index)
+def _remove(work: str, *files: str) -> None:
+    """Remove what is no longer needed; a `sync` of another SIF may have files in the folder."""
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
     with contextlib.suppress(OSError):
         os.rmdir(work)
 

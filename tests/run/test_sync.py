@@ -169,6 +169,24 @@ def test_the_slower_of_two_of_one_sif_finds_it_there(
     assert listed(there) == ["toy.sif"]
 
 
+def test_a_sync_that_finds_the_sif_there_removes_what_another_had_begun(
+    pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """While the first sends, a pull brings the SIF, and a second `sync` has nothing to do."""
+    calls, ask = [], ssh._Other.ask
+
+    def overtaken(self: ssh._Other, request: dict[str, object], data: bytes) -> ssh._Answer:
+        calls.append(request)
+        if len(calls) == 2:
+            shutil.copy(pair[0].sif, there / "sifs/toy.sif")
+            send(pair[0], there)
+        return ask(self, request, data)
+
+    monkeypatch.setattr(ssh._Other, "ask", overtaken)
+    send(pair[0], there)
+    assert listed(there) == ["toy.sif"]
+
+
 @pytest.mark.builds
 def test_a_full_disk_there_leaves_the_old_file(pair: tuple[Outputs, Outputs], there: Path, tmp_path: Path):
     size = pair[0].sif.stat().st_size
