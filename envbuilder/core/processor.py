@@ -88,5 +88,5 @@ def processor_of(platform: str) -> Processor | None:
 
 
 def processor_of_machine(machine: str) -> Processor | None:
-    """Return the processor that `uname -m` names, on Linux or on macOS, None if no environment is for it."""
+    """Return the processor of this name (`system.machine_name`), None if no environment is for it."""
     return next((one for one in PROCESSORS if machine in (one.machine, one.debian)), None)

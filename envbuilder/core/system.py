@@ -8,6 +8,7 @@ import errno
 import getpass
 import importlib.util
 import os
+import platform
 from pathlib import Path
 from typing import IO, Final
 
@@ -47,6 +48,11 @@ def lock_file(file: IO[bytes] | IO[str] | int, *, wait: bool = True, shared: boo
                 raise
         else:
             return
+
+
+def machine_name() -> str:
+    """Return the name of this machine's processor in lower case: `uname -m` of Linux or macOS, and amd64 or arm64 on Windows."""
+    return platform.machine().lower()
 
 
 def unlink_open(path: Path) -> None:

@@ -5,7 +5,6 @@ where the next pull resumes them. `envbuilder/registry/assemble.py` makes the SI
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
 from envbuilder.core.processor import X86_64, Processor, processor_of, processor_of_machine
+from envbuilder.core.system import machine_name
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import (
@@ -154,7 +154,7 @@ def find_artifacts(
 
 
 def _wanted(platform: str) -> Processor:
-    return processor_of(platform) or processor_of_machine(os.uname().machine) or X86_64
+    return processor_of(platform) or processor_of_machine(machine_name()) or X86_64
 
 
 def _find_image(client: Client, reference: Reference, platform: str) -> Manifest:

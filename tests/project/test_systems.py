@@ -107,6 +107,8 @@ for words in (
 ):
     code = cli.run(list(words))
     assert code == 0, (words, code)
+code = cli.run(["pull", "localhost:1/nobody/answers:1"])
+assert code == 5, code
 """
 STORE = """
 from pathlib import Path
