@@ -61,11 +61,16 @@ def install(new: str, sif: str, digest: str, keep: int) -> None:
 def adopt(sif: str) -> None:
     """Make a version of the file that is there, unless it is one."""
     if os.path.isfile(sif) and not any(one.current for one in versions(sif)):
-        whole = hashlib.sha256()
-        with open(sif, "rb") as stream:
-            for data in iter(lambda: stream.read(1 << 20), b""):
-                whole.update(data)
-        _link(sif, _version(sif, whole.hexdigest()))
+        _link(sif, _version(sif, file_digest(sif)))
+
+
+def file_digest(path: str) -> str:
+    """Return the sha256 of a file."""
+    whole = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for data in iter(lambda: stream.read(1 << 20), b""):
+            whole.update(data)
+    return whole.hexdigest()
 
 
 def switch(sif: str, version: Version) -> None:

@@ -29,9 +29,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def cut(stream: io.BufferedIOBase) -> Iterator[tuple[int, int, str]]:
     """Yield the place, size and digest of each part. Equal stretches of two files give equal parts."""
-    room = bytearray(
-        2 * MOST
-    )  # one buffer for the whole file: new ones for each piece cost more than the hashes
+    # One buffer for the whole file: new ones for each piece cost as much as the hashes.
+    room = bytearray(2 * MOST)
     view, at, have, more = memoryview(room), 0, 0, True
     while more:
         count = stream.readinto(view[have:])

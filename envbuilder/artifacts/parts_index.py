@@ -6,9 +6,9 @@ place there, because the SIF holds the bytes of the layers.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -53,23 +53,22 @@ class PartsIndex:
         A SIF has blocks that do not compress as they are, and a layer has them as frames. Such long
         parts are blobs of their own, which stay the same when something else is edited.
         """
-        parts, short, long = list[Part](), bytearray(), list[bytes]()
+        parts, short, long = list[Part](), bytearray(), list[bytearray]()
+        first, goes_on = len(self.blobs), False  # whether the part before is in the last of `long`
         with sif.open("rb") as stream:
-            for (is_rest, is_long), run in groupby(
-                self.parts, lambda part: (part.blob == NOWHERE, part.size >= LONG)
-            ):
-                out = bytearray() if is_long else short
-                number = len(self.blobs) + (1 + len(long) if is_long else 0)
-                for part in run:
-                    content = stream.read(part.size)
-                    if is_rest:
-                        parts.append(part._replace(blob=number, at=len(out)))
-                        out += content
-                    else:
-                        parts.append(part)
-                if is_rest and is_long:
-                    long.append(bytes(out))
-        contents = [bytes(short), *long]
+            for part in self.parts:
+                is_long = part.blob == NOWHERE and part.size >= LONG
+                if part.blob != NOWHERE:
+                    parts.append(part)
+                    stream.seek(part.size, os.SEEK_CUR)
+                else:
+                    if is_long and not goes_on:
+                        long.append(bytearray())
+                    out, number = (long[-1], first + len(long)) if is_long else (short, first)
+                    parts.append(part._replace(blob=number, at=len(out)))
+                    out += stream.read(part.size)
+                goes_on = is_long
+        contents = [bytes(one) for one in (short, *long)]
         digests = (sha256_bytes(content) for content in contents)
         return PartsIndex(parts=tuple(parts), blobs=(*self.blobs, *digests)), contents
 

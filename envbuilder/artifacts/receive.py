@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import hashlib
 import importlib
 import json
 import os
@@ -56,7 +55,12 @@ def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str
     sif, work = os.path.join(folder, f"{name}.sif"), os.path.join(folder, f".{name}.sync")
     index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
     is_first = "index" in request
-    if not is_first and not os.path.exists(index) and os.path.isfile(sif) and _sha256(sif) == whole:
+    if (
+        not is_first
+        and not os.path.exists(index)
+        and os.path.isfile(sif)
+        and history.file_digest(sif) == whole
+    ):
         _remove(work, index, path)
         return {"missing": [], "done": True, "here": 0}  # another `sync` of the same SIF was faster
     if is_first:
@@ -110,12 +114,4 @@ def _sifs(sif: str) -> list[str]:
 
 
 def _holds(sif: str, size: int, sha256: str) -> bool:
-    return os.path.isfile(sif) and os.path.getsize(sif) == size and _sha256(sif) == sha256
-
-
-def _sha256(path: str) -> str:
-    whole = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for data in iter(lambda: stream.read(1 << 20), b""):
-            whole.update(data)
-    return whole.hexdigest()
+    return os.path.isfile(sif) and os.path.getsize(sif) == size and history.file_digest(sif) == sha256

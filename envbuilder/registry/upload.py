@@ -120,13 +120,7 @@ def put_image(client: Client, reference: Reference, manifest: Manifest, platform
         put_manifest(client, reference, manifest)
         return (platform,)
     put_manifest(client, reference.with_digest(manifest.digest), manifest)
-    own = Descriptor(
-        media_type=manifest.media_type,
-        digest=manifest.digest,
-        size=len(manifest.content),
-        platform=platform,
-    )
-    listed = sorted((*others, own), key=lambda one: one.platform)
+    listed = sorted((*others, _in_index(manifest, platform)), key=lambda one: one.platform)
     put_manifest(client, reference, make_index(listed))
     return tuple(one.platform for one in listed)
 
@@ -140,13 +134,15 @@ def _others(client: Client, reference: Reference, platform: str) -> tuple[Descri
     listed = there.manifests
     if not there.is_index:
         found = read_platform(client, reference, there)
-        listed = (
-            Descriptor(
-                media_type=there.media_type, digest=there.digest, size=len(there.content), platform=found
-            ),
-        )
+        listed = (_in_index(there, found),)
     own = processor_of(platform)
     return tuple(one for one in listed if processor_of(one.platform) not in (None, own))
+
+
+def _in_index(manifest: Manifest, platform: str) -> Descriptor:
+    """Return the entry of an image in an index of platforms."""
+    size = len(manifest.content)
+    return Descriptor(media_type=manifest.media_type, digest=manifest.digest, size=size, platform=platform)
 
 
 def _add_referrer(client: Client, subject: Reference, one: Descriptor) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,18 +154,23 @@ def test_two_at_once_end_with_a_whole_file(pair: tuple[Outputs, Outputs], there:
     assert listed(there) == ["toy.sif"]
 
 
-def test_the_slower_of_two_of_one_sif_finds_it_there(
-    pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
-):
+def overtake(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Do the work when the next `sync` was told what is missing, and has sent nothing of it."""
     calls, ask = [], ssh._Other.ask
 
     def overtaken(self: ssh._Other, request: dict[str, object], data: bytes) -> ssh._Answer:
         calls.append(request)
-        if len(calls) == 2:  # it said what is missing, and another `sync` brings all of it
-            send(pair[0], there)
+        if len(calls) == 2:
+            work()
         return ask(self, request, data)
 
     monkeypatch.setattr(ssh._Other, "ask", overtaken)
+
+
+def test_the_slower_of_two_of_one_sif_finds_it_there(
+    pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
+):
+    overtake(monkeypatch, lambda: send(pair[0], there))
     assert send(pair[0], there).sha256 == sha256_file(there / "sifs/toy.sif")
     assert listed(there) == ["toy.sif"]
 
@@ -173,16 +179,12 @@ def test_a_sync_that_finds_the_sif_there_removes_what_another_had_begun(
     pair: tuple[Outputs, Outputs], there: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """While the first sends, a pull brings the SIF, and a second `sync` has nothing to do."""
-    calls, ask = [], ssh._Other.ask
 
-    def overtaken(self: ssh._Other, request: dict[str, object], data: bytes) -> ssh._Answer:
-        calls.append(request)
-        if len(calls) == 2:
-            shutil.copy(pair[0].sif, there / "sifs/toy.sif")
-            send(pair[0], there)
-        return ask(self, request, data)
+    def pull_and_send() -> None:
+        shutil.copy(pair[0].sif, there / "sifs/toy.sif")
+        send(pair[0], there)
 
-    monkeypatch.setattr(ssh._Other, "ask", overtaken)
+    overtake(monkeypatch, pull_and_send)
     send(pair[0], there)
     assert listed(there) == ["toy.sif"]
 
