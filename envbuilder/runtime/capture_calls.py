@@ -3,7 +3,8 @@
 Called as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
 folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
 They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
-`envbuilder capture: ` and JSON: the line, the error, and the place in the project's files.
+`envbuilder capture: ` and JSON: the line, the error, and the place in the project's files. A line that first calls `load` and then
+computes on a GPU ends there, and stdout has `envbuilder capture stopped: ` with the same JSON.
 """
 
 import importlib.machinery
@@ -32,9 +33,11 @@ REGISTER = (
     *("register_fake", "register_autograd", "register_kernel", "register_vmap", "register_autocast"),
     "impl_abstract",  # `register_fake` in torch 2.2 and 2.3
 )
+NO_GPU = ("CUDA error", "Found no NVIDIA driver", "No CUDA GPUs")  # how torch's errors begin where nothing can run on the GPU
 # torch's own namespaces of operators.
 OWNED = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
 calls: "list[dict[str, object]]" = []
+reached: "list[str]" = []  # the names of all calls, those that were made before too
 
 
 class Anything:
@@ -97,6 +100,7 @@ def recorder(function, original):
         # Arguments of newer releases, such as `no_implicit_headers`.
         others = {key: given[key] for key in given if key not in call and key not in NOT_DECIDING}
         call["others"] = json.dumps(others, sort_keys=True)
+        reached.append(call["name"])
         if call not in calls:
             calls.append(call)
         if not call["is_python_module"] or call["is_standalone"]:
@@ -171,12 +175,16 @@ for function in filter(lambda name: hasattr(torch.library, name), REGISTER):
 
 sys.path[0] = os.getcwd()  # as `python -c` has it, instead of this file's folder
 for line in spec["lines"]:
+    before = len(reached)
     try:
         exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the project raises
         traceback.print_exc()
         said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-        sys.exit("envbuilder capture: " + json.dumps({"line": line, "error": said, "where": place(error)}))
+        report = json.dumps({"line": line, "error": said, "where": place(error)})
+        if len(reached) == before or not str(error).startswith(NO_GPU):
+            sys.exit("envbuilder capture: " + report)
+        print("envbuilder capture stopped: " + report)
 
 with open(spec["calls"], "w") as stream:
     json.dump(calls, stream, indent=1, sort_keys=True)

@@ -730,6 +730,19 @@ def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
     assert kept[0].compiled.sources == (("scale.cpp", sha256_text("// cpp\n")),)
 
 
+def test_where_a_line_of_a_capture_stops_for_want_of_a_gpu_is_said(stocked):
+    stopped = {"line": "import bench", "error": "RuntimeError: CUDA error", "where": "/space/src/bench.py:15"}
+    console = Listening()
+    runner = Sandbox(targets=(), says=f"envbuilder capture stopped: {json.dumps(stopped)}")
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+    ]
+    job = dataclasses.replace(make_job(stocked, make_plan(CAPTURE), runner), console=console)
+    ExtensionBuilder(job, lambda: ROOT).build()
+    said = "  ops: warning: `import bench` stops at bench.py:15, which computes on a GPU: no later call is compiled"
+    assert said in console.said
+
+
 def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stocked, tmp_path):
     runner = Sandbox(targets=())
     runner.calls = [

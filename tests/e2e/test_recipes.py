@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.builds, pytest.mark.torch, pytest.mark.release]
 CAPTURED = "mudiff"
 ARM = ("gb200", "gh200")
 # They compile for half an hour each, and differ from `a100` in their extension alone.
-HEAVY = ("gsplat", "torch_scatter")
+HEAVY = ("causal_conv1d", "gsplat", "torch_scatter")
 NAMES = sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {CAPTURED, *ARM, *HEAVY})
 
 

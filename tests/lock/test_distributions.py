@@ -172,6 +172,26 @@ def test_lock_says_which_sources_an_archive_lacks(
     assert caplog.messages == ([told] if lacking else [])
 
 
+@pytest.mark.parametrize("form", ["path", "sdist"])
+@pytest.mark.parametrize("is_set", [True, False])
+def test_lock_says_which_build_would_download_a_wheel(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str, *, is_set: bool
+) -> None:
+    code = COMPILING + 'import os\nforced = os.getenv("MAMBA_FORCE_BUILD", "FALSE") == "TRUE"\n'
+    write_sdist(tmp_path / "base", "dw", "1.0", {"setup.py": code, "csrc/dw.cpp": "", "csrc/dw.cu": "", "csrc/cpu.cpp": ""})
+    (tmp_path / "dw").mkdir()
+    (tmp_path / "dw/setup.py").write_text(code)
+    where = {"path": "dw"} if form == "path" else {"sdist": "dw==1.0"}
+    extension = Extension(name="dw", env=(("MAMBA_FORCE_BUILD", "TRUE"),) if is_set else (), **where)
+    recipe = make_recipe(tmp_path, extensions=(extension,))
+    means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
+    with caplog.at_level(logging.WARNING):
+        say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
+    told = "the build of the extension `dw` downloads a wheel, and a build has no network: "
+    told += 'set `env: {MAMBA_FORCE_BUILD: "TRUE"}`'
+    assert caplog.messages == ([] if is_set else [told])
+
+
 @pytest.mark.programs
 def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sources) -> None:
     recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")

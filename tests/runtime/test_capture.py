@@ -73,6 +73,7 @@ LOAD = (
         (LOAD + "assert torch.library.Library('op', 'IMPL').impl('forward', len, 'Meta') is None", 1),
         (LOAD + "assert torch.library.Library('aten', 'IMPL').impl('add', len, 'Meta') == 'implemented'", 1),
         (LOAD + "assert torch.library.register_fake('aten::add')(len) == 'registered'", 1),
+        (LOAD + "raise RuntimeError('CUDA error: no CUDA-capable device is detected')", 1),
     ],
 )  # fmt: skip
 def test_a_line_gets_torchs_answers_and_unknown_operators_are_those_of_the_project(
@@ -84,6 +85,12 @@ def test_a_line_gets_torchs_answers_and_unknown_operators_are_those_of_the_proje
 def test_an_unknown_operator_of_torch_is_as_unknown_as_without_a_capture(tmp_path: Path):
     with pytest.raises(AssertionError, match="aten::newer does not exist"):
         capture(tmp_path, LOAD + "torch.library.register_fake('aten::newer')")
+
+
+@pytest.mark.parametrize("line", ["raise RuntimeError('CUDA error: x')", LOAD + "raise RuntimeError('x: CUDA error')"])
+def test_a_line_that_ends_before_a_call_or_for_another_reason_than_the_gpu_is_an_error(tmp_path: Path, line: str):
+    with pytest.raises(AssertionError, match='envbuilder capture: {"line"'):
+        capture(tmp_path, line)
 
 
 def capture(folder: Path, line: str) -> list[dict[str, object]]:

@@ -42,6 +42,7 @@ NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's head
 Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
+_STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 
 # ---- the commands of a dry run
 
@@ -282,6 +283,11 @@ class ExtensionBuilder:
                 count = _COUNT.match(line)
                 progress = f" ({count[1]} of {count[2]} commands)" if count else ""
                 self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
+            if line.startswith(_STOPPED):
+                told = json.loads(line.removeprefix(_STOPPED))
+                where = told["where"].removeprefix(f"{cache.SOURCE}/")
+                message = f"`{told['line']}` stops at {where}, which computes on a GPU: no later call is compiled"
+                self._job.console.say(f"  {name}: warning: {message}")
 
         try:
             self._job.runner.run(program.command(root=root, build_dir=build_dir), on_line=read)

@@ -18,7 +18,8 @@ from typing import Final
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.compat.python_code import Code, parse_code
+from envbuilder.compat.python_code import Code, parse_code, plain_texts
+from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.archive import archived_files
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
@@ -42,6 +43,7 @@ class Distribution:
     version: str = ""
     requires: tuple[str, ...] | None = None
     lacking: tuple[str, ...] = ()  # sources that its setup.py compiles and its archive does not hold
+    unset: tuple[str, ...] = ()  # what its `env` has to set, or its build downloads a wheel
 
     @property
     def pin(self) -> str:
@@ -84,7 +86,7 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     if archive is None:
         folder = recipe.path.parent / extension.path
         own = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-        return read_distribution(extension.name, own)
+        return replace(read_distribution(extension.name, own), unset=_unset(extension, _setup(own)))
     stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # every name; the content of those that are read
     for path, content in archived_files(stored, strip=archive.kind == "sdist"):
@@ -92,9 +94,20 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
             name = str(PurePosixPath(path).relative_to(top))
             files[name] = content if name in _FILES else b""
     found = read_distribution(extension.name, files)
-    code = parse_code(files.get("setup.py", b"").decode(errors="replace"), Path("setup.py"))
+    code = _setup(files)
     named = code.sources() if code and not extension.patch else ()
-    return replace(found, lacking=tuple(name for name in named if name not in files))
+    lacking = tuple(name for name in named if name not in files)
+    return replace(found, lacking=lacking, unset=_unset(extension, code))
+
+
+def _setup(files: Mapping[str, bytes]) -> Code | None:
+    return parse_code(files.get("setup.py", b"").decode(errors="replace"), Path("setup.py"))
+
+
+def _unset(extension: LockedExtension, code: Code | None) -> tuple[str, ...]:
+    texts = {text for _, text in plain_texts(code)} if code else set()
+    rows = (row for row in load_switches().rows if row.effect == "compile" and row.variable in texts)
+    return tuple(row.setting(()) for row in rows if row.variable not in dict(extension.env))
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
@@ -194,8 +207,11 @@ def _is_version(text: str) -> bool:
 
 
 def say_gaps(distributions: Sequence[Distribution]) -> None:
-    """Say which extensions compute what they require, and which lack sources that they compile."""
+    """Say which extensions compute what they require, lack sources that they compile, or would download a wheel."""
     for one in distributions:
+        if one.unset:
+            message = "the build of the extension `%s` downloads a wheel, and a build has no network: set `env: {%s}`"
+            log.warning(message, one.extension, ", ".join(one.unset))
         if one.lacking:
             log.warning(
                 "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: "
