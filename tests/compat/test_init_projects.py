@@ -102,7 +102,7 @@ PROJECTS = {
     "the same extension in two folders": Project(
         files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
         extensions=("{name: DCNv3, path: a/ops}",),
-        left=("`DCNv3` comes from",),
+        left=('left out "b/ops": `DCNv3` comes from a/ops already',),
     ),
     "load() in a folder that is imported from below the top": Project(
         files=(("code/ops/fused.py", LOAD), ("code/train.py", "import ops.fused\n")),

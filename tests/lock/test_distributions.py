@@ -178,11 +178,17 @@ def test_lock_says_which_build_would_download_a_wheel(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str, *, is_set: bool
 ) -> None:
     code = COMPILING + 'import os\nforced = os.getenv("MAMBA_FORCE_BUILD", "FALSE") == "TRUE"\n'
-    write_sdist(tmp_path / "base", "dw", "1.0", {"setup.py": code, "csrc/dw.cpp": "", "csrc/dw.cu": "", "csrc/cpu.cpp": ""})
+    write_sdist(
+        tmp_path / "base",
+        "dw",
+        "1.0",
+        {"setup.py": code, "csrc/dw.cpp": "", "csrc/dw.cu": "", "csrc/cpu.cpp": ""},
+    )
     (tmp_path / "dw").mkdir()
     (tmp_path / "dw/setup.py").write_text(code)
-    where = {"path": "dw"} if form == "path" else {"sdist": "dw==1.0"}
-    extension = Extension(name="dw", env=(("MAMBA_FORCE_BUILD", "TRUE"),) if is_set else (), **where)
+    path, sdist = ("dw", "") if form == "path" else ("", "dw==1.0")
+    env = (("MAMBA_FORCE_BUILD", "TRUE"),) if is_set else ()
+    extension = Extension(name="dw", path=path, sdist=sdist, env=env)
     recipe = make_recipe(tmp_path, extensions=(extension,))
     means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
     with caplog.at_level(logging.WARNING):

@@ -286,7 +286,9 @@ class ExtensionBuilder:
             if line.startswith(_STOPPED):
                 told = json.loads(line.removeprefix(_STOPPED))
                 where = told["where"].removeprefix(f"{cache.SOURCE}/")
-                message = f"`{told['line']}` stops at {where}, which computes on a GPU: no later call is compiled"
+                message = (
+                    f"`{told['line']}` stops at {where}, which computes on a GPU: no later call is compiled"
+                )
                 self._job.console.say(f"  {name}: warning: {message}")
 
         try:

@@ -1,5 +1,6 @@
 """The requests that `init` has collected, and a finding for each line that it leaves out."""
 
+import os
 import re
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -137,13 +138,11 @@ class Requests:
                 return
         name, first = found.name, self.extensions.get(found.name)
         if first and first.form is found.form is Form.PROJECT:
-            hint = "if it is another module, write it with a name of its own"
-            self.leave(
-                where,
-                found.path or found.git,
-                f"`{name}` comes from {first.path or first.git} already",
-                hint=hint,
+            text, other = (
+                one.sdist or one.url or one.git or os.path.relpath(one.path) for one in (found, first)
             )
+            hint = "if it is another module, write it with a name of its own"
+            self.leave(where, text, f"`{name}` comes from {other} already", hint=hint)
             return
         if first:
             name = f"{name}_{len(self.extensions) + 1}"
