@@ -4,7 +4,7 @@ Called as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `sou
 folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
 They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
 `envbuilder capture: ` and JSON: the line, the error, and the place in the project's files. A line that first calls `load` and then
-computes on a GPU ends there, and stdout has `envbuilder capture stopped: ` with the same JSON.
+computes on a GPU ends there, and stdout has "envbuilder capture stopped: " with the same JSON.
 """
 
 import importlib.machinery

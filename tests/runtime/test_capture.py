@@ -90,9 +90,7 @@ def test_an_unknown_operator_of_torch_is_as_unknown_as_without_a_capture(tmp_pat
 @pytest.mark.parametrize(
     "line", ["raise RuntimeError('CUDA error: x')", LOAD + "raise RuntimeError('x: CUDA error')"]
 )
-def test_a_line_that_ends_before_a_call_or_for_another_reason_than_the_gpu_is_an_error(
-    tmp_path: Path, line: str
-):
+def test_a_line_that_ends_before_a_call_or_not_for_want_of_a_gpu_is_an_error(tmp_path: Path, line: str):
     with pytest.raises(AssertionError, match=r'envbuilder capture: \{"line"'):
         capture(tmp_path, line)
 
