@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.build.choice import EngineChoice
 from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
-from envbuilder.commands.context import Name, Output, Recipes, Session, command
+from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.process import Runner
@@ -40,6 +40,7 @@ def add(
     *,
     new: Annotated[str, typer.Option("--as", metavar="NAME2", help="the name of the new recipe")],
     output: Output,
+    loads: Load = True,
     recipes: Recipes,
 ) -> None:
     """Add packages to a locked recipe in one more layer: write the recipe NAME2, lock it and build it."""
@@ -58,7 +59,7 @@ def add(
     except EnvbuilderError:
         path.unlink()
         raise
-    result = build_recipe(str(path), context, output=output, offline=False, host=None, choice=EngineChoice())
+    result = build_recipe(str(path), context, output=output, offline=False, host=None, choice=EngineChoice(load=loads))
     session.data, session.findings = result.answer(), result.findings
     session.text = f"{result.text()}\n  recipe {path}  lock {lock_path(load(path))}"
 

@@ -12,7 +12,7 @@ from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
 from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
-from envbuilder.commands.context import Output, Profile, Recipes, Session, command, offer, recipe_argument
+from envbuilder.commands.context import Load, Output, Profile, Recipes, Session, command, offer, recipe_argument
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
@@ -132,10 +132,7 @@ def build(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
     ] = False,
-    load: Annotated[
-        bool,
-        typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running"),
-    ] = True,
+    load: Load = True,
     prepare: Annotated[
         Path | None,
         typer.Option(

@@ -110,6 +110,9 @@ Profile = Annotated[
     ),
 ]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
+Load = Annotated[
+    bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")
+]
 # A command that takes one of these gets its default as well.
 _DEFAULTS: Final[dict[object, object]] = {Recipes: RECIPES, Profile: "", Output: Path("build")}
 

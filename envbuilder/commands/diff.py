@@ -10,7 +10,7 @@ from envbuilder.core.limits import usable_cores
 from envbuilder.core.spelling import nearest
 from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Contents, Differences, compare
-from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
+from envbuilder.verify.subjects import find_image, find_lock, open_image, read_image, read_lock, read_sif
 
 
 @command("diff", ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif"), Differences)
@@ -28,8 +28,22 @@ def diff(
 ) -> None:
     """Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
     console = open_console(session)
-    session.data = found = compare(*(_read_subject(name, session, recipes, console) for name in (one, other)))
+    # What takes a moment first, so that a mistake in a name does not wait for an image.
+    names = sorted((one, other), key=lambda name: _is_image(name, recipes))
+    for name in names:
+        if _is_image(name, recipes):
+            find_image(name, session.environment, hint=_nearest(name, recipes))
+    read = {name: _read_subject(name, session, recipes, console) for name in names}
+    session.data = found = compare(read[one], read[other])
     session.text = found.text(session.width)
+
+
+def _is_image(text: str, recipes: Path) -> bool:
+    return find_lock(text, recipes) is None and Path(text).suffix != ".sif"
+
+
+def _nearest(text: str, recipes: Path) -> str:
+    return nearest(text, list_recipes(recipes)).strip()
 
 
 def _read_subject(text: str, session: Session, recipes: Path, console: Console) -> Contents:
@@ -40,7 +54,6 @@ def _read_subject(text: str, session: Session, recipes: Path, console: Console) 
     if Path(text).suffix == ".sif":
         with step:
             return read_sif(Path(text), threads=usable_cores())
-    near = nearest(text, list_recipes(recipes)).strip()
-    store = open_store(session)
+    near, store = _nearest(text, recipes), open_store(session)
     with open_image(text, session.environment, store, console, hint=near) as path, step:
         return read_image(text, path)

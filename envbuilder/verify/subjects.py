@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
@@ -17,6 +18,9 @@ from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.diff import EXPORTS, READ, Contents, of_lock, of_tree, read_exports
 
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
 
 @contextlib.contextmanager
 def open_image(
@@ -26,27 +30,31 @@ def open_image(
 
     Raises UsageError when neither exists.
     """
-    if Path(text).exists():
+    engine = find_image(text, environment, hint=hint)
+    if engine is None:
         yield Path(text)
         return
+    with store.workspace() as work:
+        saved = work / "image.tar"
+        with console.step(f"save `{text}` out of the Docker engine"):
+            engine.save(text, saved)
+        yield saved
+
+
+def find_image(text: str, environment: Mapping[str, str], *, hint: str = "") -> "DockerEngine | None":
+    """Return the Docker engine that has the image, or None if it is a file. Raises UsageError when neither is there."""
+    if Path(text).exists():
+        return None
     from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, for images in the engine
 
     engine = connect(environment)
-    if engine is None:
-        raise UsageError(
-            f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name",
-            hint=hint,
-        )
-    with store.workspace() as work:
-        saved = work / "image.tar"
-        try:
-            with console.step(f"save `{text}` out of the Docker engine"):
-                engine.save(text, saved)
-        except UsageError as error:
-            raise UsageError(
-                f"there is no file or folder `{text}`, and {error.message}", hint=hint
-            ) from error
-        yield saved
+    try:
+        if engine is None:
+            raise UsageError("no Docker engine answers that could have an image of that name")
+        engine.image_id(text)
+    except UsageError as error:
+        raise UsageError(f"there is no file or folder `{text}`, and {error.message}", hint=hint) from error
+    return engine
 
 
 def read_lock(path: Path, recipe: str = "") -> Contents:

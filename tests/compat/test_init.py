@@ -17,7 +17,7 @@ from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, read_source
 from envbuilder.compat.init.examples import examples_folder
 from envbuilder.compat.init.prompt import ask_missing
-from envbuilder.compat.init.readers.conda import read_spec
+from envbuilder.compat.init.readers.conda import read_environment, read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
 from envbuilder.compat.init.readers.project import read_git
@@ -465,6 +465,15 @@ def test_what_becomes_of_conda_s_names_of_cuda_is_said(line: str, cuda: str, sai
     read_spec(line, "x:1", requests)
     recipe = made(tmp_path, requests)
     assert (recipe.cuda, [finding.message for finding in requests.left]) == (cuda, said)
+
+
+@pytest.mark.parametrize("lines", [("pytorch-cuda=12.1", "cudatoolkit=11.8"), ("cudatoolkit=11.8", "pytorch-cuda=12.1")])
+def test_of_two_versions_of_cuda_that_of_torch_s_build_is_taken(lines: tuple[str, str], tmp_path: Path):
+    file = tmp_path / "environment.yml"
+    file.write_text(f"dependencies: [{', '.join(lines)}]\n")
+    requests = wishes(pytorch="==2.1.0")
+    read_environment(file, requests)
+    assert made(tmp_path, requests).cuda == "12.1"
 
 
 @pytest.mark.parametrize(

@@ -206,8 +206,9 @@ TORCH = ("filelock<3", "sympy")  # what fits no other torch
         (("app", "numpy<2.1"), {"numpy is 2.0, not 2.4: the recipe requires `numpy<2.1`",
                                 "app is 1.0, not 2.0: 2.0 requires `numpy>=2.1`, and numpy is 2.0"}),
         (("app", "base"), set()),
+        (("app", "numpy==2.0"), {"app is 1.0, not 2.0: 2.0 requires `numpy>=2.1`, and numpy is 2.0"}),
     ],
-    ids=["dependency", "torch", "newest-does-not-fit-torch", "recipe", "newest"],
+    ids=["dependency", "torch", "newest-does-not-fit-torch", "recipe", "newest", "pinned"],
 )  # fmt: skip
 def test_what_holds_a_package_back_is_said(
     tmp_path: Path, lock: Lock, caplog: pytest.LogCaptureFixture, packages: tuple[str, ...], said: set[str]

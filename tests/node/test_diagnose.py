@@ -342,7 +342,7 @@ OWN = [
      "envbuilder: `corr` could not be compiled or loaded here:\n  corr.cu(3): error: expected a `;`"),
     ("EB966", "runtime/lib/envbuilder_extensions/compiling.py", "no GPU is visible, and nothing says for which to compile",
      "envbuilder: `corr` could not be compiled here: no GPU is visible, and nothing says for which to compile"),
-    ("EB975", "runtime/start/envbuilder_smoke/__init__.py", "ranks made different numbers of steps",
+    ("EB975", "runtime/start/envbuilder_smoke/ranks.py", "ranks made different numbers of steps",
      "envbuilder_smoke.StepMismatchError: ranks made different numbers of steps: rank 1 made 9; the others made 10"),
     ("EB942", "run/launch/parts/preflight.sh", "where the ranks are to meet",
      "launch: cn-1: port 29500 is in use on cn-1, where the ranks are to meet"),

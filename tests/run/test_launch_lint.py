@@ -142,6 +142,16 @@ def test_an_option_that_is_not_the_first_of_its_line_is_found():
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("train.py", "import torch\n"), ("job", "#!/usr/bin/env python3\n#SBATCH -N 2\nimport os\n")],
+)
+def test_a_program_of_python_is_no_script(name, text):
+    (finding,) = lint(Path(name), text)
+    assert (finding.code, finding.where) == (LintCode.NO_SCRIPT, f"{name}:1")
+    assert "a program of Python" in finding.message
+
+
 def test_every_rule_has_a_case():
     assert {case[0] for case in CASES} == set(LintCode)
 

@@ -172,16 +172,6 @@ def test_the_number_of_a_gpu_counts_where_the_order_is_known(monkeypatch):
 
 # The check of a node before any rank starts
 
-TORCH = """
-__version__ = "2.6.0+cu124"
-class cuda:
-    is_initialized = staticmethod(lambda: True)
-    device_count = staticmethod(lambda: 1)
-    get_device_name = staticmethod(lambda number: "A100")
-    get_device_capability = staticmethod(lambda number: (8, 0))
-"""
-
-
 @runs_programs
 def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path):
     entries = [
@@ -192,12 +182,18 @@ def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path
     ]
     (tmp_path / "index.json").write_text(json.dumps({"extensions": entries}))
     script = (
-        f"from pathlib import Path\nimport envbuilder_smoke as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
+        f"from pathlib import Path\nimport envbuilder_smoke.check as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
+        "sys.path.append(smoke.LIB)\nfrom envbuilder_extensions import gpus\n"
+        "gpus.visible = lambda: [gpus.Gpu('A100', 8, 0)]\n"
         f"smoke.INDEX = Path({str(tmp_path / 'index.json')!r})\nprint(*smoke.check_node(), sep='\\n')\n"
     )
-    files = {"site/torch/__init__.py": TORCH, "site/torch/distributed.py": ""}
-    said, _ = python(tmp_path, script, files, ENVBUILDER_START="off")
+    files = {
+        "site/torch/__init__.py": "raise SystemExit('torch takes seconds, and no rank has started')\n",
+        "site/torch/version.py": "__version__ = '2.6.0+cu124'\n",
+    }
+    said, _ = python(tmp_path, script, files, ENVBUILDER_START="off", PYTORCH_VERSION="2.7.0")
     assert said.splitlines() == [
+        f"torch is 2.6.0+cu124 from {tmp_path}/site/torch/__init__.py, and the environment was made with 2.7.0",
         "the extension gone is not there: /nowhere/gone.so",
         "the extension other has code for sm_90, not for A100 (sm_80)",
     ]

@@ -124,7 +124,13 @@ def _say_held_back(
 ) -> None:
     """Say what holds back each package whose version is chosen now."""
     kept = {(one.name, one.version) for one in question.prefer}
-    names = tuple(one.name for one in found if (one.name, one.version) not in kept and one.name != TORCH)
+    own = (*recipe.packages, *recipe.add, *recipe.constraints)
+    pinned = {canonicalize_name(one.name) for one in parse_all(own) if "==" in str(one.specifier)}
+    names = tuple(
+        one.name
+        for one in found
+        if (one.name, one.version) not in kept and one.name not in {TORCH, *pinned}
+    )
     if not names:
         return
     every = replace(
@@ -134,7 +140,6 @@ def _say_held_back(
         newest = {one.name: one for one in ask_uv(every, context)}
         older = (one for one in found if one.name in newest and newest[one.name].version != one.version)
         if any(older):
-            own = (*recipe.packages, *recipe.add, *recipe.constraints)
             for line in held_back(make_choice(own, found, question, context, facts), newest):
                 log.warning("%s", line)
     except (FetchError, IncompatibleError) as error:  # the lock does not depend on it

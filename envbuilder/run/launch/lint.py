@@ -375,6 +375,10 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
 
     `read` returns the text of a file that the script sources, or None.
     """
+    if re.match(r"#!.*\bpython", text) or (path.suffix == ".py" and not text.startswith("#!")):
+        message = "this is a program of Python, and lint reads scripts of a shell"
+        repair = "give the file that you hand to `sbatch`"
+        return (Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""), message, repair).finding(path),)
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
         places = {(line.file, line.number): at for at, line in enumerate(script.lines)}

@@ -34,7 +34,7 @@ class LintCode(CodeEnum):
     NNODES_MISSING = "EB889", "torchrun on several nodes without `--nnodes`: each node trains apart"
     NCCL_FORCED = "EB890", "NCCL_IB_DISABLE and the like for every host, whatever it has"
     FIRST_NODE_ALONE = "EB891", "torchrun without srun: the batch script runs on the first node only"
-    NO_SCRIPT = "EB892", "a file without any command"
+    NO_SCRIPT = "EB892", "a file without any command, or one in Python"
     NO_ENDPOINT = "EB893", "c10d without `--rdzv-endpoint` on several nodes: they wait forever"
     ONE_PROCESS = "EB894", "`python` without srun in a job of several tasks: one process runs"
     UNKNOWN_LAUNCHER = "EB895", "a launcher that lint does not know: rules about ranks do not apply"

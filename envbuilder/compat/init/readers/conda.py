@@ -57,7 +57,8 @@ def read_environment(path: Path, requests: Requests) -> None:
     for key, node in root.inner.items():
         match key:
             case "dependencies":
-                for item in node.inner.values():
+                # Of two versions of CUDA the last one counts, and `pytorch-cuda` chooses the build of torch.
+                for item in sorted(node.inner.values(), key=lambda item: "pytorch-cuda" in str(item.value)):
                     _read_item(item, path, requests)
             case "variables":
                 for name, one in node.inner.items():

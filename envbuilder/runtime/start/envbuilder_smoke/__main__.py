@@ -1,7 +1,27 @@
 """`python -m envbuilder_smoke`."""
 
+import argparse
+import importlib
 import sys
+from typing import List
 
-from envbuilder_smoke import main
+import envbuilder_smoke
+from envbuilder_smoke.check import check_node
+
+
+def main(arguments: List[str]) -> int:
+    about = (envbuilder_smoke.__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m envbuilder_smoke", description=about)
+    parser.add_argument("--check", action="store_true", help="check this node alone, before any rank starts")
+    parser.add_argument("--ranks", type=int, default=0, help="how many ranks there must be")
+    parser.add_argument("--timeout", type=int, default=120, help="seconds to wait for the other ranks")
+    given = parser.parse_args(arguments)
+    if not given.check:
+        return int(importlib.import_module("envbuilder_smoke.ranks").smoke(given.ranks, given.timeout))
+    wrong = check_node()
+    for text in wrong:
+        print(f"envbuilder_smoke: {text}", file=sys.stderr)
+    return 1 if wrong else 0
+
 
 sys.exit(main(sys.argv[1:]))

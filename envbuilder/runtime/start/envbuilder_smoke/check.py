@@ -1,0 +1,43 @@
+"""The check of one node before any rank starts. It does not import torch, which takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+INDEX = Path("/opt/envbuilder/extensions/index.json")
+LIB = "/opt/envbuilder/lib"
+
+
+def find_torch() -> tuple[str, str]:
+    """Return the version and the file of the torch that a rank would import."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return "", ""
+    version = runpy.run_path(os.path.join(os.path.dirname(spec.origin), "version.py"))["__version__"]
+    return str(version), spec.origin
+
+
+def check_node() -> list[str]:
+    """Return what cannot work on this node."""
+    sys.path.append(LIB)
+    gpus = importlib.import_module("envbuilder_extensions.gpus")
+    wrong = []
+    wanted, (version, place) = os.environ.get("PYTORCH_VERSION", ""), find_torch()
+    if wanted and version.partition("+")[0] != wanted:
+        found = f"torch is {version} from {place}" if place else "torch is not there"
+        wrong.append(f"{found}, and the environment was made with {wanted}")
+    index = json.loads(INDEX.read_text(encoding="utf-8")) if INDEX.exists() else {"extensions": []}
+    for extension in index["extensions"]:
+        name, file, targets = extension["name"], extension.get("file"), extension["targets"]
+        if file and not os.path.isfile(file):  # a project has files of its own
+            wrong.append(f"the extension {name} is not there: {file}")
+        unfit = {str(gpu) for gpu in gpus.visible() if targets and not gpus.covers(targets, gpu)}
+        wrong += [
+            f"the extension {name} has code for {', '.join(targets)}, not for {gpu}" for gpu in sorted(unfit)
+        ]
+    return wrong
