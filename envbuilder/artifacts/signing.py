@@ -21,7 +21,7 @@ from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.statement import Subject, restate, subject_digests
 from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
-from envbuilder.core.errors import CommandError, UsageError, VerifyError
+from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
@@ -112,7 +112,9 @@ def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise _not_signed(name, error) from error
     if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
-        raise VerifyError(f"`{name}` is not signed with this key")
+        raise VerifyError(
+            f"`{name}` is not signed with this key", hint="ask for the public key of the person who signed it"
+        )
     return payload.decode(errors="replace")
 
 
@@ -182,13 +184,14 @@ def load_either(path: Path, passphrase: Passphrase) -> tuple[PublicKey, PrivateK
 
 
 def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
-    try:
+    with blaming_path(f"cannot read the key `{path}`"):
         content = path.read_bytes()
+    try:
         try:
             key = serialization.load_pem_private_key(content, password=None)
         except TypeError:  # it is locked
             key = serialization.load_pem_private_key(content, password=_ask(path, passphrase))
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"`{path}` is not a private key that can be read: {error}", hint=_KEY_HINT
         ) from error
@@ -207,9 +210,11 @@ def _ask(path: Path, passphrase: Passphrase) -> bytes:
 
 
 def _load_public(path: Path) -> PublicKey:
+    with blaming_path(f"cannot read the key `{path}`"):
+        content = path.read_bytes()
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        key = serialization.load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"`{path}` is not a public key that can be read: {error}", hint=_KEY_HINT) from error
     if not isinstance(key, PublicKey):
         raise _unfit(path, "a key of another kind")

@@ -59,7 +59,9 @@ def add(
     except EnvbuilderError:
         path.unlink()
         raise
-    result = build_recipe(str(path), context, output=output, offline=False, host=None, choice=EngineChoice(load=loads))
+    result = build_recipe(
+        str(path), context, output=output, offline=False, host=None, choice=EngineChoice(load=loads)
+    )
     session.data, session.findings = result.answer(), result.findings
     session.text = f"{result.text()}\n  recipe {path}  lock {lock_path(load(path))}"
 

@@ -12,7 +12,16 @@ from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
 from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
-from envbuilder.commands.context import Load, Output, Profile, Recipes, Session, command, offer, recipe_argument
+from envbuilder.commands.context import (
+    Load,
+    Output,
+    Profile,
+    Recipes,
+    Session,
+    command,
+    offer,
+    recipe_argument,
+)
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns

@@ -18,7 +18,7 @@ from envbuilder.run.launch.job import LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
-from envbuilder.run.launch.slurm import check_job
+from envbuilder.run.launch.slurm import check_job, check_time
 
 LOGS: Final = Path("logs")
 launch: Final = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
@@ -105,7 +105,7 @@ def launch_slurm(
         return
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
     job = prepare(options, session.environment)
-    for warning in filter(None, (start.missing_program(job), check_job(job, runner))):
+    for warning in filter(None, (start.missing_program(job), check_time(job), check_job(job, runner))):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
     session.exit_code, session.text = started.code, started.text()

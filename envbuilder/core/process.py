@@ -35,6 +35,7 @@ PASSED_ON: Final = frozenset(
         "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
         "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
         "SSH_AUTH_SOCK",  # for a Docker engine at ssh://
+        "SLURM_CONF",  # without it, no command of Slurm answers where it is not in the usual place
     }
 )  # fmt: skip
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # without PATH

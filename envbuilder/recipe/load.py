@@ -39,6 +39,7 @@ _JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
+_OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE)
 ADD: Final = "add"
 _WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other keys stay the parent's
 
@@ -52,6 +53,17 @@ def list_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder, sorted. Each variant of a matrix is one."""
     paths = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
     return tuple(name for path in paths for name in _names(path))
+
+
+def _recipes_here(folder: Path) -> tuple[str, ...]:
+    """Return the recipes of the current folder, where `init` writes one beside its sources, and that `folder` lacks.
+
+    Other files of a project end in .yaml too.
+    """
+    if folder.absolute() == Path.cwd():
+        return ()
+    files = (path for path in Path().glob(f"*{SUFFIX}") if not (folder / path).exists())
+    return tuple(sorted(path.stem for path in files if _OWN_KEY.search(load_text(path, Mistakes()) or "")))
 
 
 def expand(name: str, folder: Path) -> tuple[str, ...]:
@@ -86,9 +98,14 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
     """Return a folder's valid recipes and the mistakes of the others. Raises UsageError without recipes."""
     recipes: list[Recipe] = []
     mistakes: dict[Finding, None] = {}  # two recipes may extend the same file with a mistake
-    for name in need_recipes(folder):
+    here = _recipes_here(folder)
+    inside = list_recipes(folder) if here else need_recipes(folder)
+    for path in (
+        *(folder / f"{name}{SUFFIX}" for name in inside),
+        *(Path(f"{name}{SUFFIX}") for name in here),
+    ):
         try:
-            recipes.append(load(folder / f"{name}{SUFFIX}"))
+            recipes.append(load(path))
         except RecipeError as error:
             mistakes |= dict.fromkeys(error.findings)
     return tuple(recipes), tuple(mistakes)
@@ -97,9 +114,11 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
     if name.endswith(SIF):
+        beside = Path(name).parent.parent / folder.name / f"{Path(name).stem}{SUFFIX}"
+        built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
         raise UsageError(
             f"`{name}` is a SIF, and a recipe is expected here",
-            hint=f"type the name of the recipe that it was built from: `{Path(name).stem}`",
+            hint=f"type the recipe that it was built from: `{built_from}`",
         )
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
@@ -111,7 +130,7 @@ def find_recipe(name: str, folder: Path) -> Path:
     if not file_of(path)[0].is_file() and file_of(here)[0].is_file():
         return here  # `init` writes it beside the sources of its extensions
     if not file_of(path)[0].is_file():
-        known = list_recipes(folder)
+        known = (*list_recipes(folder), *_recipes_here(folder))
         empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
         listing = f"recipes: {', '.join(known)}" if known else empty
         hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"

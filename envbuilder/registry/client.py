@@ -11,7 +11,7 @@ from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
 from envbuilder.core.http import Waiting, wait_silently
-from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError
+from envbuilder.core.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
 from envbuilder.core.http.session import Body, HttpSession, Response, busy, content, retry
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import shown
@@ -197,6 +197,11 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
         )
     if error.status:
         return BusyError(f"the registry fails for {what} after several tries: {why}", hint="try again later")
+    if why in (UNKNOWN_HOST, REFUSED):
+        return CutError(
+            f"no registry answers at `{registry}`: {why}",
+            hint="look at the name and the port of the registry",
+        )
     return CutError(
         f"the transfer of {what} stopped: {why}",
         hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",

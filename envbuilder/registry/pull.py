@@ -181,6 +181,11 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None, plat
     if image is not None:
         for listed in reversed(read_referrers(client, reference.with_digest(image.digest), SIF_CONFIG)):
             return read_manifest(client, reference.with_digest(listed.digest))
+    if image is None:
+        raise AbsentError(
+            f"there is neither a SIF nor an image `{own.with_tag(reference.tag or LATEST)}`",
+            hint=f"look at the tag: without one it is `{LATEST}`, and `push` takes the same name",
+        )
     raise AbsentError(
         f"there is no SIF of `{reference}`",
         hint=f"`envbuilder push` puts it beside the image, as `{own}`; `--only image` pulls the image alone",

@@ -47,14 +47,15 @@ def find_image(text: str, environment: Mapping[str, str], *, hint: str = "") -> 
         return None
     from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, for images in the engine
 
-    engine = connect(environment)
-    try:
-        if engine is None:
-            raise UsageError("no Docker engine answers that could have an image of that name")
-        engine.image_id(text)
-    except UsageError as error:
-        raise UsageError(f"there is no file or folder `{text}`, and {error.message}", hint=hint) from error
-    return engine
+    engine, why = connect(environment), "no Docker engine answers that could have an image of that name"
+    if engine is not None:
+        try:
+            engine.image_id(text)
+        except UsageError as error:
+            why = error.message
+        else:
+            return engine
+    raise UsageError(f"there is no file or folder `{text}`, and {why}", hint=hint)
 
 
 def read_lock(path: Path, recipe: str = "") -> Contents:

@@ -467,7 +467,9 @@ def test_what_becomes_of_conda_s_names_of_cuda_is_said(line: str, cuda: str, sai
     assert (recipe.cuda, [finding.message for finding in requests.left]) == (cuda, said)
 
 
-@pytest.mark.parametrize("lines", [("pytorch-cuda=12.1", "cudatoolkit=11.8"), ("cudatoolkit=11.8", "pytorch-cuda=12.1")])
+@pytest.mark.parametrize(
+    "lines", [("pytorch-cuda=12.1", "cudatoolkit=11.8"), ("cudatoolkit=11.8", "pytorch-cuda=12.1")]
+)
 def test_of_two_versions_of_cuda_that_of_torch_s_build_is_taken(lines: tuple[str, str], tmp_path: Path):
     file = tmp_path / "environment.yml"
     file.write_text(f"dependencies: [{', '.join(lines)}]\n")

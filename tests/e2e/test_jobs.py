@@ -168,7 +168,7 @@ def test_near_the_end_of_its_time_every_rank_can_save(cluster, work, cpu, shape)
     cluster.head.run("scancel", "--batch", "--signal=TERM", number, env=cluster.env)
     wait_for_end(cluster, number)
     assert len(list(work.glob("saved-*"))) == 4
-    assert "the job is ending: sending TERM to every rank" in log_of(work)
+    assert "the time limit of the job is 5 s away: sending TERM to every rank" in log_of(work)
 
 
 def test_a_cancelled_job_leaves_nothing(cluster, work, cpu):

@@ -14,7 +14,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
 from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
-from tests.support.workbench import CACHE, ENVBUILDER, NO_ENGINE, NOBODY, NUMBERS, ROOT, Built, attempt, run
+from tests.support.workbench import CACHE, ENVBUILDER, NOBODY, NUMBERS, ROOT, Built, attempt, run
 
 pytestmark = pytest.mark.builds
 PROMISED = 4.0  # seconds of CPU to add a small package
@@ -116,7 +116,17 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
 
 def test_adding_a_package_takes_seconds(tiny: Built, recipes: Path, places: dict[str, str]):
     """To lock, install, write and verify. `docs/how-to/add.md` has the figure, as seconds of CPU where the reference takes 0.1."""
-    words = (ENVBUILDER, "add", "tiny", "fsspec", "--as", "tiny-more", "--output", recipes / "out", "--no-load")
+    words = (
+        ENVBUILDER,
+        "add",
+        "tiny",
+        "fsspec",
+        "--as",
+        "tiny-more",
+        "--output",
+        recipes / "out",
+        "--no-load",
+    )
     spent = cost.cpu_seconds(*words, env=places)
     assert not run("docker", "images", "--quiet", "envbuilder/tiny-more")
     assert (recipes / "out/tiny-more.sif").is_file()

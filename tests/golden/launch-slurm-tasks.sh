@@ -252,12 +252,25 @@ say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which mee
 step=$!
 # Before the time limit, Slurm signals only this script, which signals the ranks. They have the time of --signal to write a
 # checkpoint.
-trap 'say "the job is ending: sending TERM to every rank"; scancel --signal=TERM "$job" 2>/dev/null || :' TERM
+end() {
+  if [ "$(squeue --noheader --job="$job" --format=%T 2>/dev/null)" = RUNNING ]; then
+    say "the time limit of the job is $grace s away: sending TERM to every rank"
+  else
+    say "the job was cancelled: sending TERM to every rank"
+  fi
+  scancel --signal=TERM "$job" 2>/dev/null || :
+}
+trap end TERM
 status=0
 wait "$step" || status=$?
 while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-say "job $job: the ranks ended with exit code $status; logs in $logs"
+case $status in
+  0) how="all ranks ended well" ;;
+  137 | 143) how="the ranks were ended (exit code $status), as all are when one of them fails" ;;
+  *) how="the ranks ended with exit code $status" ;;
+esac
+say "job $job: $how; logs in $logs"
 exit "$status"

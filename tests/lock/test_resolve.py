@@ -40,7 +40,16 @@ from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
 from tests.support import package_sources
 from tests.support.locks import EPOCH, make_lock, make_means, make_recipe, no_client
-from tests.support.package_sources import DAY, LATER, PACKAGES, SECURITY, UPDATES, write_index, write_wheel
+from tests.support.package_sources import (
+    DAY,
+    LATER,
+    PACKAGES,
+    SECURITY,
+    UNASKED,
+    UPDATES,
+    write_index,
+    write_wheel,
+)
 from tests.support.runner import FakeRunner
 from tests.support.silent import silent_server
 
@@ -353,7 +362,7 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
         options=LockOptions(today=DAY),
         context=make_means(tmp_path, world),
     )
-    assert {deb.name for deb in lock.debs} == PACKAGES.keys() - {"unrelated"}
+    assert {deb.name for deb in lock.debs} == PACKAGES.keys() - UNASKED
     git = next(deb for deb in lock.debs if deb.name == "git")
     file = Path(urlsplit(world.debian[0]).path) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
     assert git == Artifact(
@@ -481,7 +490,7 @@ def test_updates_come_from_the_pockets_unless_the_recipe_does_without(
     recipe = make_recipe(tmp_path, apt=("git",))
     debs = resolve_debs(recipe, make_target(recipe), means, options=options)
     newest = PACKAGES | SECURITY | UPDATES | {"make": ("4.4", "")}
-    assert versions(debs) == {name: version for name, (version, _) in newest.items() if name != "unrelated"}
+    assert versions(debs) == {name: version for name, (version, _) in newest.items() if name not in UNASKED}
     assert {deb.name for deb in debs if deb.source == "debian-security"} == {"git", "libc6", "libc6-dev"}
     git = next(deb for deb in debs if deb.name == "git")
     assert git.path == "pool/updates/main/git_2.39.5-0+deb12u3_amd64.deb"
@@ -549,7 +558,7 @@ def test_a_security_upgrade_moves_what_has_an_update_and_nothing_else(
     options, means = LockOptions(today=LATER, security_only=True), make_means(tmp_path, patched)
     new = resolve(recipe, target, old=old, options=options, context=means)
     assert versions(new.debs) == versions(old.debs) | {
-        name: version for name, (version, _) in SECURITY.items() if name != "unrelated"
+        name: version for name, (version, _) in SECURITY.items() if name not in UNASKED
     }
     assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
     assert resolve(recipe, target, old=new, options=options, context=means) == new
@@ -612,7 +621,7 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
     debs = resolve_debs(
         recipe, target, make_means(tmp_path, then), options=LockOptions(today=LATER, before=DAY)
     )
-    assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name != "unrelated"}
+    assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name not in UNASKED}
 
 
 @contextlib.contextmanager
@@ -703,6 +712,7 @@ def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path
         ({"gcc": "9"}, "no `gcc-9`", "it has gcc-12"),
         ({"libxcrypt": "4.5"}, "libxcrypt 4.5 is pinned", r'libxcrypt: "4\.4"'),
         ({"apt": ("gti",)}, "no package `gti`", "did you mean `git`"),
+        ({"apt": ("libold1",)}, "no package `libold1`", "did you mean `libold1t64`"),
         ({"packages": ("numpy>=3",)}, "no set of packages", "loosen"),
         ({"packages": ("newglibc",)}, "no set of packages", "has a wheel for this Python$"),
         (
@@ -712,7 +722,7 @@ def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path
         ),
         ({"packages": ("No_such>=2", "numpy")}, "^no package index knows `No_such`\n", "that pip installs"),
     ],
-    ids=["gcc", "libxcrypt", "apt", "no-version", "newer-glibc", "no-wheel", "no-package"],
+    ids=["gcc", "libxcrypt", "apt", "renamed", "no-version", "newer-glibc", "no-wheel", "no-package"],
 )
 def test_what_the_sources_do_not_have_is_said(
     tmp_path: Path, world: Sources, changes: dict[str, object], message: str, hint: str

@@ -346,6 +346,8 @@ OWN = [
      "envbuilder_smoke.StepMismatchError: ranks made different numbers of steps: rank 1 made 9; the others made 10"),
     ("EB942", "run/launch/parts/preflight.sh", "where the ranks are to meet",
      "launch: cn-1: port 29500 is in use on cn-1, where the ranks are to meet"),
+    ("EB990", "run/launch/parts/slurm.sh", "s away: sending TERM to every rank",
+     "launch: cn-1: the time limit of the job is 120 s away: sending TERM to every rank"),
     ("EB925", "run/launch/parts/preflight.sh", "GPUs are wanted, and", "launch: cn-1: 4 GPUs are wanted, and 2 are here"),
     ("EB920", "run/launch/parts/preflight.sh", "is too old: this CUDA needs",
      "launch: cn-1: driver 525.60.13 is too old: this CUDA needs 580.65.06"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import RecipeError, UsageError
-from envbuilder.recipe.load import find_recipe, list_recipes, load
+from envbuilder.recipe.load import find_recipe, list_recipes, load, load_all
 from envbuilder.recipe.model import Extension, Recipe
 
 WHOLE = """\
@@ -64,6 +64,34 @@ def refusals(folder: Path, text: str) -> list[tuple[str, str, str]]:
 def refusal(folder: Path, text: str) -> tuple[str, str, str]:
     (found,) = refusals(folder, text)
     return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder, with the recipe that `init` writes beside its sources."""
+    here = tmp_path / "project"
+    here.mkdir()
+    (here / "polar.yaml").write_text(LEAST)
+    (here / "compose.yaml").write_text("services:\n  web:\n    extends: {file: other.yaml}\n")
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.mark.usefixtures("project")
+def test_a_recipe_of_this_folder_is_listed_and_suggested():
+    recipes, mistakes = load_all(Path("recipes"))
+    assert [recipe.name for recipe in recipes] == ["polar"]
+    assert not mistakes
+    with pytest.raises(UsageError) as caught:
+        find_recipe("polr", Path("recipes"))
+    assert caught.value.hint.startswith("did you mean `polar`? recipes: polar; ")
+
+
+def test_the_recipe_of_a_sif_is_named_by_its_path(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(project.parent)
+    with pytest.raises(UsageError) as caught:
+        find_recipe("project/build/polar.sif", Path())
+    assert caught.value.hint.endswith("`project/polar.yaml`")
 
 
 def test_a_whole_recipe_is_read(folder):
@@ -686,7 +714,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
         find_recipe("none.yaml", folder)
     with pytest.raises(UsageError, match="is a SIF, and a recipe is expected here") as raised:
         find_recipe("build/a100.sif", folder)
-    assert raised.value.hint == "type the name of the recipe that it was built from: `a100`"
+    assert raised.value.hint == "type the recipe that it was built from: `a100`"
 
 
 RECIPES = Path(__file__).parents[2] / "recipes"

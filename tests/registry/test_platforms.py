@@ -138,7 +138,7 @@ def test_a_name_for_one_platform_gives_that_unless_another_is_asked_for(world: W
     assert sha256_file(tmp_path / "sif/toy.sif") == sha256_file(world.made[AARCH64].sif)
     with pytest.raises(AbsentError, match="no image for linux/amd64"):
         bring(world, "arm", tmp_path / "other", X86_64.platform)
-    with pytest.raises(AbsentError, match="no SIF"):
+    with pytest.raises(AbsentError, match="neither a SIF nor an image"):
         bring(world, "arm", tmp_path / "other", X86_64.platform, ("sif",))
 
 

@@ -172,6 +172,7 @@ def test_the_number_of_a_gpu_counts_where_the_order_is_known(monkeypatch):
 
 # The check of a node before any rank starts
 
+
 @runs_programs
 def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path):
     entries = [

@@ -37,7 +37,10 @@ PACKAGES = {  # name → version, dependencies
     "usr-is-merged": ("37~deb12u1", ""),
     "git": ("1:2.39.5-0+deb12u2", "libc6"),
     "unrelated": ("1", ""),
+    "libold1t64": ("1", ""),
+    "libold2": ("1", ""),
 }
+UNASKED = {"unrelated", "libold1t64", "libold2"}  # by any recipe
 
 
 TOOLS = {  # for x86-64, to build for 64-bit Arm

@@ -37,7 +37,7 @@ def find_reference(text: str, prefix: str) -> Reference:
     is_reference = names_registry(text)
     if not is_reference and not prefix:
         raise UsageError(
-            f"`{text}` names no registry",
+            f"`{text}` is no name of an image in a registry",
             hint="write REGISTRY/REPOSITORY:TAG, or set ENVBUILDER_REGISTRY to the registry and folder of your recipes",
         )
     try:

@@ -163,6 +163,10 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
             hint="`--python` names another one",
         )
     named = requests.pins.get("pytorch")
+    if image and named and named.where == where:
+        requests.note(
+            where, f"torch {recipe.pytorch} is that of `{image}`", hint="`--pytorch` names another one"
+        )
     if (requests.packages or requests.extensions or named) and not (named and named.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
         order = "oldest" if day and row.released > str(day) else "newest"

@@ -24,9 +24,10 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     for word in words:
         name = find_name(word, known)
         if name is None and word != NONE:
-            raise UsageError(
-                f"no GPU `{word}` is known", hint=f"{nearest(word, known)}GPUs: {', '.join(known)}, or {NONE}"
+            near = (
+                f"did you mean `{NONE}`? " if word.casefold() in ("cpu", "no", "0") else nearest(word, known)
             )
+            raise UsageError(f"no GPU `{word}` is known", hint=f"{near}GPUs: {', '.join(known)}, or {NONE}")
         names += [name] if name else []
     requests.gpus = tuple(dict.fromkeys(names))
 

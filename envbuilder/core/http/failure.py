@@ -5,15 +5,17 @@ from typing import Final
 from envbuilder.core.sources import shown
 
 UNTRUSTED: Final = "the certificate was not accepted"
+UNKNOWN_HOST: Final = "the host name is not known"
+REFUSED: Final = "the connection was refused"
 _REASONS: Final = (
-    ("NameResolutionError", "the host name is not known"),
-    ("gaierror", "the host name is not known"),
+    ("NameResolutionError", UNKNOWN_HOST),
+    ("gaierror", UNKNOWN_HOST),
     ("ProxyError", "the proxy does not answer"),
     ("SSLCertVerificationError", UNTRUSTED),
     ("SSLError", "TLS failed"),
     ("ConnectTimeoutError", "no answer in time"),
     ("ReadTimeoutError", "no more data in time"),
-    ("ConnectionRefusedError", "the connection was refused"),
+    ("ConnectionRefusedError", REFUSED),
     ("IncompleteRead", "the connection was cut"),
     ("ConnectionResetError", "the connection was cut"),
     ("RemoteDisconnected", "the connection was cut"),

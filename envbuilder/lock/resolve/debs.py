@@ -184,7 +184,9 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
                 f"{recipe.place('$.apt')}: {suite.name}{others} no package `{package}`",
                 hint=f"it may be in {unread}, which could not be read"
                 if unread
-                else nearest(package, names).strip(),
+                else nearest(
+                    package, {f"{package}t64"} & names or names
+                ).strip(),  # Debian 13 and Ubuntu 24.04 renamed many
             )
 
 

@@ -127,9 +127,7 @@ def _say_held_back(
     own = (*recipe.packages, *recipe.add, *recipe.constraints)
     pinned = {canonicalize_name(one.name) for one in parse_all(own) if "==" in str(one.specifier)}
     names = tuple(
-        one.name
-        for one in found
-        if (one.name, one.version) not in kept and one.name not in {TORCH, *pinned}
+        one.name for one in found if (one.name, one.version) not in kept and one.name not in {TORCH, *pinned}
     )
     if not names:
         return

@@ -105,7 +105,7 @@ def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
             code=one.failure.code,
             severity=Severity.ERROR if one.role is Role.CAUSE else Severity.WARNING,
             where=one.place.where,
-            message=one.message,
+            message=one.message if one.place.rank is None else f"rank {one.place.rank}: {one.message}",
             hint=one.failure.repair,
         )
         for one in diagnosis.found

@@ -1,6 +1,7 @@
 """Find the log files and read them in blocks of whole lines, with constant memory."""
 
 import gzip
+import logging
 import os
 import stat
 import zlib
@@ -11,6 +12,7 @@ from typing import IO, Final, cast
 
 from envbuilder.core.errors import UsageError, blaming_path
 
+log = logging.getLogger(__name__)
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
@@ -107,9 +109,20 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
+    older = set(_older_jobs(path))
     for parent, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):
             file = Path(parent, name)
-            if file.is_file():
+            job = file.relative_to(path).parts[0].removesuffix(".log")
+            if job not in older and file.suffix != ".sh" and file.is_file():
                 yield file
+
+
+def _older_jobs(folder: Path) -> list[str]:
+    """Return the jobs in a folder of `launch slurm` but the newest: what failed there is not the cause of what fails now."""
+    logs = [one for one in folder.glob("*-*.log") if one.with_suffix(".sh").exists()]
+    *older, newest = sorted(logs, key=lambda one: one.stat().st_mtime) or [folder]
+    if older:
+        log.warning("of %d jobs in %s, this is the newest: %s", len(logs), folder, newest)
+    return [one.stem for one in older]

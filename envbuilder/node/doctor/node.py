@@ -295,7 +295,7 @@ def check_slurm(machine: Machine) -> Iterator[Item]:
     version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
     yield slurm.ok(
-        (version or "its commands are not here") + (f", in job {job}" if job else ", not in a job")
+        (version or "its commands do not answer") + (f", in job {job}" if job else ", not in a job")
     )
 
 

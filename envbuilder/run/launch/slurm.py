@@ -45,6 +45,22 @@ def check_job(job: Job, runner: Runner) -> str:
     return ""
 
 
+def check_time(job: Job) -> str:
+    """Return a warning about a time limit that leaves none for the program, or ""."""
+    limit = job.site.slurm.time
+    if limit in ("", "UNLIMITED") or _seconds(limit) > job.grace:
+        return ""
+    return f"`--time {limit}` leaves no time: ranks get TERM {job.grace} s before the limit (`--grace`)"
+
+
+def _seconds(limit: str) -> int:
+    """Return the seconds of M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    days, _, rest = limit.rpartition("-")
+    hours = [] if days or rest.count(":") == 2 else [0]
+    h, m, s, *_ = (*hours, *map(int, rest.split(":")), 0, 0)
+    return ((int(days or 0) * 24 + h) * 60 + m) * 60 + s
+
+
 def _check_nodes(nodes: int, named: str, runner: Runner) -> None:
     command = Command(
         argv=("scontrol", "--oneliner", "show", "partition"), why="ask Slurm for its partitions"

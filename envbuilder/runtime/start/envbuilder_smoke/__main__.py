@@ -1,15 +1,16 @@
 """`python -m envbuilder_smoke`."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
 import sys
-from typing import List
 
 import envbuilder_smoke
 from envbuilder_smoke.check import check_node
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     about = (envbuilder_smoke.__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m envbuilder_smoke", description=about)
     parser.add_argument("--check", action="store_true", help="check this node alone, before any rank starts")
