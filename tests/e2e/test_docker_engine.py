@@ -175,7 +175,7 @@ def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes
     assert settings["User"] in ("", None)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_vendored_lock_on_an_image_builds_the_same_without_its_registry(
     world: World, on_debian: Built, spacious: Path
 ):
@@ -222,14 +222,14 @@ def by_far(world: World, far: Far) -> Built:
     return built
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_another_machine_makes_the_same_bytes(world: World, far: Far, by_far: Built):
     assert by_far.digests == world.baked.digests
     assert far.kept("n1")
     run(ENVBUILDER, "verify", by_far.layout, by_far.sif)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_shared_cache_is_filled_though_there_is_nothing_else_to_do(world: World, far: Far, by_far: Built):
     again, said = far.build(
         world.recipe, "first", "--builder", "n1", "--cache-to", f"{SHARED}:later,mode=max"
@@ -241,7 +241,7 @@ def test_a_shared_cache_is_filled_though_there_is_nothing_else_to_do(world: Worl
 
 
 @pytest.mark.usefixtures("by_far")
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_one_builder_made_another_takes_from_the_registry(world: World, far: Far):
     assert not far.kept("n2")
     built, said = far.build(world.recipe, "second", "--builder", "n2", "--cache-from", SHARED)
@@ -250,7 +250,7 @@ def test_what_one_builder_made_another_takes_from_the_registry(world: World, far
     assert built.digests == world.baked.digests
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, far: Far, on_devel: Built):
     absent = f"{REGISTRY}/nothing"
     options = ("--builder", "n2", "--cache-from", f"type=registry,ref={absent}")
@@ -262,7 +262,7 @@ def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, f
 
 
 @pytest.mark.usefixtures("by_far")
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cache_that_cannot_be_written_is_told_with_its_repair(world: World, far: Far):
     ended = far.attempt(
         world.recipe, "fourth", "--builder", "n1", "--cache-to", "type=registry,ref=head:5001/cache"

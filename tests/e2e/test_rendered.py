@@ -123,7 +123,7 @@ def test_a_rendered_definition_file_builds_the_same_environment(
     assert said == "numbers agree\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_ordinary_user_builds_a_definition_file(tiny: Built, base: str, spacious: Path):
     """Without torch: Apptainer compresses all of it with one pass of its own."""
     home = spacious / "home"

@@ -4,6 +4,7 @@ The archives of python-build-standalone are not reached from every machine. A st
 Python in it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,13 +37,14 @@ class World:
     python: str
     recipe: Path
     composed: Built
-    baked: Built
+    env: dict[str, str]  # where the archive is fetched from
 
 
-def make_world(
+@contextlib.contextmanager
+def open_world(
     folder: Path, python: str, *, donor: str, pytorch: str, wheels: tuple[str, ...], roots: tuple[str, ...]
-) -> World:
-    """Build with both engines. The packages of this Python are those of the recipe `donor`."""
+) -> Iterator[World]:
+    """The packages of this Python are those of the recipe `donor`."""
     packages = load_lock(ROOT / f"recipes/{donor}.lock").debs
     archive = write_from_packages(packages, python, folder / "releases")
     recipe, _ = make_tiny(
@@ -51,22 +53,33 @@ def make_world(
     with mirror(folder / "releases") as address:
         env = {"UV_PYTHON_INSTALL_MIRROR": address}
         composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE | env)
-        baked = build(str(recipe), folder / "baked", "--engine", "docker", env=env)
-    return World(python, recipe, replace(composed, name=NAME), replace(baked, name=NAME))
+        yield World(python, recipe, replace(composed, name=NAME), env)
+
+
+@contextlib.contextmanager
+def baked(world: World) -> Iterator[Built]:
+    """The same environment by the other engine."""
+    built = build(str(world.recipe), world.recipe.parent / "baked", "--engine", "docker", env=world.env)
+    need_the_same(world.composed, built)
+    yield replace(built, name=NAME)
+    run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """Python 3.11 beside that of the suite: the os layer is that of `tiny`, which other tests build too."""
-    with open_folder() as folder:
-        yield make_world(
-            folder, "3.11", donor="cpu", pytorch="2.13.0", wheels=("filelock", "markupsafe"), roots=ROOTS
-        )
-        run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
+    wheels = ("filelock", "markupsafe")
+    with (
+        open_folder() as folder,
+        open_world(folder, "3.11", donor="cpu", pytorch="2.13.0", wheels=wheels, roots=ROOTS) as world,
+    ):
+        yield world
 
 
+@pytest.mark.release
 def test_both_engines_lay_out_the_same_files(world: World):
-    need_the_same(world.composed, world.baked)
+    with baked(world):
+        pass
 
 
 def test_the_environment_uses_it(world: World):
@@ -95,20 +108,24 @@ def test_the_sbom_names_it(world: World):
 @pytest.mark.release
 def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
     """`tests/build/test_interpreter.py` compiles one for every change, and the byte code of old Pythons is compared there."""
-    world = make_world(
-        spacious, "3.9", donor="octformer", pytorch="2.8.0", wheels=("filelock",), roots=WITH_COMPILER
-    )
-    need_the_same(world.composed, world.baked)
-    need_own_python(world)
-    assert not [
-        one.path for one in read_tree(world.composed.layout).entries if one.path.startswith("usr/bin/python")
-    ]
-    for built in (world.composed, world.baked):
-        said = inside(
-            built, world.recipe, "sh", "-c", f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'"
-        )
-        assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
-    run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
+    with (
+        open_world(
+            spacious, "3.9", donor="octformer", pytorch="2.8.0", wheels=("filelock",), roots=WITH_COMPILER
+        ) as world,
+        baked(world) as other,
+    ):
+        need_own_python(world)
+        paths = [one.path for one in read_tree(world.composed.layout).entries]
+        assert not [path for path in paths if path.startswith("usr/bin/python")]
+        for built in (world.composed, other):
+            said = inside(
+                built,
+                world.recipe,
+                "sh",
+                "-c",
+                f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
+            )
+            assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
 
 
 @pytest.mark.release

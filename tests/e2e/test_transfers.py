@@ -126,15 +126,14 @@ def make_faults(dice: random.Random, *, pushing: bool) -> list[Fault]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.release)])
+@pytest.mark.release  # one fault at a time: test_travel.py
 def test_faulty_transfers_leave_nothing_corrupt(
-    count: int, toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Each ends well or with one of our errors; what has a final name is right; the next try, undisturbed, ends well."""
     monkeypatch.setattr(wire, "PAUSES", (0.0, 0.0, 0.0))
     monkeypatch.setattr(write, "PIECE", 1 << 18)
-    dice, ends, saved = random.Random(20), Counter[str](), Counter[str]()
+    count, dice, ends, saved = 100, random.Random(20), Counter[str](), Counter[str]()
     send(toy, named(real.host, "team/toy"), tmp_path)
     for number in range(count):
         pushing = number % 2 == 0
