@@ -165,8 +165,9 @@ class _Build:
         outputs, docker = self.outputs, self.docker
         with beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
-            built, image = self._make_verified(staged)
-            findings = self._test(staged, image)
+            built, loading = self._make_verified(staged)
+            findings = self._import(staged)  # meanwhile, the image is loaded
+            findings += self._test(staged, loading.finish())
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             keep = versions_to_keep(self.context.environment)
@@ -178,11 +179,8 @@ class _Build:
         image = outputs.image_name if docker else ""
         return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
 
-    def _make_verified(self, staged: Outputs) -> tuple[Artifacts, str]:
-        """Make and verify both artifacts. After a failure, damaged layers in the cache are made again.
-
-        Also returns the staged name of the image in the Docker engine, "" without an engine.
-        """
+    def _make_verified(self, staged: Outputs) -> tuple[Artifacts, ImageLoader]:
+        """Make and verify both artifacts. After a failure, damaged layers in the cache are made again."""
         try:
             return self._try_once(staged)
         except (BuildError, VerifyError):
@@ -192,7 +190,7 @@ class _Build:
             self.context.console.say(f"damaged in the cache, making again: {', '.join(damaged)}")
             return self._try_once(staged)
 
-    def _try_once(self, staged: Outputs) -> tuple[Artifacts, str]:
+    def _try_once(self, staged: Outputs) -> tuple[Artifacts, ImageLoader]:
         plan, console = self.engine.job.plan, self.context.console
         drop_rejected(self.outputs)
         self.engine.job.fetch_layers()
@@ -214,16 +212,20 @@ class _Build:
                         hint=f"the log is `{self.outputs.log}`",
                     )
             save_contents(self.context.store, built.layers, known)
-        return built, loading.finish()
+        return built, loading
+
+    def _import(self, staged: Outputs) -> tuple[Finding, ...]:
+        """Import the extensions. Returns a warning if that is not possible here."""
+        job, context = self.engine.job, self.context
+        with self._keep_rejected(staged):
+            imports = list_imports(self.recipe, job.plan, context.store)
+            return import_in_sif(imports, staged.sif, job, environment=context.environment)
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
-        """Import the extensions and run the recipe's own tests. Returns a warning if they could not run."""
-        context = self.context
+        """Run the recipe's own tests. Returns a warning if they could not run."""
+        job, environment = self.engine.job, self.context.environment
         with self._keep_rejected(staged):
-            imports = list_imports(self.recipe, self.engine.job.plan, context.store)
-            job, environment = self.engine.job, context.environment
-            skipped = import_in_sif(imports, staged.sif, job, environment=environment)
-            return skipped + run_recipe_tests(
+            return run_recipe_tests(
                 self.recipe, staged.sif, job, docker=self.docker, image=image, environment=environment
             )
 

@@ -419,8 +419,8 @@ def main() -> int:
     parser.add_argument(
         "--lanes",
         type=int,
-        default=(os.cpu_count() or 1) + 1,
-        help="groups at a time (default: one more than cores)",
+        default=(os.cpu_count() or 1) + 2,  # groups wait for disks, timeouts and each other
+        help="groups at a time (default: two more than cores)",
     )
     parser.add_argument("--only", nargs="+", metavar="GROUP", default=(), help="these groups of the tier")
     arguments = parser.parse_args()
