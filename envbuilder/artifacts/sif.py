@@ -12,6 +12,7 @@ import os
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -150,10 +151,11 @@ def write_sif(
     digest = hashlib.sha256()
     with beside(out) as work, space_errors(out):
         sif = work / "sif"
-        with sif.open("xb") as stream:
+        with sif.open("xb") as stream, ThreadPoolExecutor(1) as other:  # hashing takes as long as writing
             for piece in itertools.chain((front, system.head), _contents(system.pieces), (system.tables,)):
-                digest.update(piece)
+                hashed = other.submit(digest.update, piece)
                 stream.write(piece)
+                hashed.result()  # the next piece may lie in the same buffer
             stream.flush()
             os.fsync(stream.fileno())
         sif.chmod(0o755)
