@@ -11,6 +11,7 @@ from envbuilder.commands.context import BuiltName, Output, Profile, Session, com
 from envbuilder.commands.exec import Form, ProgramCommand
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
+from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
@@ -182,5 +183,7 @@ def launch_lint(
 ) -> None:
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
     session.findings = lint_files(scripts)
-    session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
-    session.text = "" if session.findings else "no problems found"
+    errors = sum(one.severity == Severity.ERROR for one in session.findings)
+    warnings = len(session.findings) - errors
+    session.exit_code = 2 if errors else 0
+    session.text = f"errors: {errors}, warnings: {warnings}" if session.findings else "no problems found"

@@ -181,6 +181,24 @@ def test_a_job_that_cannot_be_is_refused(changes, said):
         job(**changes)
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "torchrun --nproc_per_node=2 train.py --fast",
+        "python -m torch.distributed.run train.py --fast",
+        "/opt/env/bin/accelerate launch train.py --fast",
+        "deepspeed train.py --fast",
+        "srun python train.py --fast",
+    ],
+)
+def test_a_second_launcher_is_refused_with_the_command_without_it(typed: str):
+    """torchrun in each rank would train as many models as there are ranks, and end well."""
+    with pytest.raises(UsageError, match="starts ranks, and so does `launch`") as caught:
+        job(program=tuple(typed.split()))
+    assert caught.value.hint.startswith("leave it out: `-- train.py --fast`")
+    assert job(program=("accelerate", "config")).program == ("accelerate", "config")
+
+
 def test_a_written_script_has_a_folder_for_its_log(tmp_path):
     """Slurm does not make one, and fails without a word."""
     start.save_script(tmp_path / "job.sh", start.script_of(job(folder=tmp_path)))

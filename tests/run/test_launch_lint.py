@@ -247,6 +247,34 @@ def test_torchrun_without_srun_is_right_with_exactly_what_the_hint_says(text):
     assert found(repaired) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("--nproc-per-node=4", "other nodes do nothing"), ("--nnodes=2", "waits there for the others forever")],
+)
+def test_a_bare_torchrun_has_one_mistake_and_its_repair_is_complete(options: str, message: str):
+    text = BARE.replace(f"--nnodes=2 --nproc-per-node=4 {MEETS}", options)
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.severity) == (LintCode.FIRST_NODE_ALONE, Severity.ERROR)
+    assert message in finding.message
+    before, lacks = finding.hint.split(" in front of it, and ")
+    assert (
+        found(text.replace("apptainer", f"{before} apptainer").replace(options, f"{options} {lacks}")) == []
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["deepspeed --num_gpus 4 train.py --deepspeed ds.json", "accelerate launch train.py"]
+)
+def test_a_launcher_that_is_told_of_no_other_node_trains_on_the_first(command: str):
+    text = f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4\n{SETTINGS}{command}\n"
+    first = next(one for one in lint(Path("job.sh"), text) if one.code == LintCode.FIRST_NODE_ALONE)
+    assert "other nodes do nothing" in first.message
+    assert first.severity is Severity.WARNING, "a file of the home or the site may name them"
+    assert LintCode.FIRST_NODE_ALONE not in [code for code, _ in found(text.replace("-N 2", "-N 1"))]
+    install = text.replace(command, "module load deepspeed && pip install accelerate")
+    assert LintCode.FIRST_NODE_ALONE not in [code for code, _ in found(install)]
+
+
 def test_what_else_is_wrong_is_said_without_srun_too():
     """The repair brings srun, and with it all that srun needs: it is said at once."""
     bare = BARE.replace("#SBATCH --signal=B:TERM@120\n", "").replace("TRITON_CACHE_DIR=$TMPDIR/triton ", "")
@@ -441,8 +469,10 @@ def test_what_is_forced_is_said_with_its_reason():
 
 
 def test_a_script_that_cannot_be_read_is_said(tmp_path):
-    with pytest.raises(UsageError, match="a script cannot be read"):
-        lint_files([tmp_path / "none.sh"])
+    for path in (tmp_path / "none.sh", tmp_path):
+        with pytest.raises(UsageError, match="a script cannot be read") as caught:
+            lint_files([path])
+        assert "`jobs/*.sbatch`" in caught.value.hint
 
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -516,7 +546,7 @@ def test_what_an_unknown_file_may_set_is_not_missing():
     head = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -c 8 --signal=B:TERM@60\n"
     step = "srun -K apptainer exec env.sif torchrun train.py\n"
     assert [code for code, _ in found(f"{head}source /site/venv/bin/activate\n{step}")] == [
-        "EB875", "EB885", "EB889", "EB882", "EB883",
+        "EB889", "EB882", "EB875", "EB885", "EB883",
     ]  # fmt: skip
     unknown = f"{head}source ~/env.sh\n{step}"
     assert [code for code, _ in found(unknown)] == ["EB896", "EB889"]

@@ -1,5 +1,7 @@
 """A job to launch: its environment, program, ranks and nodes."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -11,6 +13,12 @@ from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSi
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
 SMOKE: Final = ("-m", "envbuilder_smoke")
+_LAUNCHERS: Final = frozenset(
+    {
+        "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed",
+        "srun", "mpirun", "mpiexec",
+    }
+)  # fmt: skip
 TORCHRUN_SINCE: Final = (1, 10)
 RANK_IN_LOGS_SINCE: Final = (2, 3)  # prefixes each line with its rank, and takes an address for each node
 
@@ -122,6 +130,12 @@ def _check(job: Job) -> None:
             "there is no program to launch",
             hint=f"envbuilder launch {job.where} {job.environment.name} -- train.py; `--smoke` needs none",
         )
+    if launcher := launcher_in(job.program):
+        own = next((at for at, word in enumerate(job.program) if word.endswith(".py")), len(job.program))
+        raise UsageError(
+            f"`{launcher}` starts ranks, and so does `launch`: each rank would train apart, as the only one",
+            hint=f"leave it out: `-- {shlex.join(job.program[own:]) or 'train.py'}`; `--ranks-per-node` says how many",
+        )
     if job.gpus and not job.environment.cuda:
         raise UsageError(
             f"`{job.environment.name}` has no CUDA, so its ranks cannot use GPUs",
@@ -138,6 +152,16 @@ def _check(job: Job) -> None:
             f"the job needs {job.nodes} nodes, but {hosts} hosts are named" if hosts else "no host is named",
             hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",
         )
+
+
+def launcher_in(program: Sequence[str]) -> str:
+    """Return what in this command would start ranks of its own, "" without."""
+    words = [*program, "", ""]
+    if Path(words[0]).name in ("python", "python3"):
+        del words[0]
+    name = words[1] if words[0] == "-m" else Path(words[0]).name
+    is_one = name in _LAUNCHERS or (name == "accelerate" and words[1] == "launch")
+    return name if is_one else ""
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.findings import Finding
+from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.node.nccl.decide import NEVER
-from envbuilder.run.launch.mistakes import ADDRESS, PORT, LintCode, Mistake
+from envbuilder.run.launch.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
 from envbuilder.run.launch.reader import read_jobs
 from envbuilder.run.launch.sbatch import (
     ACCELERATE,
@@ -156,38 +156,56 @@ def _launcher(script: Script) -> Iterator[Mistake]:
     torchrun = script.find(TORCHRUN)
     if c10d and node_rank:
         yield Mistake(LintCode.NODE_RANK_UNUSED, node_rank)
+    unmet = list(_meeting(script, torchrun, c10d, node_rank)) if torchrun else []
     for line in script.left_alone:
-        yield Mistake(LintCode.FIRST_NODE_ALONE, line)
-    if torchrun and script.many_nodes and script.find(ONE_NODE) is None and not script.is_open(torchrun):
-        yield from _meeting(script, torchrun, meets=node_rank or script.find(r"--rdzv[-_]|PET_RDZV_"))
-        if c10d and script.find(rf"--rdzv[-_]endpoint|PET_RDZV_ENDPOINT|{_ITSELF}") is None:
-            message = (
-                "c10d without an endpoint meets on the node itself: every node waits for the others forever"
-            )
-            repair = _with_exports(script, "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT")
-            yield Mistake(LintCode.NO_ENDPOINT, c10d, message, repair, is_sure=not script.unknown)
+        yield _first_alone(line, unmet)
+    if torchrun not in script.left_alone:
+        yield from unmet
     yield from _apart(script)
     for line in script.steps:
         yield from _each_starts(script, line)
 
 
+# What tells these launchers of the other nodes. A default of the user's home may say it, too.
+_APART: Final = {
+    "accelerate": (
+        ACCELERATE,
+        r"--num[-_]machines|--config[-_]file|ACCELERATE_|accelerate config",
+        "--num_machines $SLURM_NNODES --rdzv_backend c10d --main_process_ip $MASTER_ADDR",
+    ),
+    "deepspeed": (
+        DEEPSPEED,
+        r"--no[-_]ssh|--hostfile|--launcher|-H\s|DLTS_HOSTFILE",
+        "--no_ssh --hostfile FILE --node_rank $SLURM_NODEID, expanded on each node",
+    ),
+}
+
+
+def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
+    """Return the one mistake of a launcher without srun. Its repair also has what the launcher itself lacks."""
+    knows_torchrun = re.search(TORCHRUN, line.text) is not None
+    lacks = [one.repair for one in unmet] if knows_torchrun else [
+        repair for launcher, tells, repair in _APART.values()
+        if re.search(launcher, line.text) and not re.search(tells, line.text)
+    ]  # fmt: skip
+    if not lacks:
+        return Mistake(LintCode.FIRST_NODE_ALONE, line)
+    waits = re.search(r"--nnodes|--num[-_]machines|--no[-_]ssh", line.text)
+    end = "waits there for the others forever" if waits else "trains there, while the other nodes do nothing"
+    message = f"without srun this starts on the first node alone, and {end}"
+    repair = f"{ON_EACH_NODE} in front of it, and {', '.join(lacks)}"
+    return Mistake(LintCode.FIRST_NODE_ALONE, line, message, repair, is_sure=knows_torchrun)
+
+
 def _apart(script: Script) -> Iterator[Mistake]:
-    """Check that accelerate and deepspeed know the other nodes. A default of the user's home may say it, too."""
-    known = {
-        "accelerate": (ACCELERATE, r"--num[-_]machines|--config[-_]file|ACCELERATE_|accelerate config"),
-        "deepspeed": (DEEPSPEED, r"--no[-_]ssh|--hostfile|--launcher|-H\s|DLTS_HOSTFILE"),
-    }
-    for name, (launcher, options) in known.items():
+    """Check that accelerate and deepspeed know the other nodes."""
+    for name, (launcher, tells, repair) in _APART.items():
         for line in script.steps:
             begun = re.search(rf"srun\s.*?(?:{launcher})", line.text)
             if not begun or not script.many_nodes or re.search(ONE_NODE, line.text) or script.is_open(line):
                 continue
-            if script.may_set(options) is None:
+            if script.may_set(tells) is None:
                 message = f"srun starts {name} on each node, and it knows nothing of the other nodes: each trains apart"
-                repair = {
-                    "accelerate": "--num_machines $SLURM_NNODES --rdzv_backend c10d --main_process_ip $MASTER_ADDR",
-                    "deepspeed": "--no_ssh --hostfile FILE --node_rank $SLURM_NODEID, expanded on each node",
-                }[name]
                 yield Mistake(LintCode.NNODES_MISSING, line, message, repair, is_sure=False)
 
 
@@ -260,8 +278,11 @@ def _with_exports(script: Script, options: str) -> str:
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
-def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[Mistake]:
+def _meeting(script: Script, torchrun: Line, c10d: Line | None, node_rank: Line | None) -> Iterator[Mistake]:
     """Check that torchrun has a rendezvous on several nodes. Each suggested repair is complete."""
+    if not script.many_nodes or script.find(ONE_NODE) or script.is_open(torchrun):
+        return
+    meets = node_rank or script.find(r"--rdzv[-_]|PET_RDZV_")
     repair = "" if meets else _with_exports(script, _RENDEZVOUS)
     code = LintCode.NODE_RANK_MISSING
     message = "without a rendezvous or `--node-rank` every node is node 0, and the ranks wait for ever"
@@ -270,6 +291,10 @@ def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[
         message = "without `--nnodes` torchrun expects one node, and each node trains apart in silence"
     if repair:
         yield Mistake(code, torchrun, message, repair, is_sure=not script.unknown)
+    if c10d and script.find(rf"--rdzv[-_]endpoint|PET_RDZV_ENDPOINT|{_ITSELF}") is None:
+        message = "c10d without an endpoint meets on the node itself: every node waits for the others forever"
+        repair = _with_exports(script, "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT")
+        yield Mistake(LintCode.NO_ENDPOINT, c10d, message, repair, is_sure=not script.unknown)
 
 
 def _container(script: Script) -> Iterator[Mistake]:
@@ -371,7 +396,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: None) -> tuple[Finding, ...]:
-    """Return the mistakes of one script and of the jobs that it submits, in the order of its lines.
+    """Return the mistakes of one script and of the jobs that it submits, errors first, in the order of its lines.
 
     `read` returns the text of a file that the script sources, or None.
     """
@@ -385,7 +410,7 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
         found = [one for rule in RULES for one in rule(script)]
         found.sort(key=lambda one: places.get((one.line.file, one.line.number), 0) if one.line else 0)
         findings |= dict.fromkeys(one.finding(path) for one in found)
-    return tuple(findings)
+    return tuple(sorted(findings, key=lambda one: one.severity != Severity.ERROR))
 
 
 def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
@@ -393,7 +418,8 @@ def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
     mistakes = Mistakes()
     texts = [(path, load_text(path, mistakes)) for path in paths]
     if mistakes.findings:
-        raise UsageError("a script cannot be read", findings=mistakes.findings)
+        hint = "give the files that you hand to `sbatch`, such as `jobs/*.sbatch`"
+        raise UsageError("a script cannot be read", findings=mistakes.findings, hint=hint)
     return tuple(
         finding for path, text in texts if text is not None for finding in lint(path, text, _sourced)
     )

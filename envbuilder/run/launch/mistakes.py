@@ -44,6 +44,7 @@ class LintCode(CodeEnum):
 
 ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
+ON_EACH_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 # The effect and the repair of each mistake. Texts that depend on the script are in the rules.
 _WORDS: Final = {
     LintCode.GPUS_PER_TASK: (
@@ -100,7 +101,7 @@ _WORDS: Final = {
     ),
     LintCode.FIRST_NODE_ALONE: (
         "without srun this starts on the first node alone, and waits there for the others forever",
-        "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1 in front of it",
+        f"{ON_EACH_NODE} in front of it",
     ),
     LintCode.NO_SCRIPT: (
         "this is no batch script: there is no command in it",

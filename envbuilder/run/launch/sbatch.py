@@ -57,9 +57,12 @@ OVER_NODES: Final = (
     rf"(?:^|[\s;&|(\"'/])(?:{_AS_COMMAND})\s"
 )
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
-_OF_EACH_NODE: Final = (
-    rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"  # deepspeed reaches other nodes itself
-)
+_OF_EACH_NODE: Final = rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"
+# What may tell a launcher of other nodes, besides options of it that are read here.
+_TELLS: Final = {
+    rf"(?:{ACCELERATE})": r"--config[-_]file|ACCELERATE_|accelerate config",
+    rf"{DEEPSPEED}.*(?:\.py\b|--module\s)": r"--hostfile|--launcher|-H\s|DLTS_HOSTFILE",
+}
 _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED}"
 
 
@@ -194,13 +197,21 @@ class Script:
 
     @cached_property
     def left_alone(self) -> tuple[Line, ...]:
-        """Return the commands of torchrun and accelerate that run on the first node only, because nothing starts them on the others."""
+        """Return the launchers that run on the first node only, because nothing starts them on the others."""
         if not self.many_nodes or self.find(ONE_NODE) or self.reaches:
             return ()
         return tuple(
             line
             for line in self.commands
-            if re.search(_OF_EACH_NODE, line.text) and not re.search(_NOT_OVER_NODES, line.text)
+            if not re.search(_NOT_OVER_NODES, line.text)
+            and (re.search(_OF_EACH_NODE, line.text) or self._knows_no_other(line))
+        )
+
+    def _knows_no_other(self, line: Line) -> bool:
+        """Whether accelerate or deepspeed is started here, and nothing in the script may name other nodes to it."""
+        return not self.is_open(line) and any(
+            re.search(launcher, line.text) and self.may_set(tells) is None
+            for launcher, tells in _TELLS.items()
         )
 
 
