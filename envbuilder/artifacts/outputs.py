@@ -9,9 +9,12 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
+from envbuilder.core.processor import PROCESSORS, Processor, processor_of_machine
+from envbuilder.core.system import machine_name
 
 SIF: Final = ".sif"
 VERSIONS: Final = "ENVBUILDER_VERSIONS"  # how many versions of a SIF a folder keeps
+_RECIPE: Final = (".yaml", ".yml")
 VARIANT: Final = "@"  # in a recipe's name, before its variant: a100@torch2.6.0
 
 
@@ -49,6 +52,11 @@ class Outputs:
     def record(self) -> Path:
         """The record. A build with nothing to do compares it instead of reading 6 GB."""
         return self.folder / f"{self.name}.json"
+
+    @property
+    def exist(self) -> bool:
+        """Whether the image or the SIF is there."""
+        return self.sif.is_file() or self.image.exists()
 
     @property
     def image_name(self) -> str:
@@ -94,13 +102,40 @@ class Record:
         save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
 
 
-def find_outputs(name: str, folder: Path) -> Outputs:
-    """Return the output files of a recipe, given by name or file; for the path of a SIF, the files beside it."""
+def environment_name(name: str) -> str:
+    """Return the name of an environment that is given by its name, or by the path of its recipe or its SIF."""
     path = Path(name)
-    if path.suffix == SIF:
-        return Outputs(folder=path.parent, name=path.stem)
-    is_file = "/" in name or path.suffix in (".yaml", ".yml")
-    return Outputs(folder=folder, name=path.stem if is_file else name)
+    return path.stem if "/" in name or path.suffix in (SIF, *_RECIPE) else name
+
+
+def find_outputs(name: str, folder: Path) -> Outputs:
+    """Return the output files of a recipe, given by name or file; for the path of a SIF, the files beside it.
+
+    Of a recipe that was built for several processors, they are those for this machine's.
+    """
+    named = Outputs(
+        folder=Path(name).parent if Path(name).suffix == SIF else folder, name=environment_name(name)
+    )
+    if named.exist or Path(name).suffix == SIF:
+        return named
+    own = processor_of_machine(machine_name())
+    return next((one for processor, one in _by_processor(named) if processor is own), named)
+
+
+def names_built(name: str, folder: Path) -> tuple[str, ...]:
+    """Return the name of a recipe, or the names of its variants if it was built for several processors."""
+    named = Outputs(folder=folder, name=environment_name(name))
+    found = () if named.exist or Path(name).suffix == SIF else _by_processor(named)
+    end = next((one for one in _RECIPE if name.endswith(one)), "")
+    base = name.removesuffix(f"{named.name}{end}")
+    return tuple(f"{base}{one.name}{end}" for _, one in found) or (name,)
+
+
+def _by_processor(named: Outputs) -> tuple[tuple[Processor, Outputs], ...]:
+    """Return those of a recipe's variants for one processor that are there; `envbuilder.recipe.matrix` names them."""
+    mark = "-" if VARIANT in named.name else VARIANT
+    every = ((one, replace(named, name=f"{named.name}{mark}{one.debian}")) for one in PROCESSORS)
+    return tuple((one, outputs) for one, outputs in every if outputs.exist)
 
 
 def read_record(outputs: Outputs) -> Record | None:

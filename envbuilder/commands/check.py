@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue
+from pydantic import JsonValue, RootModel
 
 from envbuilder.build.extensions.list import find_twins
 from envbuilder.commands._console import open_runner
@@ -21,6 +21,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.lock.known_base import known_base
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
+from envbuilder.recipe.load import expand
 from envbuilder.recipe.model import Recipe
 
 
@@ -37,7 +38,15 @@ class CheckedRecipe(Answer):
     security: MissedUpdates | None
 
 
-@command("check", ("envbuilder check a100", "envbuilder check a100 --host node.json"), CheckedRecipe)
+class CheckedVariants(RootModel[tuple[CheckedRecipe, ...]]):
+    """The answer for a recipe that stands for several environments, one row for each."""
+
+
+@command(
+    "check",
+    ("envbuilder check a100", "envbuilder check a100 --host node.json"),
+    CheckedRecipe | CheckedVariants,
+)
 def check(
     session: Session,
     name: Name,
@@ -47,20 +56,30 @@ def check(
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
     store = open_store(session, writes=False)
+    variants = expand(name, recipes)
+    found = tuple(_check(session, one, host, recipes, store) for one in variants)
+    session.data = found[0] if len(found) == 1 else CheckedVariants(found)
+
+
+def _check(session: Session, name: str, host: Path | None, recipes: Path, store: Store) -> CheckedRecipe:
+    """Check one environment, and add to the session what it found."""
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     torch = make_context(recipe, load_tables()).torch
     build = index_build(torch, recipe.cuda_minor)
     missed = missed_updates(recipe, store, open_runner(session, store))
     repairs = [repair.data() for repair in report.repairs]
-    session.data = CheckedRecipe.model_validate(
+    checked = CheckedRecipe.model_validate(
         {"name": recipe.name, "torch_index": build, "repairs": repairs, "security": missed}
     )
+    session.data = checked
     need_sound(recipe, report)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
-    session.findings = (*report.findings, *lacking, *_twins(name, recipe, recipes, store))
-    lines = [] if session.findings else [f"{name}: no problems found"]
+    findings = (*report.findings, *lacking, *_twins(name, recipe, recipes, store))
+    session.findings += findings
+    lines = [] if findings else [f"{name}: no problems found"]
     lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if build else []
-    session.text = "\n".join(lines)
+    session.text = "\n".join([*session.text.splitlines(), *lines])
+    return checked
 
 
 def _twins(name: str, recipe: Recipe, recipes: Path, store: Store) -> tuple[Finding, ...]:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import RootModel
 
 from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.build.built import sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
@@ -17,7 +18,13 @@ from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
 
-@command("push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed)
+class PushedVariants(RootModel[tuple[registry.Pushed, ...]]):
+    """The answer for a recipe that was built for several processors, one row for each."""
+
+
+@command(
+    "push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed | PushedVariants
+)
 def push(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built")],
@@ -44,23 +51,27 @@ def push(
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
     client = make_client(session, shown)
-    outputs = find_outputs(name, output.absolute())
     if thin and only:
         raise UsageError("`--thin` pushes a SIF by the layers of its image", hint="leave out `--only`")
-    target = find_reference(reference or outputs.name, client.settings.prefix)
+    names = names_built(name, output)
+    target = find_reference(reference or environment_name(name), client.settings.prefix)
     if target.digest:
         raise UsageError(
             f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
         )
-    with shown.group(f"push {name}"):
-        for form, path in (("image", outputs.image), ("sif", outputs.sif)):
-            if form in forms and not path.exists():
-                hint = hint_to_build(name, recipes_folder(session.environment))
-                raise UsageError(f"there is no `{path}`", hint=hint)
-        if key is not None:
-            sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
-        memory = open_store(session).pushed()
-        session.data = done = registry.push(
-            outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown
-        )
-    session.text = done.text()
+    done: list[registry.Pushed] = []
+    for one in names:
+        outputs = find_outputs(one, output.absolute())
+        with shown.group(f"push {one}"):
+            for form, path in (("image", outputs.image), ("sif", outputs.sif)):
+                if form in forms and not path.exists():
+                    hint = hint_to_build(one, recipes_folder(session.environment))
+                    raise UsageError(f"there is no `{path}`", hint=hint)
+            if key is not None:
+                sign_artifacts(one, build_context(session, RECIPES), output=output, key=key)
+            memory = open_store(session).pushed()
+            done.append(
+                registry.push(outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown)
+            )
+    session.data = done[0] if len(done) == 1 else PushedVariants(tuple(done))
+    session.text = "\n".join(one.text() for one in done)

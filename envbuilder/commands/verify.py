@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from pydantic import RootModel
 
 from envbuilder.artifacts.oci.reader import read_image
-from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record
+from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record, names_built
 from envbuilder.artifacts.sif import is_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
@@ -61,8 +62,14 @@ class VerifiedPair(Answer):
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
 
 
+class VerifiedPairs(RootModel[tuple[VerifiedPair, ...]]):
+    """The answer for a recipe that was built for several processors, one row for each."""
+
+
 @command(
-    "verify", ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"), VerifiedPair
+    "verify",
+    ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"),
+    VerifiedPair | VerifiedPairs,
 )
 def verify(
     session: Session,
@@ -88,12 +95,17 @@ def verify(
 ) -> None:
     """Prove that an image and a SIF hold the same files, path by path, and audit them."""
     context = build_context(session, recipes)
-    with context.console.group(f"verify {name}"):
-        if sif:
-            verified = verify_pair(name, sif, context, oldest_host=oldest_host, key=key)
-        else:
-            verified = verify_built(name, context, output=output, oldest_host=oldest_host, key=key)
-    session.data, session.text, session.findings = verified.answer, verified.answer.text(), verified.findings
+    done: list[VerifiedPair] = []
+    for one in (name,) if sif else names_built(name, output):
+        with context.console.group(f"verify {one}"):
+            if sif:
+                verified = verify_pair(one, sif, context, oldest_host=oldest_host, key=key)
+            else:
+                verified = verify_built(one, context, output=output, oldest_host=oldest_host, key=key)
+        done.append(verified.answer)
+        session.findings += verified.findings
+    session.data = done[0] if len(done) == 1 else VerifiedPairs(tuple(done))
+    session.text = "\n".join(one.text() for one in done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from envbuilder.core.places import (
     Mistakes,
     Node,
     load_text,
-    parse_yaml,
     shown,
 )
 from envbuilder.core.places import load as load_yaml
+from envbuilder.core.processor import AARCH64
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
-from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
+from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SHAPES, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import (
     Packages,
@@ -41,6 +41,8 @@ _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
 _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE)
 ADD: Final = "add"
+# A recipe file without any of these is one environment.
+_MANY: Final = re.compile(rf"{KEY}:|extends:|\b(?:{'|'.join(AARCH64.gpus)})\b")
 _WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other keys stay the parent's
 
 
@@ -75,10 +77,10 @@ def expand(name: str, folder: Path) -> tuple[str, ...]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the names of the variants of a recipe file with a matrix, otherwise its own."""
+    """Return the names of the variants of a recipe file, otherwise its own."""
     mistakes = Mistakes()  # loading the recipe reports them
     text = None if MARK in path.stem else load_text(path, mistakes)
-    root = parse_yaml(text, str(path), mistakes) if text and f"{KEY}:" in text else None
+    root = _load_merged(path, mistakes, []) if text and _MANY.search(text) else None
     variants = read_variants(root, mistakes) if root else {}
     return tuple(f"{path.stem}{MARK}{one}" for one in variants) or (path.stem,)
 
@@ -233,7 +235,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
         mistakes.at(parent, RecipeCode.EXTENDS, f"recipes that extend each other in a circle: {circle}")
         return node
     if not file.is_file():
-        known = tuple(other for other in list_recipes(path.parent) if other != path.stem)
+        known = tuple(sorted(one.stem for one in path.parent.glob(f"*{SUFFIX}") if one.stem != path.stem))
         mistakes.at(
             parent,
             RecipeCode.EXTENDS,
@@ -253,9 +255,10 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
 
 def _check_added(node: Node, base: Node, parent: Node, mistakes: Mistakes) -> None:
     """Report what does not fit a recipe with `add`: keys that change its parent's layers, or another kind of parent."""
-    for key in (KEY, ADD):
+    for key in (ADD, KEY if base.get(KEY) else GPUS if read_variants(base, Mistakes()) else ""):
         if base.get(key):
-            message = f"`{parent.value}` has `{key}`, so no layer is put on top of it"
+            several = " for several processors" if key == GPUS else ""
+            message = f"`{parent.value}` has `{key}`{several}, so no layer is put on top of it"
             hint = "list its packages under your own `add`" if key == ADD else "extend a recipe without it"
             mistakes.at(parent, RecipeCode.EXTENDS, message, hint=hint)
     for key in node.value:

@@ -1,23 +1,27 @@
 """`matrix`: one recipe file for several environments, its variants.
 
-Each combination of the lists' values is a variant, named after them: `a100@torch2.6.0-python3.12`. A variant has a lock, an
-image and a SIF of its own. Its name serves wherever a recipe's does, `recipes/a100@torch2.6.0.yaml` as a path as well.
+Each combination of the lists' values is a variant, named after them: `a100@torch2.6.0-python3.12`. GPUs that exist only
+beside an Arm processor, among others, make two of each: `both@amd64` and `both@arm64`. A variant has a lock, an image and a
+SIF of its own. Its name serves wherever a recipe's does, `recipes/a100@torch2.6.0.yaml` as a path as well.
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.models import read_node
 from envbuilder.core.places import List, Map, Mistakes, Node
+from envbuilder.core.processor import AARCH64, PROCESSORS
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import Matrix
 
 MARK: Final = "@"
 KEY: Final = "matrix"
+GPUS: Final = "gpus"
 # What stands before the value in a variant's name; of other keys the key.
-_PREFIXES: Final = {"pytorch": "torch", "gpus": "", "base": ""}
+_PREFIXES: Final = {"pytorch": "torch", GPUS: "", "base": ""}
 
 
 def file_of(path: Path) -> tuple[Path, str]:
@@ -27,9 +31,17 @@ def file_of(path: Path) -> tuple[Path, str]:
 
 
 def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
-    """Return name → effective recipe of each variant, none without a matrix. Collects the mistakes in it."""
+    """Return name → effective recipe of each variant, none for a recipe that is one environment. Collects the mistakes in it."""
+    found = [pair for name, node in _combinations(root, mistakes).items() for pair in _by_processor(name, node)]
+    return {name: node for name, node in found if name}
+
+
+def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
+    """Return name → recipe for each combination of the matrix, the recipe without a name if it has none."""
     matrix = root.get(KEY)
-    if matrix is None or read_node(Matrix, matrix, mistakes) is None:
+    if matrix is None:
+        return {"": root}
+    if read_node(Matrix, matrix, mistakes) is None:
         return {}
     rest = {key: value for key, value in root.value.items() if key != KEY}
     for key in rest.keys() & matrix.value.keys():
@@ -48,22 +60,39 @@ def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     return found
 
 
+def _by_processor(name: str, root: Node) -> Iterator[tuple[str, Node]]:
+    """Yield the recipe, or one for each processor if some of its GPUs exist only beside Arm and others do not."""
+    gpus = root.get(GPUS)
+    if gpus is None or not isinstance(gpus.value, List) or root.get("platform"):
+        yield name, root
+        return
+    for processor in PROCESSORS:
+        own = [one for one in gpus.inner.values() if (one.value in AARCH64.gpus) is (processor is AARCH64)]
+        value = List([one.value for one in own], [(one.key_where, one.where) for one in own])
+        if len(own) == len(gpus.value):
+            yield name, root
+        elif own:
+            word = "-".join(filter(None, (name, processor.debian)))
+            yield word, replace(root, value=Map(root.value | {GPUS: value}, root.value.places))
+
+
 def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> Node | None:
-    """Return the effective recipe of a variant, or of a recipe without a matrix. None after collecting the mistake."""
-    matrix = root.get(KEY)
-    if matrix is None:
+    """Return the effective recipe of a variant, or of a recipe that is one environment. None after collecting the mistake."""
+    variants = read_variants(root, mistakes)
+    place = root.get(KEY) or (root.get(GPUS) if variants else None)
+    if place is None:
         if variant:
             mistakes.at(
                 root, RecipeCode.MATRIX, f"there is no variant `{variant}`: the recipe has no `{KEY}`"
             )
         return None if variant else root
-    known = {f"{path.stem}{MARK}{name}": node for name, node in read_variants(root, mistakes).items()}
+    known = {f"{path.stem}{MARK}{name}": node for name, node in variants.items()}
     wanted = f"{path.stem}{MARK}{variant}"
     if known and wanted not in known:
         message = (
             f"there is no variant `{wanted}`" if variant else "this recipe stands for several environments"
         )
-        mistakes.at(matrix, RecipeCode.MATRIX, message, hint=f"name one of {', '.join(known)}")
+        mistakes.at(place, RecipeCode.MATRIX, message, hint=f"name one of {', '.join(known)}")
     return known.get(wanted)
 
 
@@ -71,7 +100,7 @@ def _whole(key: str, node: Node) -> object:
     """Return the value of the key: a single GPU becomes a list."""
     return (
         List([node.value], [(node.where, node.where)])
-        if key == "gpus" and isinstance(node.value, str)
+        if key == GPUS and isinstance(node.value, str)
         else node.value
     )
 

@@ -409,20 +409,7 @@ def test_gpus_that_are_never_beside_the_named_processor_are_refused():
     (found,) = refused_platforms(gpus=("A100", "GH200"), platform="linux/amd64")
     message = "$.platform: GH200 exists only beside an Arm processor, and the recipe is for linux/amd64"
     assert found == (Severity.ERROR, message, "leave out `platform`")
-    assert refused_platforms(platform="linux/amd64") == []
-
-
-def test_gpus_of_both_kinds_are_refused_with_the_matrix_that_parts_them():
-    (found,) = refused_platforms(gpus=("A100", "GH200", "H100", "GB200"))
-    assert found == (
-        Severity.ERROR,
-        "$.gpus[1]: GH200 exists only beside an Arm processor, and A100 also beside x86-64: one recipe for both is not possible yet",
-        (
-            "write `matrix: {gpus: [[A100, H100], [GH200, GB200]]}`: each kind gets an image and a SIF of its own; "
-            "`platform: linux/arm64` is for machines where all of them sit beside Arm processors"
-        ),
-    )
-    assert refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64") == []
+    assert refused_platforms(platform="linux/amd64") == refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64") == []
 
 
 def test_an_image_as_base_is_refused_for_an_arm_processor():

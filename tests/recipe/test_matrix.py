@@ -115,3 +115,52 @@ def test_a_matrix_that_cannot_be_read_is_refused_at_its_place(
 ):
     found = refusal(folder, "x@torch2.6.0", LEAST + text)
     assert any(where == place and message in said for where, said in found), found
+
+
+BOTH = f"""\
+{LEAST}cuda: "13.2"
+python: "3.11"
+pytorch: "2.15.0"
+gpus: [A100, GH200, H100, GB200]
+"""
+
+
+def test_gpus_of_both_kinds_are_a_recipe_for_each_processor(folder: Path):
+    (folder / "both.yaml").write_text(BOTH)
+    assert expand("both", folder) == ("both@amd64", "both@arm64")
+    found = {name: load(folder / f"{name}.yaml") for name in expand("both", folder)}
+    kinds = {"both@amd64": ("A100", "H100"), "both@arm64": ("GH200", "GB200")}
+    assert {name: one.gpus for name, one in found.items()} == kinds
+    for name, gpus in kinds.items():
+        alone = folder / "alone.yaml"
+        alone.write_text(BOTH.replace("A100, GH200, H100, GB200", ", ".join(gpus)))
+        assert load(alone).digest == found[name].digest
+    assert found["both@arm64"].place("$.gpus[1]").endswith("both.yaml:6:27")
+
+
+def test_each_variant_of_a_matrix_is_for_each_processor(folder: Path):
+    text = BOTH.replace('pytorch: "2.15.0"', 'matrix: {pytorch: ["2.14.0", "2.15.0"]}')
+    (folder / "both.yaml").write_text(text)
+    assert expand("both", folder) == tuple(
+        f"both@torch{version}-{one}" for version in ("2.14.0", "2.15.0") for one in ("amd64", "arm64")
+    )
+    (folder / "both.yaml").write_text(BOTH.partition("gpus")[0] + "matrix: {gpus: [[A100, H100], [GH200]]}\n")
+    assert expand("both", folder) == ("both@a100-h100", "both@gh200")
+
+
+def test_a_platform_makes_one_recipe_of_gpus_of_both_kinds(folder: Path):
+    (folder / "both.yaml").write_text(f"{BOTH}platform: linux/arm64\n")
+    assert expand("both", folder) == ("both",)
+    assert len(load(folder / "both.yaml").gpus) == 4
+
+
+def test_the_gpus_of_an_extended_recipe_count(folder: Path):
+    (folder / "both.yaml").write_text(BOTH)
+    (folder / "more.yaml").write_text("extends: both\n")
+    (folder / "top.yaml").write_text("extends: both\nadd: [numpy]\n")
+    assert expand("more", folder) == ("more@amd64", "more@arm64")
+    assert ("top.yaml:1:10", "$.extends: `both` has `gpus` for several processors, so no layer is put on top of it") in refusal(folder, "top")
+
+
+def test_a_name_alone_is_refused_where_one_environment_is_wanted(folder: Path):
+    assert refusal(folder, "x", BOTH) == [("x.yaml:6:7", "$.gpus: this recipe stands for several environments")]

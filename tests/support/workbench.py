@@ -208,8 +208,8 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     """Make a cache with only the artifacts of the recipe's lock. With `copy`, the files are copies, not links."""
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
-    for artifact in locked_artifacts(recipe):
-        digest = str(artifact["sha256"])
+    # A file may be one of the environment's and of its tools: those for every processor are.
+    for digest in {str(one["sha256"]) for one in locked_artifacts(recipe)}:
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artefacts" / digest[:2] / digest

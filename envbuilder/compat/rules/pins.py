@@ -51,33 +51,20 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_platform(context: CheckContext) -> Iterator[Problem]:
-    """An environment is for one processor. GPUs that exist only beside Arm stand with others only if the recipe has `platform`."""
-    arm = [(key, gpu) for key, gpu in context.gpus if gpu.arm_host]
-    others = [gpu for _, gpu in context.gpus if not gpu.arm_host]
+    """A GPU that exists only beside Arm is in no recipe for another processor, and no base image is for Arm."""
+    arm = [gpu for _, gpu in context.gpus if gpu.arm_host]
     platform = context.recipe.platform
     if context.recipe.image and context.processor is not X86_64:
         message = f"a base image for {context.processor.platform} is not possible yet"
         yield Problem(
             CheckCode.PLATFORM, "base.image", message, advice="take a suite such as `base: debian/bookworm`"
         )
-    if not arm or platform == AARCH64.platform:
-        return
-    key, gpu = arm[0]
-    if platform:
+    if arm and platform == X86_64.platform:
+        gpu = arm[0]
         message = f"{gpu.name} exists only beside an Arm processor, and the recipe is for {platform}"
         yield Problem(
             CheckCode.PLATFORM, "platform", message, advice="leave out `platform`", source=cite(gpu.source)
         )
-    elif others:
-        message = f"{gpu.name} exists only beside an Arm processor, and {others[0].name} also beside x86-64: one recipe for both is not possible yet"
-        names = ", ".join(
-            f"[{', '.join(kind)}]" for kind in ([one.name for one in others], [one.name for _, one in arm])
-        )
-        advice = (
-            f"write `matrix: {{gpus: [{names}]}}`: each kind gets an image and a SIF of its own; "
-            f"`platform: {AARCH64.platform}` is for machines where all of them sit beside Arm processors"
-        )
-        yield Problem(CheckCode.PLATFORM, key, message, advice=advice, source=cite(gpu.source))
 
 
 def check_processor(context: CheckContext) -> Iterator[Problem]:

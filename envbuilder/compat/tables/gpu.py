@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import Flag, Line, MajorMinor
+from envbuilder.core.models import Line, MajorMinor
+from envbuilder.core.processor import AARCH64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,6 @@ class Gpu:
     capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
     market: Literal["data-center", "workstation", "consumer", "embedded"]
     interconnect: Line  # how GPUs of this kind reach each other, for people
-    arm_host: Flag = False  # exists only beside a 64-bit Arm processor
     refused: Line = ""  # why no environment can be made for it
     note: Line = ""
     source: Sources
@@ -23,6 +23,11 @@ class Gpu:
     def target(self) -> str:
         """As the compiler says it: sm_80."""
         return target(self.capability)
+
+    @property
+    def arm_host(self) -> bool:
+        """Whether it exists only beside a 64-bit Arm processor."""
+        return self.name in AARCH64.gpus
 
     @property
     def has_forward_compatibility(self) -> bool:
