@@ -9,7 +9,6 @@ from envbuilder import runtime as image
 from envbuilder.build.extensions.programs import container_compiles, need_sources, wheel_env
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
-from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import PYTORCH_INDEX
 from envbuilder.lock.repositories import addresses
 from envbuilder.plan.make import make_plan
@@ -31,8 +30,6 @@ _PROGRAMS: Final = ("compile_extension.py", "sitecustomize.py")  # beside those 
 def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
     """Return the plan as a text in one of the forms of `RENDERERS`, which builds the same environment."""
     recipe, plan, _ = make_plan(name, recipes, store)
-    if plan.processor is not X86_64:
-        raise UsageError(f"`render` writes texts for {X86_64.platform}, and `{name}` is for {plan.platform}")
     return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 
@@ -53,6 +50,6 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
         compiles=container_compiles(plan, jobs=JOBS),
-        wheel_env=wheel_env("/kit/customize") if plan.has_sdists else (),
+        wheel_env=wheel_env("/kit/customize", plan.processor) if plan.has_sdists else (),
         repositories=addresses(recipe, None),
     )

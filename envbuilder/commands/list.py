@@ -3,8 +3,6 @@
 from pydantic import RootModel
 
 from envbuilder.commands.context import Recipes, Session, command
-from envbuilder.compat.context import processor_for
-from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
@@ -44,7 +42,7 @@ def list(session: Session, *, recipes: Recipes) -> None:  # noqa: A001
 
 def _listed(recipe: Recipe) -> ListedRecipe:
     pins = {key: getattr(recipe, key) for key in ListedRecipe.model_fields if key not in ("base", "platform")}
-    platform = processor_for(recipe, load_gpus()).platform
+    platform = recipe.processor.platform
     return ListedRecipe(base=recipe.base or recipe.image, platform=platform, **pins)
 
 

@@ -22,9 +22,7 @@ class PushedVariants(RootModel[tuple[registry.Pushed, ...]]):
     """The answer for a recipe that was built for several processors, one row for each."""
 
 
-@command(
-    "push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed | PushedVariants
-)
+@command("push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed | PushedVariants)
 def push(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built")],

@@ -16,7 +16,7 @@ from envbuilder.compat.tables.standalone import Standalone, load_standalones
 from envbuilder.compat.tables.table import Table
 from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import Build, Torch, load_torches
-from envbuilder.core.processor import AARCH64, X86_64, Processor, processor_of
+from envbuilder.core.processor import AARCH64, Processor
 from envbuilder.recipe.model import Recipe
 
 
@@ -95,7 +95,7 @@ class CheckContext:
     @property
     def processor(self) -> Processor:
         """Return the processor that the environment is for."""
-        return processor_for(self.recipe, self.tables.gpus)
+        return self.recipe.processor
 
     @property
     def suite(self) -> Distribution | None:
@@ -129,17 +129,10 @@ class CheckContext:
         return self.recipe.python
 
 
-def processor_for(recipe: Recipe, gpus: Table[Gpu]) -> Processor:
-    """Return the processor that a recipe names, otherwise that of its GPUs. A rule refuses a recipe that contradicts itself."""
-    named = processor_of(recipe.platform)
-    beside = (gpus.by_name[name].arm_host for name in recipe.gpus if name in gpus.by_name)
-    return named or (AARCH64 if any(beside) else X86_64)
-
-
 def make_context(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
 ) -> CheckContext:
-    torch = tables.torches_on(processor_for(recipe, tables.gpus)).by_name.get(recipe.pytorch)
+    torch = tables.torches_on(recipe.processor).by_name.get(recipe.pytorch)
     row = tables.distributions.by_name.get(recipe.base)
     if recipe.image and base:
         row = as_distribution(base, recipe.python, tables.distributions.by_name)

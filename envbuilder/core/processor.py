@@ -3,6 +3,7 @@
 Code asks a `Processor` for a name and never spells one itself; `tests/project/test_processor.py` holds that.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,9 @@ class Processor:
     page: int  # the largest size of a memory page of its kernels, bytes
     oldest_glibc: int  # the minor version of glibc 2 that the first `manylinux` of it stands for
     manylinux: tuple[tuple[int, str], ...]  # minor version of glibc 2 → the older name of that tag
-    gpus: tuple[str, ...] = ()  # those that exist beside it alone, by their names in `compat/tables/gpus.yaml`
+    gpus: tuple[
+        str, ...
+    ] = ()  # those that exist beside it alone, by their names in `compat/tables/gpus.yaml`
 
     @property
     def platform(self) -> str:
@@ -87,6 +90,11 @@ PROCESSORS: Final = (X86_64, AARCH64)
 def processor_of(platform: str) -> Processor | None:
     """Return the processor of a platform such as linux/arm64 or linux/arm64/v8, None if no environment is for it."""
     return next((one for one in PROCESSORS if f"{platform}/".startswith(f"{one.platform}/")), None)
+
+
+def processor_for(platform: str, gpus: Iterable[str]) -> Processor:
+    """Return the processor of a recipe: the named one, otherwise that of its GPUs."""
+    return processor_of(platform) or (AARCH64 if any(one in AARCH64.gpus for one in gpus) else X86_64)
 
 
 def processor_of_machine(machine: str) -> Processor | None:

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envbuilder.compat.context import processor_for
 from envbuilder.compat.problem import either
-from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import Sha256
 from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
@@ -85,7 +83,7 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
     `files` holds the current digests of these files by their path below the recipe's folder.
     """
     reasons: list[str] = []
-    platform = processor_for(recipe, load_gpus()).platform
+    platform = recipe.processor.platform
     if platform != lock.platform:
         reasons.append(f"it is for {lock.platform}, and the recipe for {platform}")
     if recipe.digest != lock.recipe:

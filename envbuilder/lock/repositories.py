@@ -4,9 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from envbuilder.compat.context import processor_for
 from envbuilder.compat.image_facts import Base, Name
-from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.sources import URL
 from envbuilder.lock.base_image.apt_lists import parse_line
@@ -17,7 +15,7 @@ from envbuilder.recipe.repository import IMAGE, Repository, for_processor
 
 def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
     """Return the recipe's repositories, then those of its image that the recipe does not name."""
-    processor = processor_for(recipe, load_gpus())
+    processor = recipe.processor
     own = tuple(for_processor(one, processor) for one in recipe.apt_sources)
     known = {(one.url, one.suite) for one in own}
     names: dict[str, str] = {}  # address → name

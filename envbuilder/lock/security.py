@@ -13,10 +13,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.context import processor_for
 from envbuilder.compat.image_facts import suite_of
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
-from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError, LockError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
@@ -65,7 +63,7 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     if row is None or not recipe.security or not row.pockets:
         return None
     more = tag(repositories(recipe, lock.base.inside if lock.base else None))
-    processor = processor_for(recipe, load_gpus())
+    processor = recipe.processor
     folder = lists_folder(store, row, row.components, processor, security=True, more=more)
     stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
     release = next((folder / "lists").glob(place), None) if stamp.is_file() else None

@@ -51,9 +51,9 @@ ADD_USER: Final = (
 )
 
 
-def word_lists(drop: Sequence[str]) -> dict[str, str]:
+def word_lists(drop: Sequence[str], processor: Processor = X86_64) -> dict[str, str]:
     """Return the lists that `configure_os.sh` reads: variable → words."""
-    names = " ".join(f"{name}={tool}" for name, tool in plain_names(X86_64).items())
+    names = " ".join(f"{name}={tool}" for name, tool in plain_names(processor).items())
     return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 

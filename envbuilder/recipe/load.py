@@ -20,7 +20,7 @@ from envbuilder.core.places import (
     shown,
 )
 from envbuilder.core.places import load as load_yaml
-from envbuilder.core.processor import AARCH64
+from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
@@ -377,7 +377,8 @@ def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
         yield from own_notes(found.own, file.extensions)
         yield from index_notes(found.indexes, file.cuda)
         yield from torch_notes(
-            found.torch, pytorch=file.pytorch, cuda=file.cuda, python=file.python, place=pin.where if pin else root.where
+            found.torch, pytorch=file.pytorch, cuda=file.cuda, python=file.python,
+            processor=processor_for(file.platform, file.gpus), place=pin.where if pin else root.where,
         )  # fmt: skip
 
 

@@ -32,7 +32,9 @@ def file_of(path: Path) -> tuple[Path, str]:
 
 def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     """Return name → effective recipe of each variant, none for a recipe that is one environment. Collects the mistakes in it."""
-    found = [pair for name, node in _combinations(root, mistakes).items() for pair in _by_processor(name, node)]
+    found = [
+        pair for name, node in _combinations(root, mistakes).items() for pair in _by_processor(name, node)
+    ]
     return {name: node for name, node in found if name}
 
 

@@ -13,7 +13,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
 from envbuilder.core.places import Unquoted
-from envbuilder.core.processor import PROCESSORS, X86_64
+from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import Hashed, Packages
@@ -197,7 +197,7 @@ class Recipe:
     path: Path  # of the recipe file; extension sources are relative to its folder
     summary: str = ""
     gpus: tuple[str, ...]
-    platform: str = ""  # as written; `compat.context.processor_for` decides
+    platform: str = ""  # as written; `processor` decides
     base: str  # distribution/suite, e.g. debian/bookworm; "" if the base is an image
     image: str = ""  # the reference of that image, as written
     python: str
@@ -220,6 +220,11 @@ class Recipe:
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
     notes: tuple[Finding, ...] = ()  # lines of requirements files that the recipe decides otherwise
+
+    @property
+    def processor(self) -> Processor:
+        """Return the processor that it names, otherwise that of its GPUs. A rule refuses a recipe that contradicts itself."""
+        return processor_for(self.platform, self.gpus)
 
     @property
     def digest(self) -> Sha256:

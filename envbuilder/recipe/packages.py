@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import Processor
 from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
@@ -358,10 +358,16 @@ def own_notes(own: tuple[tuple[str, str], ...], extensions: tuple[Extension, ...
 
 
 def torch_notes(
-    wanted: tuple[tuple[Requirement, str], ...], *, pytorch: str, cuda: str, python: str, place: str
+    wanted: tuple[tuple[Requirement, str], ...],
+    *,
+    pytorch: str,
+    cuda: str,
+    python: str,
+    processor: Processor,
+    place: str,
 ) -> Iterator[Finding]:
     """Note each line on torch that the recipe's own pins contradict."""
-    target = X86_64.markers(python)
+    target = processor.markers(python)
     for one, where in wanted:
         if one.marker and not one.marker.evaluate(target):
             continue

@@ -11,7 +11,14 @@ from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("both@amd64", "both@arm64", "both@torch2.15.0-amd64", "both@torch2.15.0-arm64", "one", "late@arm64"):
+    for name in (
+        "both@amd64",
+        "both@arm64",
+        "both@torch2.15.0-amd64",
+        "both@torch2.15.0-arm64",
+        "one",
+        "late@arm64",
+    ):
         (tmp_path / f"{name}.sif").touch()
     return tmp_path
 

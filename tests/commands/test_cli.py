@@ -580,7 +580,6 @@ def test_lock_checks_first(call: Call, folder: Path):
     [
         (("build",), 4, "the lock of `superchip` for linux/arm64 does not name the tools that build it"),
         (("build", "--dry-run"), 4, "`envbuilder lock superchip` adds the"),
-        (("render",), 2, "`render` writes texts for linux/amd64"),
     ],
 )
 def test_a_lock_for_arm_without_tools_is_checked_and_not_built(

@@ -409,7 +409,11 @@ def test_gpus_that_are_never_beside_the_named_processor_are_refused():
     (found,) = refused_platforms(gpus=("A100", "GH200"), platform="linux/amd64")
     message = "$.platform: GH200 exists only beside an Arm processor, and the recipe is for linux/amd64"
     assert found == (Severity.ERROR, message, "leave out `platform`")
-    assert refused_platforms(platform="linux/amd64") == refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64") == []
+    assert (
+        refused_platforms(platform="linux/amd64")
+        == refused_platforms(gpus=("A100", "GH200"), platform="linux/arm64")
+        == []
+    )
 
 
 def test_an_image_as_base_is_refused_for_an_arm_processor():

@@ -14,8 +14,8 @@ from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.file import lock_text
 from envbuilder.recipe.load import load
 from tests.support.conditions import USER, Conditions
-from tests.support.sdists import locked, with_source, write_sdist
 from tests.support.registries import registry
+from tests.support.sdists import locked, with_source, write_sdist
 from tests.support.tiny import make_lock, make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -100,7 +100,9 @@ def test_a_recipe_for_both_processors_is_built_pushed_and_pulled_by_one_name(arm
             save_text(folder / "both.yaml", BOTH)
             make_lock(folder / f"both@{one}.yaml", ("numpy",), roots=ROOTS, of=of)
         out, recipes = ("--output", folder / "out"), ("--recipes", folder)
-        said = json.loads(run(ENVBUILDER, "build", "both", *out, *recipes, "--json", env=NO_ENGINE, timeout=900))
+        said = json.loads(
+            run(ENVBUILDER, "build", "both", *out, *recipes, "--json", env=NO_ENGINE, timeout=900)
+        )
         assert [one["name"] for one in said["data"]] == ["both@amd64", "both@arm64"]
         run(ENVBUILDER, "verify", "both", *out, *recipes)
         env = {"ENVBUILDER_REGISTRY": f"{real.host}/team"}

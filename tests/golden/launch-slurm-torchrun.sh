@@ -20,6 +20,7 @@ set -euo pipefail
 environment='/shared/my env/a100.sif'
 sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
+machine=
 copier=''
 copy=''
 program=(train.py --text 'it'"'"'s $HOME')
@@ -40,7 +41,7 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
@@ -208,6 +209,9 @@ put_copy() {
 
 find_environment() {
   local found digest
+  found=$(uname -m)
+  [ "${machine:-$found}" = "$found" ] || [ -e "/proc/sys/fs/binfmt_misc/qemu-$machine" ] ||
+    fail "$environment is for $machine, and this node's processor is $found"
   command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
   [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
   if [ -n "$copy" ]; then

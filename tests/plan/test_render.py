@@ -91,16 +91,28 @@ def test_what_a_source_distribution_changes_in_a_text(form: str, golden: Callabl
 
 @pytest.mark.parametrize("render", RENDERERS.values())
 @pytest.mark.parametrize(
-    ("name", "interpreter"), [*((name, None) for name in NAMES), ("t4", INTERPRETER_ARCHIVE)]
+    ("name", "interpreter"), [*((name, None) for name in (*NAMES, "gh200")), ("t4", INTERPRETER_ARCHIVE)]
 )
 def test_every_program_that_a_text_runs_is_written_by_it(
     name: str, interpreter: Artifact | None, render: Callable[[Kit], str]
 ):
     text = render(make_small_kit(name, interpreter=interpreter))
     written = re.findall(r"^\|?file [0-7]+ /kit/(\S+) <<", text, re.MULTILINE)
-    run = set(re.findall(r"/kit/(\w+\.(?:py|sh))\b", text)) & {program for program, _ in image.files("kit")}
+    run = set(re.findall(r"/kit/(\w+\.(?:py|sh|ld))\b", text)) & {
+        program for program, _ in image.files("kit")
+    }
     assert {"configure_os.sh", "check_byte_code.py"} <= run
     assert run <= set(written)
+
+
+@pytest.mark.parametrize("render", RENDERERS.values())
+def test_a_text_for_arm_names_nothing_of_another_processor(render: Callable[[Kit], str]):
+    text = render(make_small_kit("gh200"))
+    assert text.splitlines()[1] == "# It is for 64-bit Arm and builds on such a machine, without an emulator."
+    assert {"aarch64-linux-gnu-gcc=gcc", "-T,/kit/no_comment.ld"} <= set(
+        re.findall(r"aarch64-\S+=gcc|-T,[\w/.]+", text)
+    )
+    assert not re.search(r"x86.64|amd64|qemu", text)
 
 
 def test_the_command_line_offers_what_can_be_rendered():
@@ -222,7 +234,7 @@ def test_a_value_adds_nothing_to_what_apptainer_reads(value: str):
     assert found.count("{{") == DEFINITION.count("{{")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "gh200"])
 def test_no_section_is_longer_than_apptainer_reads(name: str):
     parts = re.split(r"(?m)^(?=%)", render_definition(make_small_kit(name)))
     assert max(len(part.encode()) for part in parts) < 64 * 1024

@@ -14,6 +14,7 @@ import pytest
 from envbuilder import __version__
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
+from envbuilder.core.processor import PROCESSORS
 from envbuilder.run.launch import start
 from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_results
 from envbuilder.run.launch.job import (
@@ -708,7 +709,7 @@ def test_an_array_asks_for_what_the_site_and_the_person_say():
 
 
 def preflight(
-    folder: Path, *, smi: str, gpus: int = 2, cuda: str = "12.4"
+    folder: Path, *, smi: str, gpus: int = 2, cuda: str = "12.4", machine: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """What a node of these programs says; Apptainer is a stand-in that finds nothing wrong."""
     sif = folder / "x.sif"
@@ -719,7 +720,7 @@ def preflight(
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     digest = Sha256(hashlib.sha256(b"sif").hexdigest())
-    environment = replace(A100, location=str(sif), size=3, sha256=digest, cuda=cuda)
+    environment = replace(A100, location=str(sif), size=3, sha256=digest, cuda=cuda, machine=machine)
     made = job(
         environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
     )
@@ -755,6 +756,17 @@ def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
 @pytest.mark.programs
 def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
     assert preflight(tmp_path, smi="printf '400.1\\n400.1\\n'", cuda="9.9").returncode == 0
+
+
+@pytest.mark.programs
+def test_a_node_of_another_processor_is_refused_before_it_gets_a_copy(tmp_path):
+    own, other = sorted(PROCESSORS, key=lambda one: one.machine != os.uname().machine)
+    ended = preflight(tmp_path, smi="exit 0", machine=other.machine)
+    said = f"x.sif is for {other.machine}, and this node's processor is {own.machine}\n"
+    assert (ended.returncode, ended.stderr.endswith(said)) == (LaunchError.exit_code, True), ended.stderr
+    look = tmp_path / "look.sh"
+    look.write_text(look.read_text().replace(f"machine={other.machine}", f"machine={own.machine}"))
+    assert "processor" not in look_at_node(tmp_path).stderr
 
 
 @pytest.mark.programs

@@ -151,9 +151,9 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
     )
 
 
-def link_flags(processor: Processor) -> str:
-    """Return the linker's flags without which the same sources give other bytes elsewhere."""
-    return STRIP if processor is X86_64 else f"{STRIP},-T,{NO_COMMENT}"
+def link_flags(processor: Processor, folder: str = "") -> str:
+    """Return the linker's flags without which the same sources give other bytes elsewhere. `folder` has the linker's script."""
+    return STRIP if processor is X86_64 else f"{STRIP},-T,{folder}{NO_COMMENT}"
 
 
 def wheel_env(folder: str = _CUSTOM, processor: Processor = X86_64) -> tuple[tuple[str, str], ...]:
@@ -163,7 +163,7 @@ def wheel_env(folder: str = _CUSTOM, processor: Processor = X86_64) -> tuple[tup
         ("CXX", "g++"),
         ("MAX_JOBS", str(WHEEL_JOBS)),
         ("SOURCE_DATE_EPOCH", WHEEL_EPOCH),
-        ("LDFLAGS", link_flags(processor)),
+        ("LDFLAGS", link_flags(processor, folder.removesuffix(_CUSTOM))),
         ("PYTHONPATH", folder),
         *STEADY_PYTHON,
     )
@@ -266,7 +266,9 @@ def _container_compile(plan: Plan, extension: LockedExtension, jobs: int) -> Com
     return Compile(
         name=extension.name,
         files=extension.files,
-        specification=program.specification,
+        specification=program.specification.replace(
+            link_flags(plan.processor), link_flags(plan.processor, "/kit")
+        ),
         entry=_json(entry=entry, head=head, architectures=gpus, **more),
         env=program.env,
         project="" if call else program.folder,

@@ -9,13 +9,11 @@ from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
-from envbuilder.core.processor import AARCH64, X86_64
+from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest_names
 
 # What is possible for a processor other than x86-64.
-_TODAY: Final = (
-    "`build` makes it with an emulator (qemu); `--engine docker` and `render` are not possible yet"
-)
+_TODAY: Final = "`build` makes it with an emulator (qemu); `--engine docker` is not possible"
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:

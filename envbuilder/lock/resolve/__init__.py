@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
-from envbuilder.compat.context import make_context, processor_for
+from envbuilder.compat.context import make_context
 from envbuilder.compat.image_facts import as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
@@ -69,7 +69,7 @@ def lock_recipe(
         base = None
         if recipe.parent:
             base = load_parent(recipe).base
-        elif recipe.image and processor_for(recipe, load_tables().gpus) is X86_64:
+        elif recipe.image and recipe.processor is X86_64:
             from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
             base = resolve_image(recipe, context, old=known, options=options)

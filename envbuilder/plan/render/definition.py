@@ -21,7 +21,7 @@ _MERGED: Final = "bin sbin lib lib32 lib64 libx32"
 # Debian's folders below /. The others are links, or folders that Apptainer makes and mounts.
 _TOP: Final = ("boot", "etc", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "usr", "var")
 _HEAD: Final = """\
-# The environment `{name}` without envbuilder: {summary}
+# The environment `{name}` without envbuilder: {summary}{machine}
 #
 #   apptainer build --fakeroot --bind FOLDER_OF_THE_RECIPE:/context:ro {name}.sif THIS_FILE
 #
@@ -89,6 +89,7 @@ def render_definition(kit: Kit) -> str:
     head = _HEAD.format(
         name=kit.plan.name,
         summary=in_comment(kit.summary) or "see its recipe",
+        machine=kit.machine,
         base=kit.base,
         mirrors="\n".join(f"    {name}=" for name in steps.MIRRORS),
         pytorch=kit.pytorch_index.rstrip("/"),

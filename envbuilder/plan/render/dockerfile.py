@@ -9,7 +9,7 @@ from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
 from envbuilder.plan.render.stages import ARGUMENTS, FETCH, LAYER, OFF, OUT, STAGES, Download, Stage
 
 _HEAD: Final = """\
-# The environment `{name}` without envbuilder: {summary}
+# The environment `{name}` without envbuilder: {summary}{machine}
 #
 #   docker buildx build --file THIS_FILE --tag {name} --build-arg SOURCE_DATE_EPOCH={epoch} FOLDER_OF_THE_RECIPE
 #
@@ -74,6 +74,7 @@ def render_dockerfile(kit: Kit) -> str:
     head = _HEAD.format(
         name=plan.name,
         summary=in_comment(kit.summary) or "see its recipe",
+        machine=kit.machine,
         epoch=plan.epoch,
         base=kit.base,
         mirrors="\n".join(f"ARG {name}=" for name in steps.MIRRORS),

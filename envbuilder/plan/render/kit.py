@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import SourceFile
 from envbuilder.plan.model import Plan
 
@@ -38,6 +39,16 @@ class Kit:
     compiles: tuple[Compile, ...]
     wheel_env: tuple[tuple[str, str], ...]  # of the builds of source distributions; empty without one
     repositories: Mapping[str, str]  # source of packages → address of the apt repository
+
+    @property
+    def machine(self) -> str:
+        """Return a line of the comment that says which machine builds it, unless that is x86-64."""
+        own = self.plan.processor
+        return (
+            ""
+            if own is X86_64
+            else f"\n# It is for {own.title} and builds on such a machine, without an emulator."
+        )
 
     @property
     def base(self) -> str:

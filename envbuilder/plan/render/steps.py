@@ -11,6 +11,7 @@ from typing import Final
 
 from envbuilder.core import sources
 from envbuilder.core.errors import BuildError
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
@@ -66,6 +67,8 @@ def programs(kit: Kit) -> list[str]:
         wanted.append("install_toolkit.py")
     if kit.compiles:
         wanted += ["compile_extension.py", "compile_one.sh", "install_extension.py", "steady.sh"]
+    if kit.plan.processor is not X86_64 and (kit.compiles or kit.wheel_env):
+        wanted.append("no_comment.ld")
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.programs[name])]
@@ -117,7 +120,7 @@ def unpack(root: str) -> list[str]:
 
 def configure(kit: Kit) -> list[str]:
     """Install the unpacked packages with their own dpkg."""
-    lists = {name: in_shell(words) for name, words in word_lists(DROP).items()}
+    lists = {name: in_shell(words) for name, words in word_lists(DROP, kit.plan.processor).items()}
     # The library of this Python is byte-compiled again.
     repeat = seeded_package(one.name for one in kit.plan.os.artifacts)
     return [

@@ -31,6 +31,7 @@ class Environment:
     location: str  # the SIF's path, or the image's name
     size: int = 0  # of a SIF
     sha256: str = ""  # of a SIF
+    machine: str = ""  # of a SIF: the processor as `uname -m` calls it, "" if unknown
     image_id: str = ""  # of an image
     torch: str
     cuda: str  # "" without

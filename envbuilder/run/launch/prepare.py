@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
+from envbuilder.artifacts.sif import processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError
@@ -43,8 +44,11 @@ def _probe_sif(outputs: Outputs) -> Environment:
     record = read_record(outputs)
     # Reading the whole file takes seconds, so an unchanged one is not read.
     sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
-    size = sif.stat().st_size
-    return Environment(name=outputs.name, location=str(sif), size=size, sha256=sha256, torch=torch, cuda=cuda)
+    processor = processor_in(sif)
+    return Environment(
+        name=outputs.name, location=str(sif), size=sif.stat().st_size, sha256=sha256,
+        machine=processor.machine if processor else "", torch=torch, cuda=cuda,
+    )  # fmt: skip
 
 
 def probe_pins(outputs: Outputs) -> tuple[Path, str, str]:

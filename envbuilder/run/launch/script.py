@@ -91,6 +91,7 @@ def _settings(job: Job) -> list[str]:
     sif_facts = {
         "sif_bytes": str(environment.size),
         "sif_sha256": environment.sha256,
+        "machine": environment.machine,
         "copier": quoted(copy[0]),
         "copy": quoted(copy[1]),
     }
