@@ -24,7 +24,7 @@ class Processor:
     manylinux: tuple[tuple[int, str], ...]  # minor version of glibc 2 → the older name of that tag
     gpus: tuple[
         str, ...
-    ] = ()  # those that exist beside it alone, by their names in `compat/tables/gpus.yaml`
+    ] = ()  # those beside it alone that environments are made for, by their names in `compat/tables/gpus.yaml`
 
     @property
     def platform(self) -> str:
@@ -82,7 +82,7 @@ AARCH64: Final = Processor(
     page=65536,
     oldest_glibc=17,
     manylinux=((17, "manylinux2014"),),
-    gpus=("Orin", "GH200", "GB200", "GB300", "Thor", "GB10"),
+    gpus=("GH200", "GB200", "GB300", "Thor", "GB10"),
 )
 PROCESSORS: Final = (X86_64, AARCH64)
 
