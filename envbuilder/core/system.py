@@ -83,6 +83,14 @@ def user_ids() -> tuple[int, int]:
     return (os.geteuid(), os.getegid()) if hasattr(os, "geteuid") else (1000, 1000)
 
 
+def home_of(user: int) -> str:
+    """Return the home of an account, or "" for one without."""
+    try:
+        return pwd.getpwuid(user).pw_dir if IS_POSIX else ""
+    except KeyError:
+        return ""
+
+
 def user_name() -> str:
     """Return the name of the user, or the number of one without a name, as in many containers."""
     if not IS_POSIX:

@@ -21,9 +21,11 @@ def load_fresh(recipe: Recipe, name: str, read_lock: Callable[[Path], Lock] = lo
     stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
     if recipe.parent and not stale:
         below = load_parent(recipe)
+        own = {one.name for one in lock.added}
         same = replace(
-            lock, recipe=below.recipe, extensions=lock.extensions[: len(below.extensions)], added=()
-        )
+            lock, recipe=below.recipe, extensions=lock.extensions[: len(below.extensions)], added=(),
+            builds=tuple(one for one in lock.builds if one.name not in own),
+        )  # fmt: skip
         stale = tuple(f"`{recipe.parent.stem}` changed: {change}" for change in diff_locks(same, below))
     if stale:
         raise LockError(

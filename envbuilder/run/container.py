@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Completed, Runner
+from envbuilder.core.system import home_of
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
@@ -79,7 +80,9 @@ def probe_surroundings(
     changes = dict(keep_out(environment, project_folder(folder)))
     if changes.get("PYTHONPATH"):
         names.append(("PYTHONPATH", str(changes["PYTHONPATH"])))
-    starts = [Path(environment.get("HOME", "/nonexistent"), name) for name in START_FILES]
+    # In a SIF, HOME is the account's, whatever it is here.
+    homes = dict.fromkeys(filter(None, (environment.get("HOME"), home_of(ids[0]))))
+    starts = [Path(one, name) for one in homes for name in START_FILES]
     return Surroundings(
         folder=folder,
         binds=tuple(dict.fromkeys([*own, *binds])),

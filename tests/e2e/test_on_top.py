@@ -14,6 +14,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
 from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
+from tests.support.sdists import own_backend, write_sdist
 from tests.support.workbench import CACHE, ENVBUILDER, NOBODY, NUMBERS, ROOT, Built, attempt, run
 
 pytestmark = pytest.mark.builds
@@ -75,6 +76,7 @@ def recipes(tiny: Built, spacious: Path) -> Path:
 def places(recipes: Path) -> Iterator[dict[str, str]]:
     """The wheels of `cpu` on loopback, and one in a folder that needs an older torch."""
     write_wheel(recipes / "wheels", "behind", "1.0", requires=("torch<2",))
+    write_sdist(recipes / "wheels", "sourced", "1.0", own_backend("sourced", "1.0", needs="'setuptools'"))
     with package_index(load_lock(ROOT / "recipes/cpu.lock"), CACHE, Manner()) as host:
         places = dict.fromkeys(("ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX"), f"http://{host}/simple/")
         places |= {"ENVBUILDER_FOLDERS": str(recipes / "wheels"), "ENVBUILDER_RECIPES": str(recipes)}
@@ -87,7 +89,7 @@ def add(recipes: Path, places: dict[str, str]) -> Callable[..., Any]:
 
 
 def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, recipes: Path, add):
-    ended = add("tiny", "jinja2", "--as", "tiny-more")
+    ended = add("tiny", "jinja2", "sourced", "--as", "tiny-more")
     assert ended.returncode == 0, ended.stderr
     try:
         below, above = (
@@ -102,8 +104,9 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     finally:
         run("docker", "image", "rm", "--force", "envbuilder/tiny-more")
     parent, own = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "tiny-more"))
-    assert [one.name for one in own.added] == ["jinja2"]  # the parent has markupsafe
-    assert own == dataclasses.replace(parent, recipe=own.recipe, added=own.added)
+    assert [one.name for one in own.added] == ["jinja2", "sourced"]  # the parent has markupsafe
+    assert [one.name for one in own.builds] == ["sourced"]
+    assert own == dataclasses.replace(parent, recipe=own.recipe, added=own.added, builds=own.builds)
 
     numpy = next(one for one in parent.wheels if one.name == "numpy")
     moved = tuple(dataclasses.replace(one, version="9.9") if one is numpy else one for one in parent.wheels)

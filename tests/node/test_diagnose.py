@@ -332,6 +332,19 @@ def test_an_exception_comes_before_the_abort_that_it_ends_in():
     assert codes(read(raised + text)) == ["EB997", "EB898", "EB993"]
 
 
+def test_of_the_jobs_of_a_folder_the_newest_is_read_without_scripts(tmp_path: Path):
+    for number, line in enumerate(("RuntimeError: CUDA error: out of memory", "fine")):
+        log = tmp_path / f"cpu-{number}.log"
+        log.write_text(f"{line}\n")
+        os.utime(log, (number, number))
+        (tmp_path / f"cpu-{number}.sh").write_text("echo\n")
+        (tmp_path / f"cpu-{number}").mkdir()
+        (tmp_path / f"cpu-{number}/rank-0.log").write_text(f"{line}\n")
+    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
+    assert (diagnosis.logs, diagnosis.found) == (2, ())
+    assert diagnose([str(tmp_path / "cpu-0.log")], io.BytesIO()).found
+
+
 # Our own words, where they are said, and what they are known as. The literal keeps catalogue and code together.
 OWN = [
     ("EB899", "runtime/lib/envbuilder_extensions/__init__.py", "was compiled from something else",

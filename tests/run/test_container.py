@@ -143,6 +143,15 @@ def test_what_is_seen_of_this_machine(tmp_path, monkeypatch, gpu):
     )  # fmt: skip
 
 
+def test_start_files_are_replaced_in_the_home_of_the_account_too(tmp_path, monkeypatch):
+    for name in ("account", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".bashrc").touch()
+    monkeypatch.setattr(run_module, "home_of", lambda user: str(tmp_path / "account"))
+    around = probe_surroundings(tmp_path, environment={"HOME": str(tmp_path / "other")}, ids=(1, 2))
+    assert around.start_files == (f"{tmp_path}/other/.bashrc", f"{tmp_path}/account/.bashrc")
+
+
 @pytest.mark.programs
 def test_without_apptainer_a_sif_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))

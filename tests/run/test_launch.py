@@ -27,7 +27,7 @@ from envbuilder.run.launch.job import (
 )
 from envbuilder.run.launch.script import PARTS, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
-from envbuilder.run.launch.slurm import check_job, wait_for_end
+from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
 from tests.support.runner import FakeRunner
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +175,10 @@ def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
         ({"where": "ssh"}, "no host is named"),
         ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "the job needs 2 nodes, but 1 hosts are named"),
         ({"smoke": True}, "`--smoke` launches no program"),
+        (
+            {"program": ("python", "-m", "torch.distributed.run", "a.py")},
+            "`torch.distributed.run` starts ranks",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(changes, said):
@@ -279,6 +283,22 @@ def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
 @pytest.mark.parametrize("path", sorted((ROOT / "sites").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_example_profiles_are_read(path):
     assert load_site(path) != Site()
+
+
+def test_the_profile_of_the_page_is_the_example(tmp_path):
+    page = (ROOT / "docs/how-to/launch.md").read_text()
+    path = tmp_path / "x.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert load_site(path) == load_site(ROOT / "sites/slurm-generic.yaml")
+
+
+@pytest.mark.parametrize(
+    ("time", "is_short"),
+    [("2", True), ("1:59", True), ("0-0:02", True), ("2:01", False), ("1-0", False), ("UNLIMITED", False)],
+)
+def test_a_time_limit_within_the_grace_is_said(time, is_short):
+    one = job(site=Site(slurm=SlurmSite(time=time)))
+    assert bool(check_time(one)) == is_short
 
 
 def test_a_profile_says_every_mistake_with_its_place(tmp_path):
