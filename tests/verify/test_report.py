@@ -150,6 +150,13 @@ def test_the_page_asks_no_other_machine():
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
 
 
+def test_a_date_is_one_word():
+    table = Table(head=("a", "b"), rows=(("x y", "the list of wheels, read 2026-11-24"),))
+    section = Section(title="Pins", tables=(table,))
+    text = render(Page(title="t", summary="", figures=(), sections=(section,), version="1"))
+    assert 'the list of wheels, read <span class="date">2026-11-24</span></td>' in text
+
+
 def test_numbers_stand_right_and_codes_are_one_word():
     rows = (("EB412", "1.5 MB", "-", "a b"), ("EB720", "12.0 MB", "47.9 s", ""))
     table = Table(head=("code", "size", "time", "message"), rows=rows)

@@ -11,6 +11,7 @@ from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
 _NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d\W?")  # which a browser would break
 _CODE: Final = 32  # characters of the longest code that is never broken; what is longer may be a path
 _STACKED: Final = 4  # columns from which a row stands as a block on a narrow screen
 
@@ -77,4 +78,5 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.tests["date"] = _DATE.fullmatch
     return environment.get_template("page.html.jinja").render(page=page)
