@@ -8,15 +8,27 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.sif import processor_in, read_sif
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.emulate import FORMATS
-from envbuilder.core.processor import AARCH64
-from envbuilder.lock.file import lock_text
+from envbuilder.core.processor import AARCH64, X86_64
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.recipe.load import load
 from tests.support.conditions import USER, Conditions
+from tests.support.registries import registry
 from tests.support.sdists import locked, with_source, write_sdist
-from tests.support.tiny import make_tiny
-from tests.support.workbench import NO_ENGINE, Built, build, builds_in, fetch_packages, open_folder, run
+from tests.support.tiny import make_lock, make_tiny
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    ROOT,
+    Built,
+    attempt,
+    build,
+    builds_in,
+    fetch_packages,
+    open_folder,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 ROOTS = ("python3.11", "python3.11-dev", "gcc-12", "libc6-dev", "libcrypt1", "usr-is-merged")
@@ -69,6 +81,47 @@ def test_every_program_of_the_environment_is_for_arm(arm: Built, tmp_path: Path)
     machines = {path: head[18:20] for path, head in programs.items() if head.startswith(b"\x7fELF")}
     assert {int.from_bytes(one, "little") for one in machines.values()} == {AARCH64.elf}
     assert {"fast.so", "bash"} <= {path.name for path in machines}
+
+
+CUDA = ("nvidia-cuda-runtime",)  # what the toolkit takes from the environment
+BOTH = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+pytorch: "2.15.0"
+cuda: "13.2"
+gpus: [A100, GH200]
+"""
+
+
+@pytest.mark.release
+def test_a_recipe_for_both_processors_is_built_pushed_and_pulled_by_one_name():
+    """The two environments have the toolkit of CUDA and no torch. It takes one to three minutes."""
+    with open_folder() as folder, registry(folder / "registry") as real:
+        save_text(folder / "both.yaml", BOTH)
+        for one, of in (("amd64", "h100"), ("arm64", "gh200")):
+            fetch_packages(of, kinds=("deb",))
+            made = make_lock(folder / f"both@{one}.yaml", CUDA, of=of)
+            if one == X86_64.debian:  # h100's has wheels that are linked from torch's
+                tools = load_lock(ROOT / "recipes/gh200.lock").tools
+                save_text(
+                    folder / f"both@{one}.lock", lock_text(dataclasses.replace(made, toolkit=tools.toolkit))
+                )
+        out, recipes = ("--output", folder / "out"), ("--recipes", folder)
+        said = json.loads(
+            run(ENVBUILDER, "build", "both", *out, *recipes, "--json", env=NO_ENGINE, timeout=900)
+        )
+        assert [one["name"] for one in said["data"]] == ["both@amd64", "both@arm64"]
+        run(ENVBUILDER, "verify", "both", *out, *recipes)
+        env = {"ENVBUILDER_REGISTRY": f"{real.host}/team"}
+        run(ENVBUILDER, "push", "both", *out, env=env)
+        run(ENVBUILDER, "pull", "both", "--output", folder / "here", env=env)
+        run(ENVBUILDER, "pull", "both", "--output", folder / "arm", "--platform", AARCH64.platform, env=env)
+        for place, built in (("here", "amd64"), ("arm", "arm64")):
+            assert sha256_file(folder / place / "both.sif") == sha256_file(folder / f"out/both@{built}.sif")
+        assert run(ENVBUILDER, "exec", "both", *out, "--", "uname", "-m") == f"{X86_64.machine}\n"
+        refused = attempt(ENVBUILDER, "exec", "both@arm64", *out, "--", "uname", "-m")
+        assert "is for 64-bit Arm, and this machine is x86-64" in refused.stderr
 
 
 @pytest.mark.torch

@@ -43,11 +43,23 @@ def make_tiny(
 
     `interpreter` is a stand-in of a standalone Python, for which `roots` has no Python.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
-    whole = load_lock(ROOT / f"recipes/{of}.lock")
-    save_text(path, RECIPE % (python, pytorch, name) + (ARM if whole.tools else ""))
-    recipe = load(path)
+    arm = load_lock(ROOT / f"recipes/{of}.lock").tools is not None
+    save_text(path, RECIPE % (python, pytorch, name) + (ARM if arm else ""))
+    return path, make_lock(path, wheels, roots=roots, interpreter=interpreter, of=of)
+
+
+def make_lock(
+    path: Path,
+    wheels: tuple[str, ...] = WHEELS,
+    *,
+    roots: tuple[str, ...] = ROOTS,
+    interpreter: Artifact | None = None,
+    of: str = "cpu",
+) -> Lock:
+    """Write the lock of a recipe, a part of that of the recipe `of`. The toolkit stays if the recipe has CUDA."""
+    whole, recipe = load_lock(ROOT / f"recipes/{of}.lock"), load(path)
+    toolkit = whole.toolkit if recipe.cuda else ()
     lock = replace(
         whole,
         recipe=recipe.digest,
@@ -56,11 +68,11 @@ def make_tiny(
         interpreter=interpreter,
         wheels=tuple(one for one in whole.wheels if one.name.lower().replace("_", "-") in wheels),
         extensions=(),
-        toolkit=(),
-        tools=replace(whole.tools, toolkit=()) if whole.tools else None,
+        toolkit=toolkit,
+        tools=replace(whole.tools, toolkit=whole.tools.toolkit if toolkit else ()) if whole.tools else None,
     )
     save_text(path.with_suffix(".lock"), lock_text(lock))
-    return path, lock
+    return lock
 
 
 def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifact, ...]:
