@@ -21,8 +21,8 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
 from envbuilder.core.process import Completed
+from envbuilder.core.system import DOCKER_SOCKET
 
-SOCKET: Final = "unix:///var/run/docker.sock"
 TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
 STAGED: Final = ":part-"  # begins the tag of a staged image
 PATIENCE: Final = 0.5  # seconds for an interrupted load to end
@@ -238,7 +238,7 @@ def connect(environment: Mapping[str, str], build: str = "") -> DockerEngine | N
 
     `build` identifies the build whose image is staged.
     """
-    kind, _, path = (environment.get("DOCKER_HOST") or SOCKET).partition("://")
+    kind, _, path = (environment.get("DOCKER_HOST") or DOCKER_SOCKET).partition("://")
     if kind == "unix" and not Path(path).exists():
         return None  # the SDK would leave the socket of its attempt open
     try:

@@ -93,6 +93,10 @@ class Record:
         """Whether the layout has this manifest."""
         return (image / "blobs/sha256" / self.manifest).is_file()
 
+    def is_of(self, build_key: str) -> bool:
+        """Whether this is a build of the plan with this key."""
+        return self.key.partition(" ")[0] == build_key
+
     def of_sif(self, sif: Path) -> "Record":
         """Return the record of the same build after its SIF was signed."""
         status = sif.stat()

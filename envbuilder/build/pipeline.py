@@ -33,6 +33,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
+from envbuilder.core.system import why_no_engine
 from envbuilder.core.toolbox import toolbox_files
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
@@ -66,6 +67,7 @@ def build_recipe(
     need_buildable(plan)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     docker = connect(context.environment, build_identity(outputs)) if choice.load else None
+    not_loaded = why_no_engine(context.environment) if choice.load else "`--no-load`"
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
@@ -79,7 +81,12 @@ def build_recipe(
                     )
             image = outputs.image_name if docker else ""
             return BuildResult(
-                outputs=outputs, record=record, done=False, image=image, findings=findings, loads=choice.load
+                outputs=outputs,
+                record=record,
+                done=False,
+                image=image,
+                findings=findings,
+                not_loaded=not_loaded,
             )
         context.store.sweep()
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
@@ -98,7 +105,7 @@ def build_recipe(
         steps = ended_steps(outputs.log.read_text(encoding="utf-8", errors="replace"))
         # Last: an interrupted build leaves no record.
         replace(result.record, steps=steps).save(outputs.record)
-    return replace(result, findings=(*findings, *result.findings), loads=choice.load)
+    return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 
 def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:

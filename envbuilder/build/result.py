@@ -34,7 +34,7 @@ class BuildResult:
     done: bool  # False: there was nothing to do
     image: str  # its name in the Docker engine; "" without an engine
     findings: tuple[Finding, ...]
-    loads: bool = True  # False with `--no-load`
+    not_loaded: str = ""  # why the image is in no Docker engine
 
     def answer(self) -> BuiltRecipe:
         return BuiltRecipe(
@@ -52,8 +52,7 @@ class BuildResult:
     def text(self) -> str:
         """Return the output of the command."""
         status = "built and verified" if self.done else "nothing to do"
-        reason = "no Docker engine is running" if self.loads else "`--no-load`"
-        image = self.image or f"not loaded: {reason}"
+        image = self.image or f"not loaded: {self.not_loaded}"
         lines = [
             f"{self.outputs.name}: {status}",
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",

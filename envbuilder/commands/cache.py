@@ -13,6 +13,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KEYED, KINDS, WORK
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.core.spelling import nearest
 
 
 class VendoredLock(Answer):
@@ -86,8 +87,9 @@ def cache(
         case kinds:
             pass
     store = open_store(session)
-    if unknown := sorted(set(kinds) - {*KINDS, WORK}):
-        raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join((*KINDS, WORK))}")
+    if unknown := next((one for one in kinds if one not in (*KINDS, WORK)), ""):
+        near = nearest(unknown, ("vendor", "keys", *KINDS, WORK))
+        raise UsageError(f"the cache has no `{unknown}`", hint=f"{near}it has {', '.join((*KINDS, WORK))}")
     if kinds and not gc:
         raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
     if unused is not None and (not gc or not set(kinds) <= set(KEYED)):

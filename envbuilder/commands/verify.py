@@ -1,8 +1,9 @@
 """`verify`: prove that image and SIF hold the same files, and audit what they hold."""
 
+import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,9 +28,10 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.plan.make import make_plan
+from envbuilder.plan.model import Plan
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
-from envbuilder.verify.compare import VerifyReport, opened_sif
+from envbuilder.verify.compare import Code, VerifyReport, opened_sif
 from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.proof import (
     Proof,
@@ -125,8 +127,17 @@ def verify_built(
     outputs = find_outputs(name, output)
     names = (str(outputs.image), outputs.sif)
     need_built(outputs, name, context.recipes)
-    layers = _layers(name, context, load_record(outputs))
-    return _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host, key=key)
+    record, plan = load_record(outputs), _plan(name, context)
+    layers = _layers(plan, context, record) if plan else ()
+    verified = _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host, key=key)
+    if plan is None or record is None or record.is_of(plan.key):
+        return verified
+    older = Finding(
+        code=Code.OTHER_PLAN, severity=Severity.WARNING, where=str(outputs.sif),
+        message=f"`{outputs.name}` was built from an earlier recipe or lock than those that are here",
+        hint=f"`envbuilder build {name}` builds what they say",
+    )  # fmt: skip
+    return replace(verified, findings=(*verified.findings, older))
 
 
 def verify_pair(
@@ -261,12 +272,15 @@ def _glibc(oldest_host: str) -> str:
     return known.get(oldest_host, oldest_host)
 
 
-def _layers(name: str, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
-    """Return the layers of the plan, by the engine that made them, or none if the recipe or one of them is gone."""
-    try:
-        _, plan, _ = make_plan(name, context.recipes, context.store)
-    except EnvbuilderError:
-        return ()
+def _plan(name: str, context: BuildContext) -> Plan | None:
+    """Return the plan of the recipe and the lock that are here, None if there is none."""
+    with contextlib.suppress(EnvbuilderError):
+        return make_plan(name, context.recipes, context.store)[1]
+    return None
+
+
+def _layers(plan: Plan, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
+    """Return the layers of the plan, by the engine that made them, or none if one of them is gone."""
     engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]
     keys = layer_keys(plan, *engines or (EngineName.ASSEMBLE,)).values()
     found = [load_layer(context.store.layer(key)) for key in keys]

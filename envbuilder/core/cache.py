@@ -89,10 +89,15 @@ class Store:
         with space_errors(root):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)  # whatever the umask; parents follow it
         status = root.lstat()
-        if stat.S_ISLNK(status.st_mode) or not is_ours(status):
+        if stat.S_ISLNK(status.st_mode):
+            raise UsageError(
+                f"the cache folder `{root}` is a link",
+                hint=f"name the folder: ENVBUILDER_CACHE={root.resolve()}",
+            )
+        if not is_ours(status):
             raise UsageError(
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
-                hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
+                hint="point ENVBUILDER_CACHE at a folder of yours, or `chmod go-w` this one if it is yours",
             )
         for name in (*KINDS, WORK, "locks"):
             with space_errors(root):

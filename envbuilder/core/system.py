@@ -9,6 +9,7 @@ import getpass
 import importlib.util
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,6 +24,7 @@ else:  # Windows
 
 _MEMORY: Final = 4 << 30  # bytes; what Docker Desktop and this program can count on
 _USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
+DOCKER_SOCKET: Final = "unix:///var/run/docker.sock"  # where DOCKER_HOST names no other place
 NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # for os.open
 
 
@@ -64,6 +66,15 @@ def unlink_open(path: Path) -> None:
 def is_ours(status: os.stat_result) -> bool:
     """Whether a file belongs to this user, who alone may write it. Windows keeps that elsewhere."""
     return not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+
+
+def why_no_engine(environment: Mapping[str, str]) -> str:
+    """Return why no Docker engine answers this user, as the beginning of a sentence."""
+    place = environment.get("DOCKER_HOST") or DOCKER_SOCKET
+    socket = Path(place.removeprefix("unix://"))
+    if socket.exists() and not os.access(socket, os.W_OK):
+        return f"you may not use the Docker engine at `{socket}`"
+    return "no Docker engine is running"
 
 
 def is_root() -> bool:

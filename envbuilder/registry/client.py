@@ -199,7 +199,7 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
         return BusyError(f"the registry fails for {what} after several tries: {why}", hint="try again later")
     if why in (UNKNOWN_HOST, REFUSED):
         return CutError(
-            f"no registry answers at `{registry}`: {why}",
+            f"no registry answers for {what}: {why}",
             hint="look at the name and the port of the registry",
         )
     return CutError(

@@ -11,6 +11,7 @@ from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import processor_of_machine
+from envbuilder.core.system import why_no_engine
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -66,7 +67,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         docker = need_engine(outputs, environment) if options.form == "image" else _connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise _absent(f"{also}no Docker engine is running", options.name, environment)
+            raise _absent(f"{also}{why_no_engine(environment)}", options.name, environment)
         need_image(docker, options.name, outputs, environment, also=also)
         run.need_docker()
         if also:
@@ -133,7 +134,10 @@ def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngi
     """Return the Docker engine; raises ToolError when none is running."""
     docker = _connect(environment)
     if docker is None:
-        raise ToolError(f"no Docker engine is running, so nothing can run in `{outputs.image_name}`")
+        raise ToolError(
+            f"{why_no_engine(environment)}, so nothing can run in `{outputs.image_name}`",
+            hint="`--in sif` runs in the SIF, without an engine",
+        )
     return docker
 
 

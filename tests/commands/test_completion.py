@@ -69,7 +69,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("envbuilder show a", ["a100"]),
         ("envbuilder show a100 ", []),
         ("envbuilder show ./re", []),
-        ("envbuilder build a100 --offline c", ["cpu"]),
+        ("envbuilder build a100 --offline cp", ["cpu"]),
         ("envbuilder build --output out ", RECIPES),
         ("envbuilder build --output ", []),
         ("envbuilder build --off", ["--offline"]),

@@ -134,8 +134,9 @@ def test_a_refused_cache_is_left_as_it_was(tmp_path):
 def test_a_cache_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "cache").symlink_to("real")
-    with pytest.raises(UsageError, match="must be a folder of yours"):
+    with pytest.raises(UsageError, match="is a link") as caught:
         Store(tmp_path / "cache")
+    assert caught.value.hint == f"name the folder: ENVBUILDER_CACHE={tmp_path / 'real'}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -12,7 +12,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envbuilder.core.cache import sha256_file
-from tests.support.tiny import make_tiny
+from tests.support.tiny import WHEELS, make_tiny
 from tests.support.tmux import terminal
 from tests.support.workbench import (
     ENVBUILDER,
@@ -200,6 +200,16 @@ def test_signing_again_takes_the_place_of_the_earlier_signature(own: Built, tmp_
         assert of_tiny("verify", own, "--key", public).returncode == 0
     assert of_tiny("verify", own, "--key", old[1]).returncode == 7
     assert rebuilt(own).data["built"] is False
+
+
+def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(own: Built):
+    recipe = own.output.parent / "recipe/tiny.yaml"
+    verify = (ENVBUILDER, "verify", recipe, "--output", own.output, "--json")
+    assert json.loads(run(*verify))["findings"] == []
+    make_tiny(recipe.parent, wheels=WHEELS[:1])
+    (finding,) = json.loads(run(*verify))["findings"]
+    assert (finding["code"], finding["severity"]) == ("EB707", "warning")
+    assert finding["hint"].startswith(f"`envbuilder build {recipe}`")
 
 
 def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(own: Built, tmp_path: Path):

@@ -453,7 +453,7 @@ def test_a_busy_registry_is_asked_again(state: State, tmp_path: Path, status: in
 
 def test_a_registry_that_does_not_answer_is_told(tmp_path: Path):
     nowhere = Reference(registry="127.0.0.1:9", repository="a", tag="1")
-    with pytest.raises(CutError, match=r"no registry answers at .*: the connection was refused") as caught:
+    with pytest.raises(CutError, match=r"no registry answers for .*: the connection was refused") as caught:
         read_manifest(client(tmp_path), nowhere)
     assert caught.value.hint == "look at the name and the port of the registry"
 

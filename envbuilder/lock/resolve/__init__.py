@@ -21,6 +21,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.processor import X86_64
+from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_parent
@@ -248,7 +249,7 @@ def _kept_parts(
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
-            hint=f"`envbuilder lock {recipe.path}` locks what is new in the recipe",
+            hint=f"{nearest(unknown[0], names)}`envbuilder lock {recipe.path}` locks what is new in the recipe",
         )
     if options.before is not None and not options.upgrade_only:
         return {}

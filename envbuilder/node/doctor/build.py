@@ -192,7 +192,9 @@ def check_cache(machine: Machine) -> Iterator[Item]:
     except FileNotFoundError:
         yield cache.ok(f"{folder} is not there yet")
         return
-    if stat.S_ISLNK(status.st_mode) or status.st_uid != machine.uid:
+    if stat.S_ISLNK(status.st_mode):
+        yield cache.missing(f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={folder.resolve()}")
+    elif status.st_uid != machine.uid:
         yield cache.missing(f"{folder} is not a folder of yours", "point ENVBUILDER_CACHE at another folder")
     elif status.st_mode & 0o022:
         command = f"chmod go-w {folder}"
