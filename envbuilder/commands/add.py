@@ -1,6 +1,7 @@
 """`add`: packages in one more layer on top of a recipe that is there."""
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -45,6 +46,11 @@ def add(
 ) -> None:
     """Add packages to a locked recipe in one more layer: write the recipe NAME2, lock it and build it."""
     parent = find_recipe(name, recipes)
+    if (own := load(parent)).add and own.parent:
+        words = shlex.join((own.parent.stem, *own.add, *packages, "--as", new))
+        raise UsageError(
+            f"`{name}` was made by `add`, and takes no second layer", hint=f"envbuilder add {words}"
+        )
     for one in packages:
         _need_other_than_torch(one, parent)
     from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, which `--help` does without

@@ -131,7 +131,7 @@ def launch_ssh(
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        local_copy=local_copy, hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
+        local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
         start.exec_script(prepare(options, session.environment))

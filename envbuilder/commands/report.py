@@ -151,9 +151,7 @@ def _usage(recipe: Recipe, outputs: Outputs, packages: set[str]) -> Section:
     """Return a line to copy for each way to run it."""
     name, sif, image = recipe.name, outputs.sif.name, outputs.image_name
     nv, gpus, nodes = ("--nv ", "--gpus all ", " --gpus-per-node 4") if recipe.gpus else ("", "", "")
-    docker = (
-        f'docker run --rm {gpus}--ipc=host --user "$(id -u):$(id -g)" --volume "$PWD:/work" --workdir /work'
-    )
+    docker = f'docker run --rm {gpus}--ipc=host --user "$(id -u):$(id -g)" --env HOME=/tmp --volume "$PWD:/work" --workdir /work'
     lines = {
         "envbuilder": f"envbuilder exec {name} -- python train.py",
         "Apptainer": f"apptainer exec {nv}{sif} python train.py",

@@ -32,8 +32,8 @@ if ! dpkg --status $wanted >/dev/null 2>&1; then
   rm -rf /var/lib/apt/lists/*
 fi
 SCRIPT
-# The home of the person on the host.
-ARG HOST_HOME
+# NAME:HOME of the person on the host: root may have another home, and no name.
+ARG HOST_PERSON
 RUN <<'SCRIPT'
 #!/bin/sh
 set -eu
@@ -64,9 +64,9 @@ END
 
 # The files of a host's root are root's here too. For any other person, the tools change the number of @user@.
 owner=@user@
-if [ "$HOST_HOME" = /root ] && [ "$owner" != root ]; then
-  sed -i "s/^$owner:\([^:]*\):[0-9]*:[0-9]*:/$owner:\1:0:0:/" /etc/passwd
-fi
+case $HOST_PERSON in
+  root:* | *:/root) sed -i "s/^$owner:\([^:]*\):[0-9]*:[0-9]*:/$owner:\1:0:0:/" /etc/passwd ;;
+esac
 chown -R "$owner" "@home@"
 SCRIPT
 ENV VIRTUAL_ENV=@venv@ PATH=@venv@/bin:$PATH PIP_CONSTRAINT=@venv@/constraints.txt

@@ -101,7 +101,10 @@ def make_files(
             **{key: value for key, value in shared.items() if key not in _OF_COMPOSE},
         }
     else:
-        environment = {"MIRROR": f"${{localEnv:{values['setting']}}}", "HOST_HOME": "${localEnv:HOME}"}
+        environment = {
+            "MIRROR": f"${{localEnv:{values['setting']}}}",
+            "HOST_PERSON": "${localEnv:USER}:${localEnv:HOME}",
+        }
         config = {
             "build": {"dockerfile": "Dockerfile", "args": environment},
             "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",

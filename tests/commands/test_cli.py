@@ -413,6 +413,13 @@ def test_an_interrupted_add_goes_on_with_its_own_recipe_and_no_other(
     assert said in answer.err
 
 
+def test_a_second_layer_is_refused_with_the_command_for_one(call: Call, folder: Path):
+    (folder / "mine.yaml").write_text("extends: good\nadd: [einops, 'rich>=13']\n")
+    answer = call("add", "mine", "tqdm", "--as", "more", "--recipes", folder)
+    assert answer.code == 2
+    assert answer.err.endswith("hint: envbuilder add good einops 'rich>=13' tqdm --as more\n")
+
+
 def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -98,8 +98,11 @@ done
 for bind in "${binds[@]}"; do
   if [ -e "${bind%%:*}" ] && ! is_shared "$bind"; then options+=(--bind "$bind"); fi
 done
-# After the other mounts, which may hold your home.
-for file in /etc/profile "${start_files[@]/#/${HOME-}/}"; do
+# After the other mounts, which may hold your home. In a SIF, HOME is the account'"'"'s, whatever it is here.
+files=(/etc/profile "${start_files[@]/#/${HOME-}/}")
+account=$(getent passwd "$UID" | cut -d: -f6) || :
+[ "$account" = "${HOME-}" ] || files+=("${start_files[@]/#/$account/}")
+for file in "${files[@]}"; do
   [ ! -f "$file" ] || options+=(--bind "${0%/*}/start_file.sh:$file:ro")
 done
 # With env, a program that is not there ends with 127 and not with 255.

@@ -301,6 +301,19 @@ def test_a_time_limit_within_the_grace_is_said(time, is_short):
     assert bool(check_time(one)) == is_short
 
 
+@pytest.mark.parametrize(("time", "is_long"), [("2:00:00", True), ("1:00:00", False), ("", False)])
+def test_more_time_than_the_partition_gives_is_refused(time, is_long):
+    runner = FakeRunner({"scontrol": "PartitionName=main Default=YES MaxTime=01:00:00 TotalNodes=2\n"})
+    one = job(slurm=SlurmSite(time=time))
+    if is_long:
+        with pytest.raises(
+            UsageError, match="2:00:00, and the partition `main` gives a job 01:00:00 at most"
+        ):
+            check_job(one, runner)
+    else:
+        assert check_job(one, runner) == ""
+
+
 def test_a_profile_says_every_mistake_with_its_place(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(

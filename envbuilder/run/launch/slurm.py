@@ -33,13 +33,13 @@ _REASONS: Final = {
 
 
 def check_job(job: Job, runner: Runner) -> str:
-    """Return a warning about a job without GPUs, or "". Raises UsageError for more nodes than its partition has.
+    """Return a warning about a job without GPUs, or "". Raises UsageError for more nodes or time than its partition has.
 
     Slurm would queue such a job, and never start it.
     """
     slurm = job.site.slurm
     if not any(option.partition("=")[0] in _OTHER_NODES for option in slurm.options):
-        _check_nodes(job.nodes, slurm.partition, runner)
+        _check_partition(job.nodes, slurm.time, slurm.partition, runner)
     if job.environment.cuda and not job.gpus:
         return f"`{job.environment.name}` is made for GPUs, and the job asks for none: `--gpus-per-node G`"
     return ""
@@ -61,7 +61,7 @@ def _seconds(limit: str) -> int:
     return ((int(days or 0) * 24 + h) * 60 + m) * 60 + s
 
 
-def _check_nodes(nodes: int, named: str, runner: Runner) -> None:
+def _check_partition(nodes: int, limit: str, named: str, runner: Runner) -> None:
     command = Command(
         argv=("scontrol", "--oneliner", "show", "partition"), why="ask Slurm for its partitions"
     )
@@ -75,6 +75,14 @@ def _check_nodes(nodes: int, named: str, runner: Runner) -> None:
         if named
         else [_value(one, "PartitionName") for one in lines if _value(one, "Default") == "YES"]
     )
+    longest = {_value(one, "MaxTime") for one in lines if _value(one, "PartitionName") in chosen} - {""}
+    if limit not in ("", "UNLIMITED") and longest and "UNLIMITED" not in longest:
+        most = max(longest, key=_seconds)
+        if _seconds(limit) > _seconds(most):
+            raise UsageError(
+                f"the job asks for the time {limit}, and the partition `{','.join(chosen)}` gives a job {most} at most",
+                hint=f"`--time {most}`",
+            )
     largest = max((rooms[name] for name in chosen if name in rooms), default=nodes)
     if nodes > largest:
         fitting = [name for name, room in rooms.items() if room >= nodes]

@@ -18,7 +18,8 @@ def find_torch() -> tuple[str, str]:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.origin:
         return "", ""
-    version = runpy.run_path(os.path.join(os.path.dirname(spec.origin), "version.py"))["__version__"]
+    file = os.path.join(os.path.dirname(spec.origin), "version.py")
+    version = runpy.run_path(file)["__version__"] if os.path.isfile(file) else "another one"
     return str(version), spec.origin
 
 
