@@ -9,6 +9,7 @@ from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
+from envbuilder.core.findings import Finding
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -78,3 +79,8 @@ def lock(
     session.text = "\n".join(changes) or f"the lock of {name} is up to date"
     if check and changes:
         session.exit_code = LockError.exit_code
+        stale = Finding(
+            code=LockError.code, where=name, message=f"the lock would change in {len(changes)} places",
+            hint="the same command without `--check` changes it",
+        )  # fmt: skip
+        session.findings = (*session.findings, stale)

@@ -105,6 +105,7 @@ def test_check_prints_what_an_edit_would_change_and_writes_nothing(place: Place)
     code, out, _ = place.run("lock", place.path, "--check", "--json")
     answer = json.loads(out)
     assert (code, answer["exit_code"]) == (4, 4)
+    assert [one["code"] for one in answer["findings"] if one["severity"] == "error"] == ["EB400"]
     assert any("unrelated" in change for change in answer["data"]["changes"])
 
 
