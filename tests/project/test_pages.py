@@ -36,6 +36,7 @@ OTHERS = {
     "make",
     ".",
     "export",
+    "ln",
     "ssh",
     "srun",
     "pip",
