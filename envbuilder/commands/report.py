@@ -151,11 +151,12 @@ def _usage(recipe: Recipe, outputs: Outputs, packages: set[str]) -> Section:
     """Return a line to copy for each way to run it."""
     name, sif, image = recipe.name, outputs.sif.name, outputs.image_name
     nv, gpus, nodes = ("--nv ", "--gpus all ", " --gpus-per-node 4") if recipe.gpus else ("", "", "")
-    docker = f'docker run --rm {gpus}--ipc=host --user "$(id -u):$(id -g)" --env HOME=/tmp --volume "$PWD:/work" --workdir /work'
+    docker = f'docker run --rm {gpus}--ipc=host --user "$(id -u):$(id -g)" --env HOME=/tmp'
+    mount = '--volume "$PWD:/work" --workdir /work'
     lines = {
         "envbuilder": f"envbuilder exec {name} -- python train.py",
         "Apptainer": f"apptainer exec {nv}{sif} python train.py",
-        "Docker": f"{docker} \\\n  {image} python train.py",
+        "Docker": f"{docker} \\\n  {mount} {image} python train.py",
         "Slurm": f"envbuilder launch slurm {name} --nodes 2{nodes} -- train.py",
         "VS Code": f"envbuilder devcontainer {name} --write PROJECT",
         **({"Jupyter": f"envbuilder kernel {name}"} if "ipykernel" in packages else {}),
@@ -235,7 +236,7 @@ def _proof(
         text=verdict,
         tables=(
             Table(title="Tests of the recipe", head=("test", "passed in"), rows=tests, empty="The recipe has none."),
-            Table(title="Audits", head=head, rows=rows, empty="The audits found nothing."),
+            Table(title="Audits", head=head, rows=rows, empty="The audits of `verify` found nothing. `check` asks for security updates."),
         ),
     )  # fmt: skip
 
