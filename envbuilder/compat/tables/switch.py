@@ -1,6 +1,6 @@
 """Environment variables that make projects compile for a GPU on a machine without one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from envbuilder.compat.tables.table import Sources, reader
@@ -10,11 +10,20 @@ _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a var
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sdist:
+    """A package with CUDA sources and without wheels for every torch: a build compiles its sdist."""
+
+    newest: Line  # for lines without a version
+    needs: tuple[Line, ...] = ()  # what its setup.py imports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     variable: Annotated[str, _VARIABLE]
     effect: Literal["cuda", "architectures", "compile"]
     value: Line
     projects: tuple[Line, ...]
+    sdists: dict[str, Sdist] = field(default_factory=dict)
     source: Sources
 
     def setting(self, architectures: tuple[str, ...]) -> str:

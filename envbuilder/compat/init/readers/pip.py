@@ -3,18 +3,16 @@
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
 from envbuilder.compat.python_code import CODE, plain_texts, project_files, read_code
-from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.recipe.extension import BUILDS, Extension
@@ -30,26 +28,6 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compiled:
-    """A package with CUDA sources and without wheels for every torch: a build compiles its sdist."""
-
-    switch: str  # with which it does so without a GPU
-    newest: str  # read in its list of releases on 2026-11-25, for lines without a version
-    needs: tuple[str, ...] = ()  # what its setup.py imports
-
-
-_COMPILED: Final = {
-    "causal-conv1d": _Compiled(switch="CAUSAL_CONV1D_FORCE_BUILD", newest="1.6.1", needs=("packaging",)),
-    "flash-attn": _Compiled(switch="FLASH_ATTENTION_FORCE_BUILD", newest="2.8.3", needs=("packaging", "psutil")),
-    "mamba-ssm": _Compiled(switch="MAMBA_FORCE_BUILD", newest="2.3.1", needs=("packaging",)),
-    "mmcv-full": _Compiled(switch="MMCV_WITH_OPS", newest="1.7.2"),
-    "torch-cluster": _Compiled(switch="FORCE_CUDA", newest="1.6.3"),
-    "torch-scatter": _Compiled(switch="FORCE_CUDA", newest="2.1.2"),
-    "torch-sparse": _Compiled(switch="FORCE_CUDA", newest="0.6.18"),
-    "torch-spline-conv": _Compiled(switch="FORCE_CUDA", newest="1.2.2"),
-}  # fmt: skip
 # What a setup.py imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
 _IMPORTED: Final = {
     "Cython": "cython", "cmake": "cmake", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
@@ -150,9 +128,10 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         if local:
             _read_build(local["build"], where, requests)
         return
-    if name in _COMPILED:
-        _compile(text, name, requirement.specifier, where, requests)
-        return
+    for switch in load_switches().rows:
+        if name in switch.sdists:
+            _compile(text, requirement, switch, where, requests)
+            return
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return
@@ -172,16 +151,16 @@ def _read_build(build: str, where: str, requests: Requests) -> None:
         requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
 
 
-def _compile(text: str, name: str, bounds: SpecifierSet, where: str, requests: Requests) -> None:
+def _compile(text: str, requirement: Requirement, switch: Switch, where: str, requests: Requests) -> None:
     """Make an extension of a package that has no wheel for every torch."""
-    module, known = name.replace("-", "_"), _COMPILED[name]
+    name, bounds = canonicalize_name(requirement.name), requirement.specifier
+    module, known = name.replace("-", "_"), switch.sdists[name]
     exact = re.fullmatch(r"===?([^,*+]+)(\+.*)?", str(bounds))
     if not exact and not bounds.contains(known.newest):
         hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
     version = exact[1] if exact else known.newest
-    switch = load_switches().by_name[known.switch]
     found = Extension(name=module, sdist=f"{module}=={version}", env=((switch.variable, switch.value),))
     requests.extension(found, where)
     for one in known.needs:
