@@ -131,6 +131,11 @@ PROJECTS = {
             '{name: torch_utils, path: ., capture: ["from torch_utils.ops.bias_act import _init; _init()", import torch_utils.ops.upfirdn2d]}',
         ),
     ),
+    "a program that nothing imports": Project(
+        files=(("lessons/blur/blur.py", "import torchvision.io\n" + LOAD), ("lessons/blur/a.cu", ""), ("main.py", "import json\n")),
+        extensions=("{name: blur, path: lessons/blur, capture: [import blur]}",),
+        packages=("torchvision",),
+    ),
     "load_inline": Project(
         files=(("inline_ops.py", "from torch.utils.cpp_extension import load_inline as make\nm = make('m', cpp_sources='')\n"),),
         extensions=("{name: inline_ops, path: ., capture: [import inline_ops]}",),

@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
-from envbuilder.compat.python_code import CODE, plain_texts, project_files, read_code
+from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
@@ -28,7 +28,7 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
-# What a setup.py imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
+# What a setup.py or a captured file imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
 _IMPORTED: Final = {
     "Cython": "cython", "cmake": "cmake", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
     "pybind11": "pybind11", "requests": "requests", "skbuild": "scikit-build", "torchvision": "torchvision", "tqdm": "tqdm",
@@ -234,13 +234,19 @@ def request_project(folder: Path, requests: Requests) -> None:
     found = Extension(name=module, path=folder.as_posix(), env=env)
     requests.extension(found, str(folder))
     pyproject = folder / "pyproject.toml"
-    imported = {one.partition(".")[0] for one in code.imported} if code else set()
-    for one in sorted(imported & _IMPORTED.keys(), key=str.lower):
-        requests.add_package(_IMPORTED[one], str(folder / "setup.py"))
+    if code:
+        request_imported(code, requests)
     _request_headers(folder, module, requests)
     for text in build_requirements(pyproject) if pyproject.is_file() else ():
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
+
+
+def request_imported(code: Code, requests: Requests) -> None:
+    """Request the packages that a setup.py or a captured file imports."""
+    imported = {one.partition(".")[0] for one in code.imported}
+    for one in sorted(imported & _IMPORTED.keys(), key=str.lower):
+        requests.add_package(_IMPORTED[one], str(code.path))
 
 
 def _request_headers(folder: Path, name: str, requests: Requests) -> None:

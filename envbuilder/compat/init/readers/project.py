@@ -18,6 +18,7 @@ from envbuilder.compat.init.readers.pip import (
     load_toml,
     module_name,
     read_requirement,
+    request_imported,
     request_project,
     requirement_name,
 )
@@ -114,12 +115,13 @@ def _request_capture(code: Code, way: str, top: Path, codes: list[Code], request
     line = f"from {module} import {re.split(r'[.(]', way)[0]}; {way}" if way else f"import {module}"
     name = module_name(module.partition(".")[0])
     requests.extension(Extension(name=name, path=root.as_posix(), capture=(line,)), str(code.path))
+    request_imported(code, requests)
 
 
 def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | None:
     """Return the folder from which a file is imported, and its name there.
 
-    It is the outermost folder by which another file imports it. Otherwise the one above its package, or the project's.
+    It is the outermost folder by which another file imports it. Otherwise the one above its package, or a program's own.
     """
     imported = {name for code in codes for name in code.imported}
     ways: list[tuple[Path, str]] = []
@@ -135,7 +137,7 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
     package = next((root for root, _ in reversed(ways) if not (root / "__init__.py").exists()), None)
     if (path.parent / "__init__.py").exists():
         return next((way for way in ways if way[0] == package), None)
-    return next(iter(ways), None)
+    return next(reversed(ways), None)
 
 
 def _check_submodules(top: Path, requests: Requests) -> None:
