@@ -13,6 +13,9 @@ import os
 import sys
 import typing
 
+# A project's own folder, in which a build is started, has its packages without what is compiled.
+sys.path[:] = filter(None, sys.path)
+
 try:
     import torch
 except Exception:  # noqa: BLE001 - a project may do without it

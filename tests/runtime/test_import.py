@@ -1,6 +1,7 @@
 """The import of compiled extensions in the SIF, without one: real modules, in this machine's Python without torch."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -34,13 +35,19 @@ def test_each_import_is_tried_in_a_process_of_its_own(tmp_path: Path):
         headers = f"-I{sysconfig.get_path('include')}"
         words = ["gcc", "-shared", "-fPIC", headers, "-x", "c", "-o", tmp_path / f"{name}.so", "-"]
         subprocess.run(words, input=source, text=True, check=True)
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/__init__.py").write_text("print('said')\nimport no_such_package\n")
+    installed, project = tmp_path / "installed", tmp_path / "project"
+    for folder, text in (
+        (installed, "print('said')\nimport no_such_package\n"),
+        (project, "from package import core\n"),
+    ):
+        (folder / "package").mkdir(parents=True)
+        (folder / "package/__init__.py").write_text(text)
     items = [{"name": name, "file": f"{tmp_path}/{name}.so", "is_python_module": True} for name in MADE]
     items += [{"name": name, "module": name} for name in ("json", "package.core")]
     program = image.path("import_extensions.py").read_text()
     words = [sys.executable, "-c", program, json.dumps(items)]
-    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    env = os.environ | {"PYTHONPATH": str(installed)}
+    said = subprocess.run(words, cwd=project, env=env, capture_output=True, text=True, check=True).stdout
     failed = {
         item["name"]: item["error"].partition(str(tmp_path))[2] or item["error"]
         for item in json.loads(said.removeprefix("envbuilder imports: "))
