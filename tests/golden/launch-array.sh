@@ -26,6 +26,16 @@ shared_scratch="${SCRATCH:+$SCRATCH}"
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
+# Says how the ranks ended, and which logs have the cause of a failure.
+say_end() {
+  case $1 in
+    0) say "job $job: all ranks ended well; logs in $logs" ;;
+    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; logs in $logs" ;;
+    *) say "job $job: the ranks ended with exit code $1; logs in $logs" ;;
+  esac
+  [ "$1" -eq 0 ] || say "the cause: envbuilder diagnose ${2@Q}"
+}
+
 # Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"

@@ -63,6 +63,16 @@ keep_out() {
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
+# Says how the ranks ended, and which logs have the cause of a failure.
+say_end() {
+  case $1 in
+    0) say "job $job: all ranks ended well; logs in $logs" ;;
+    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; logs in $logs" ;;
+    *) say "job $job: the ranks ended with exit code $1; logs in $logs" ;;
+  esac
+  [ "$1" -eq 0 ] || say "the cause: envbuilder diagnose ${2@Q}"
+}
+
 # Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
@@ -248,6 +258,7 @@ srun=(srun --export=ALL)
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
+say "all nodes are ready, and the ranks start"
 
 (
   trap : TERM # a cancelled job signals every process; the last lines are still to come
@@ -271,10 +282,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-case $status in
-  0) how="all ranks ended well" ;;
-  137 | 143) how="the ranks were ended (exit code $status), as all are when one of them fails" ;;
-  *) how="the ranks ended with exit code $status" ;;
-esac
-say "job $job: $how; logs in $logs"
+say_end "$status" "$logs.log"
 exit "$status"

@@ -51,6 +51,16 @@ keep_out() {
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
+# Says how the ranks ended, and which logs have the cause of a failure.
+say_end() {
+  case $1 in
+    0) say "job $job: all ranks ended well; logs in $logs" ;;
+    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; logs in $logs" ;;
+    *) say "job $job: the ranks ended with exit code $1; logs in $logs" ;;
+  esac
+  [ "$1" -eq 0 ] || say "the cause: envbuilder diagnose ${2@Q}"
+}
+
 # Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
@@ -335,11 +345,12 @@ on_every_node() {
 
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts[*]}, which meet at $MASTER_ADDR:$MASTER_PORT"
 on_every_node preflight || fail "no rank was started, for a node is not ready"
+say "all nodes are ready, and the ranks start"
 split_by_rank <"$pipes/output" 9>&- 8>&- &
 splitter=$!
 status=0
 on_every_node ranks >"$pipes/output" 2>&1 || status=$?
 stop # else the processes that read `life` here keep the output open
 wait "$splitter"
-say "job $job: the ranks ended with exit code $status; logs in $logs"
+say_end "$status" "$logs"
 exit "$status"

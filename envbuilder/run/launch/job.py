@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
+from envbuilder.core.spelling import nearest
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
@@ -101,7 +102,10 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     shapes: tuple[Shape, ...] = get_args(Shape)
     shape = next((one for one in shapes if one == options.shape), None)
     if shape is None:
-        raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`")
+        raise UsageError(
+            f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`",
+            hint=nearest(options.shape, shapes).strip(),
+        )
     typed = options.slurm
     given = {key: value for key in SLURM_SHAPES if (value := getattr(typed, key))}
     for key, value in given.items():

@@ -36,10 +36,11 @@ on_every_node() {
 
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts[*]}, which meet at $MASTER_ADDR:$MASTER_PORT"
 on_every_node preflight || fail "no rank was started, for a node is not ready"
+say "all nodes are ready, and the ranks start"
 split_by_rank <"$logs/output" &
 splitter=$!
 status=0
 on_every_node ranks >"$logs/output" 2>&1 || status=$?
 wait "$splitter"
-say "job $job: the ranks ended with exit code $status; logs in $logs"
+say_end "$status" "$logs"
 exit "$status"

@@ -17,6 +17,7 @@ srun=(srun --export=ALL)
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
+say "all nodes are ready, and the ranks start"
 
 (
   trap : TERM # a cancelled job signals every process; the last lines are still to come
@@ -40,10 +41,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-case $status in
-  0) how="all ranks ended well" ;;
-  137 | 143) how="the ranks were ended (exit code $status), as all are when one of them fails" ;;
-  *) how="the ranks ended with exit code $status" ;;
-esac
-say "job $job: $how; logs in $logs"
+say_end "$status" "$logs.log"
 exit "$status"
