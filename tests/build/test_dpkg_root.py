@@ -200,3 +200,26 @@ def test_the_database_says_what_dpkg_would(root: Path):
     scripts = [line.split("/")[-1] for line in preinst_lines(packages)]
     assert scripts == ["base-passwd.preinst install", "a:amd64.preinst install"]
     assert "DPKG_RUNNING_VERSION=1 " in next(preinst_lines(packages))
+
+
+OUT = "x/../../../../../../outside"
+
+
+@pytest.mark.parametrize(
+    ("folder", "about", "control"),
+    [
+        ("info/a.x", "", {OUT: ""}),
+        ("info/a:x", f"Multi-Arch: same\nArchitecture: {OUT}\n", {}),
+        ("triggers/x", "", {"triggers": f"interest {OUT}\n"}),
+    ],
+    ids=["a script", "an architecture", "a trigger"],
+)
+def test_the_control_part_of_a_package_writes_nothing_outside(
+    root: Path, folder: str, about: str, control: dict[str, str]
+):
+    """A folder of the package makes the first part of the path exist, so that `..` after it would lead out."""
+    way = header(f"./var/lib/dpkg/{folder}/", FOLDER, mode=0o755)
+    packages = install(root, package(root, "a", way, about=about, **control)).packages
+    with pytest.raises(BuildError, match=r"the package `.*a\.deb` has `.*` in its control part"):
+        write_database(packages, root)
+    assert list(root.parent.glob("outside*")) == []

@@ -243,17 +243,19 @@ def _write_database(packages: Sequence[Package], root: Path, processor: Processo
     files: list[str] = []
     named: dict[str, list[str]] = {}
     for package in sorted(packages, key=lambda one: one.name):
+        _need_plain(package, package.stem, *package.control)
         _save_text(folder / f"info/{package.stem}.list", "".join(f"{path}\n" for path in package.listed))
         for name, (content, info) in package.control.items():
             if name != "control":
                 write_new(folder / f"info/{package.stem}.{name}", content, info.mode & 0o7777, info.mtime)
         stanzas.append(_stanza(package, root))
         for words in _lines(package, "triggers"):
-            if words[0].startswith("interest"):
+            if words[0].startswith("interest") and len(words) > 1:
                 one = f"{package.name}{'/noawait' if words[0].endswith('noawait') else ''}"
                 if words[1].startswith("/"):
                     files.append(f"{words[1]} {one}\n")
                 else:
+                    _need_plain(package, words[1])
                     named.setdefault(words[1], []).append(f"{one}\n")
     # dpkg has no empty `File`.
     for name, lines in (named | ({"File": files} if files else {}) | {"Unincorp": []}).items():
@@ -261,6 +263,15 @@ def _write_database(packages: Sequence[Package], root: Path, processor: Processo
     _save_text(folder / "status", "\n".join(stanzas))
     _save_text(folder / "arch", f"{processor.debian}\n")
     _save_text(folder / "info/format", "1\n")
+
+
+def _need_plain(package: Package, *names: str) -> None:
+    """Raise BuildError for a name in a package's control part that is no file name: `..` in it may lead out of the root."""
+    for name in names:
+        if "/" in name:
+            raise BuildError(
+                f"the package `{package.deb}` has `{name}` in its control part, where a name has no `/`"
+            )
 
 
 def preinst_lines(packages: Sequence[Package]) -> Iterator[str]:
