@@ -1,9 +1,13 @@
 """Run a recipe's own tests in the image and in the SIF, before either gets its final name. Import its extensions in the SIF."""
 
+import contextlib
+import functools
 import json
+import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +21,22 @@ from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.core.process import Completed
+from envbuilder.core.process import Command, Completed
 from envbuilder.core.system import user_ids
+from envbuilder.layers.layer import extract, load_layer
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
-from envbuilder.run.container import Surroundings, probe_surroundings, run_emulated, run_in_image, run_in_sif
+from envbuilder.run.container import (
+    FIXED_ENV,
+    Surroundings,
+    probe_surroundings,
+    run_emulated,
+    run_in_image,
+    run_in_sif,
+)
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -111,7 +123,6 @@ def import_in_sif(
     """
     if not imports:
         return ()
-    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
     argv = (
         "python",
         "-c",
@@ -120,7 +131,8 @@ def import_in_sif(
     )
     with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
         try:
-            ran = _run_in_sif(sif, argv, surroundings, job, environment)
+            with _programs_in(sif, job, environment) as run:
+                ran = run(argv)
         except ToolError as error:
             step.skip(error.message)
             return (
@@ -171,14 +183,79 @@ def explain_import(one: Import, error: str) -> Finding:
     )
 
 
-def _run_in_sif(
-    sif: Path, argv: Sequence[str], around: Surroundings, job: Job, environment: Mapping[str, str]
-) -> Completed:
-    """Run a command in the SIF, by an emulator if it is for another processor."""
-    by = emulation(job)
-    if by is None:
-        return run_in_sif(sif, argv, around, environment)
-    return run_emulated(sif, argv, around, job.runner, by.wrap)
+@contextlib.contextmanager
+def _programs_in(
+    sif: Path, job: Job, environment: Mapping[str, str]
+) -> Iterator[Callable[[Sequence[str]], Completed]]:
+    """Yield a function that runs a command in the SIF, by an emulator if it is for another processor.
+
+    Without an Apptainer that works, the command runs in the SIF's layers, by the sandbox of builds.
+    """
+    around, by = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids()), emulation(job)
+    with contextlib.ExitStack() as stack:
+        root = functools.cache(lambda: stack.enter_context(_layers_in_one(job)))
+
+        def run(argv: Sequence[str]) -> Completed:
+            if by:
+                return run_emulated(sif, argv, around, job.runner, by.wrap)
+            try:
+                return run_in_sif(sif, argv, around, environment)
+            except ToolError as refused:
+                try:
+                    return _run_in_layers(root(), argv, around, job)
+                except ToolError:
+                    raise refused from None
+
+        yield run
+
+
+@contextlib.contextmanager
+def _layers_in_one(job: Job) -> Iterator[Path]:
+    """Yield a temporary folder with the files of all layers. Raises ToolError if a layer is not in the store."""
+    with job.store.workspace() as work:
+        for step, key in job.keys.items():
+            layer, tree = load_layer(job.store.layer(key)), job.store.tree(key)
+            if tree.is_dir():
+                shutil.copytree(tree, work / "root", symlinks=True, copy_function=_link, dirs_exist_ok=True)
+            elif layer:
+                extract(layer, work / "root")
+            else:
+                raise ToolError(f"the {step.name} layer is not in the cache")
+        yield work / "root"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _run_in_layers(root: Path, argv: Sequence[str], around: Surroundings, job: Job) -> Completed:
+    folders = [one for bind in around.binds if (one := bind.partition(":")[0]) == bind]
+    for name in ("/proc", "/dev", "/tmp", str(around.folder), *folders):  # noqa: S108 - the sandbox's own
+        (root / name[1:]).mkdir(parents=True, exist_ok=True)
+    options = [
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+        "--ro-bind",
+        str(root),
+        "/",
+    ]
+    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108
+    for folder in folders:
+        options += ["--bind", folder, folder]
+    variables = {"HOME": "/tmp", "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)  # noqa: S108
+    for name, value in variables.items():
+        options += ["--setenv", name, value]
+    command = ("bwrap", *options, "--chdir", str(around.folder), "--", *argv)
+    try:
+        output = job.runner.run(Command(argv=command, why="run a program in the SIF's layers", merged=True))
+    except CommandError as error:
+        return Completed(code=1, output=error.message)
+    return Completed(code=0, output=output)
 
 
 def run_recipe_tests(
@@ -206,8 +283,7 @@ def run_recipe_tests(
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}") as step:
             try:
-                ran = _run_in_sif(sif, shlex.split(test), surroundings, job, environment)
-                _need_success(ran, test, "the SIF")
+                _need_success(run(shlex.split(test)), test, "the SIF")
             except ToolError as error:
                 step.skip(error.message)
                 findings.append(
@@ -222,10 +298,11 @@ def run_recipe_tests(
             with console.step(f"test in the image: {test}"):
                 _need_success(run_in_image(docker, image, shlex.split(test), surroundings), test, "the image")
 
-    for test in recipe.tests:
-        with ThreadPoolExecutor(2) as pool:
-            for tested in [pool.submit(run, test) for run in (in_sif, in_image)]:
-                tested.result()
+    with _programs_in(sif, job, environment) as run:
+        for test in recipe.tests:
+            with ThreadPoolExecutor(2) as pool:
+                for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:
+                    tested.result()
     return tuple(findings)
 
 

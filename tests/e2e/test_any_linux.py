@@ -75,7 +75,10 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
 
 
 def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path, tiny: Built):
-    recipe, _ = make_tiny(spacious / "recipe")
+    tests = (
+        'tests:\n  - python -c \'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"\'\n'
+    )
+    recipe, _ = make_tiny(spacious / "recipe", more=tests)
     cache = cache_with_toolbox(cache_with_artifacts(spacious, recipe))
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
     assert (
@@ -87,6 +90,7 @@ def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path,
     built = Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0])
     assert built.digests == tiny.digests
     assert ended.stderr.count("✓ build with proot") == 1
+    assert (ended.stderr.count("✓ test in the SIF"), json.loads(ended.stdout)["findings"]) == (1, [])
     assert list((cache / "work").iterdir()) == []
 
 
