@@ -32,6 +32,7 @@ _ERRORS: Final = (docker.errors.DockerException, RequestException)
 class ContainerOptions(TypedDict):
     """Arguments of the Docker SDK's `containers.create`."""
 
+    entrypoint: str
     user: str
     volumes: list[str]
     working_dir: str

@@ -19,6 +19,7 @@ from envbuilder.build.context import worker_threads
 from envbuilder.build.engine import Engine, Job, KeptStep, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
+from envbuilder.plan.contents import entry_point
 from envbuilder.plan.documents import PROVENANCE
 from envbuilder.plan.model import Plan
 from envbuilder.plan.sbom import SBOM
@@ -142,9 +143,8 @@ def wait_for_layers(
 
 def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Layout:
     """Write the OCI layout of these layers of the plan, as the image `name`."""
-    config = ImageConfig(
-        env=plan.runtime.env, cmd=("/bin/bash",), entrypoint=("/opt/envbuilder/start",), labels=image_labels(plan)
-    )  # fmt: skip
+    first, default = entry_point(plan.runtime)
+    config = ImageConfig(env=plan.runtime.env, cmd=default, entrypoint=first, labels=image_labels(plan))
     return write_layout(
         layers=layers, config=config, epoch=plan.epoch, platform=plan.platform, folder=folder, name=name
     )

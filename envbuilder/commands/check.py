@@ -77,7 +77,8 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     findings = (*report.findings, *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
-    lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if build else []
+    own = build and recipe.pytorch
+    lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if own else []
     session.text = "\n".join([*session.text.splitlines(), *lines])
     return checked
 

@@ -93,9 +93,7 @@ def seeded_package(packages: Iterable[str]) -> str:
 # ---- the runtime layer
 
 # Apptainer sources env/*.sh in order and executes the runscript. Since 3.6, it has its own action scripts.
-RUNSCRIPT: Final = (
-    '#!/bin/sh\nif [ "$#" -eq 0 ]; then set -- /bin/bash; fi\nexec /opt/envbuilder/start "$@"\n'
-)
+START: Final = "/opt/envbuilder/start"
 STARTSCRIPT: Final = "#!/bin/sh\n"
 USER_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
@@ -122,6 +120,18 @@ def _login_script(env: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def entry_point(step: RuntimeStep) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what begins every command line of the image, and the command where none is named."""
+    return (START, *step.run), () if step.run else ("/bin/bash",)
+
+
+def run_lines(step: RuntimeStep) -> tuple[str, ...]:
+    """Return the same as the lines of a shell script."""
+    first, default = entry_point(step)
+    given = (f'if [ "$#" -eq 0 ]; then set -- {shlex.join(default)}; fi',) if default else ()
+    return (*given, f'exec {shlex.join(first)} "$@"')
+
+
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     """Return path → text and mode of every file of the layer."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
@@ -129,7 +139,7 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
         ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
         ".singularity.d/env/99-base.sh": (BASE_ENVIRONMENT, 0o755),
-        ".singularity.d/runscript": (RUNSCRIPT, 0o755),
+        ".singularity.d/runscript": ("\n".join(("#!/bin/sh", *run_lines(step), "")), 0o755),
         ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),
         LOGIN: (_login_script(step.env), 0o644),

@@ -215,6 +215,7 @@ class RuntimeStep:
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
+    run: tuple[str, ...] = ()  # begins the command line of `docker run` and `apptainer run`
     files: tuple[tuple[str, str], ...]  # path below / → text
 
     def lines(self) -> tuple[str, ...]:
@@ -222,6 +223,7 @@ class RuntimeStep:
             "step runtime layout 3",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
+            *([f"  run {shlex.join(self.run)}"] if self.run else []),
             *map(_file_line, self.files),
         )
 
@@ -390,7 +392,8 @@ def make(
         ("opt/envbuilder/recipe.yaml", recipe.canonical()),
         *more,
     )
-    return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)))
+    run = tuple(shlex.split(recipe.run))
+    return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, run=run, files=files)))
 
 
 def _builds(lock: Lock, packages: tuple[Artifact, ...]) -> tuple[LockedBuild, ...]:
@@ -428,8 +431,9 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
     ]
-    # enroot's PyTorch hook reads the version.
-    fixed = own | {"PATH": ":".join(search), "PYTORCH_VERSION": recipe.pytorch}
+    fixed = own | {"PATH": ":".join(search)}
+    if recipe.pytorch:
+        fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
     return tuple((fixed | dict(recipe.env)).items())

@@ -26,6 +26,7 @@ from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SHAPES, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import (
+    NO_TORCH,
     Packages,
     Requirements,
     index_notes,
@@ -333,7 +334,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         cuda=file.cuda,
         gcc=file.gcc,
         libxcrypt=file.libxcrypt,
-        pytorch=file.pytorch,
+        pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(constraints)),
         hashes=tuple(one for found in lists for one in found.hashes),
@@ -344,6 +345,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         env=file.env,
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         tests=file.tests,
+        run=file.run,
         parent=files[1] if root.get(ADD) else None,
         add=tuple(dict.fromkeys(text for text, _ in _packages(file.add, root.get(ADD)))),
         files=tuple(dict.fromkeys((*files, *(one for found in lists for one in found.files), *keys))),

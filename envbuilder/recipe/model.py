@@ -16,7 +16,7 @@ from envbuilder.core.places import Unquoted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
-from envbuilder.recipe.packages import Hashed, Packages
+from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
 from envbuilder.recipe.repository import Repositories, Repository
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -28,6 +28,7 @@ NAME: Final = Shape(
     hint="the name of the recipe is also the name of its image",
 )
 AUTO: Final = "auto"
+WANTS_TORCH: Final = 'name a version, such as `pytorch: "2.6.0"`'
 # The form of each key's text, or of each item of its list. A key that is not here takes any line of text.
 SHAPES: Final = {
     "gpus": Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100"),
@@ -59,8 +60,8 @@ SHAPES: Final = {
     ),
     "libxcrypt": Shape(pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?", expected='a version such as "4.4"'),
     "pytorch": Shape(
-        pattern=r"[0-9]+\.[0-9]+\.[0-9]+",
-        expected='a full version such as "2.6.0"',
+        pattern=r"[0-9]+\.[0-9]+\.[0-9]+|none",
+        expected='a full version such as "2.6.0", or none',
         hint="`cuda:` chooses the build, so no `+cu124` here",
     ),
     "apt": Shape(
@@ -135,7 +136,7 @@ class RecipeFile:
     gcc: Annotated[str, SHAPES["gcc"]]
     """The major version of the compiler, in quotes."""
     pytorch: Annotated[str, SHAPES["pytorch"]]
-    """The full version of torch, without `+cu124`: `cuda` chooses the build."""
+    """The full version of torch, without `+cu124`: `cuda` chooses the build. `none` is an environment without it."""
     summary: Line = ""
     """One line for `envbuilder list`."""
     gpus: tuple[Annotated[str, SHAPES["gpus"]], ...] = ()
@@ -168,6 +169,8 @@ class RecipeFile:
     """`auto`: each node decides when torch starts; `off`; or a site's profile."""
     tests: tuple[Line, ...] = ()
     """Commands that run in image and SIF before a build gives them their names."""
+    run: Line = ""
+    """The command that `docker run` and `apptainer run` start with their arguments; without it, they start what is named."""
     extends: Annotated[str, SHAPES["extends"]] = ""
     """Another recipe in this folder: maps merge, lists append. Its `matrix` stays with it."""
     add: Packages = ()
@@ -177,7 +180,7 @@ class RecipeFile:
 
 
 def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
-    """Report `cuda` without `gpus`, and the reverse: `gpus` decides what the toolkit compiles for."""
+    """Report `cuda` without `gpus`, and the reverse: `gpus` decides what the toolkit compiles for. Both serve torch."""
     if not isinstance(given, dict):
         return
     gpus = given.get("gpus")
@@ -187,6 +190,11 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
     if isinstance(gpus, list) and gpus and "cuda" not in given:
         hint = 'add `cuda: "12.4"`, or leave out `gpus`'
         yield Mistake(message="`gpus` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("gpus",))
+    for key in ("cuda", "extensions"):
+        if given.get("pytorch") == NO_TORCH and given.get(key):
+            yield Mistake(
+                message=f"`{key}` needs `pytorch`", code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +212,7 @@ class Recipe:
     cuda: str  # as written: 12.4 or 12.4.1; "" without CUDA
     gcc: str
     libxcrypt: str
-    pytorch: str
+    pytorch: str  # "" without torch
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
@@ -215,6 +223,7 @@ class Recipe:
     security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
+    run: str = ""
     parent: Path | None = None  # the file of the recipe that a recipe with `add` stands on
     add: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
@@ -248,6 +257,8 @@ class Recipe:
             value["nccl"] = self.nccl
         if not self.security:
             value["security"] = False
+        if self.run:
+            value["run"] = self.run
         if self.parent:
             value["add"] = self.add
         bounds: dict[str, object] = {"constraints": self.constraints} if self.constraints else {}

@@ -33,6 +33,7 @@ from envbuilder.recipe.requirement_file import (
     split_line,
 )
 
+NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
     "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
@@ -373,7 +374,7 @@ def torch_notes(
             continue
         plain = re.sub(r"\+[\w.]+", "", str(one.specifier))
         build = re.search(r"\+(cu\d+|cpu)", str(one.specifier))
-        if not SpecifierSet(plain).contains(pytorch, prereleases=True):
+        if pytorch == NO_TORCH or not SpecifierSet(plain).contains(pytorch, prereleases=True):
             message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{one}`"
             yield make_note(message, where, "change one of the two")
         elif build and build[1] != build_of(cuda):

@@ -18,6 +18,7 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Completed, Runner
 from envbuilder.core.system import home_of
+from envbuilder.plan.contents import START
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
@@ -217,6 +218,7 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
 def image_options(around: Surroundings) -> "ContainerOptions":
     """Return the options of a container of an image."""
     return {
+        "entrypoint": START,  # without the recipe's `run`
         "user": around.user,
         "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
         "working_dir": str(around.folder),
@@ -239,6 +241,7 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
         "--init",
         "--interactive",
         *(["--tty"] if terminal else []),
+        f"--entrypoint={options['entrypoint']}",
         f"--user={options['user']}",
         "--ipc=host",
     ]

@@ -32,7 +32,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.contents import LOGIN, RUNSCRIPT, runtime_files, seeded_package
+from envbuilder.plan.contents import LOGIN, runtime_files, seeded_package
 from envbuilder.plan.model import (
     SYSTEM_PATH,
     ExtensionsStep,
@@ -519,7 +519,8 @@ def write_runscript(folder):
     """The runscript, with the entry point where a test can have it."""
     (folder / "start").write_text(image.path("entry/start").read_text())
     (folder / "start").chmod(0o755)
-    (folder / "runscript").write_text(RUNSCRIPT.replace("/opt/envbuilder/start", f"{folder}/start"))
+    text, _ = runtime_files(make_runtime())[".singularity.d/runscript"]
+    (folder / "runscript").write_text(text.replace("/opt/envbuilder/start", f"{folder}/start"))
 
 
 @runs_programs

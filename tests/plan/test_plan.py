@@ -11,6 +11,7 @@ from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import LockError
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, LockedBuild
+from envbuilder.plan.contents import entry_point, runtime_files
 from envbuilder.plan.documents import make_provenance
 from envbuilder.plan.make import need_buildable
 from envbuilder.plan.model import (
@@ -376,3 +377,11 @@ def test_the_labels_name_the_recipe_and_the_plan_up_to_the_runtime_step():
         ("io.envbuilder.plan", f"sha256:{before.key}"),
         ("org.opencontainers.image.title", "x"),
     )
+
+
+def test_a_command_of_the_recipe_begins_every_command_line():
+    plan = make_plan(dataclasses.replace(RECIPE, run="tool --name 'two words'"))
+    assert changed(make_plan(RECIPE), plan) == {RUNTIME}
+    assert entry_point(plan.runtime) == (("/opt/envbuilder/start", "tool", "--name", "two words"), ())
+    text, _ = runtime_files(plan.runtime)[".singularity.d/runscript"]
+    assert text == "#!/bin/sh\nexec /opt/envbuilder/start tool --name 'two words' \"$@\"\n"

@@ -137,7 +137,7 @@ def test_the_documentation_lists_every_recipe_with_its_pins():
     assert sorted(told) == sorted(list_recipes(ROOT / "recipes"))
     for name, (torch, cuda, _, gcc, python, suite) in told.items():
         recipe = load(ROOT / f"recipes/{name}.yaml")
-        assert [torch, cuda.strip("-"), gcc, python, f"debian/{suite}"] == [
+        assert [torch.strip("-"), cuda.strip("-"), gcc, python, f"debian/{suite}"] == [
             recipe.pytorch, recipe.cuda, recipe.gcc, recipe.python, recipe.base,
         ]  # fmt: skip
 

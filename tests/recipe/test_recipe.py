@@ -160,7 +160,7 @@ def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
         ("EB109", "x.yaml:1:8", '$.base: expected distribution/suite, or {image: REFERENCE}, found "x"'),
         ("EB108", "x.yaml:2:9", "$.python: expected text, found a number (3.10)"),
         ("EB109", "x.yaml:3:6", '$.gcc: expected a major version such as "12", found "12.2"'),
-        ("EB109", "x.yaml:4:10", '$.pytorch: expected a full version such as "2.6.0", found "2.6"'),
+        ("EB109", "x.yaml:4:10", '$.pytorch: expected a full version such as "2.6.0", or none, found "2.6"'),
         ("EB107", "x.yaml:5:11", "$.packages: expected a list, found text"),
     ]
 
@@ -722,4 +722,17 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 @pytest.mark.parametrize("name", list_recipes(RECIPES))
 def test_each_recipe_of_ours_is_read(name):
-    assert load(find_recipe(name, RECIPES)).extensions
+    recipe = load(find_recipe(name, RECIPES))
+    assert bool(recipe.extensions) == (name != "envbuilder-base")
+
+
+@pytest.mark.parametrize("key", ['cuda: "12.4"\ngpus: [A100]', "extensions: [{name: x, path: .}]"])
+def test_a_recipe_without_torch_has_nothing_that_is_for_torch(folder, key):
+    (folder / "setup.py").write_text("")
+    least = 'base: debian/bookworm\npython: "3.11"\ngcc: "12"\npytorch: none\n'
+    assert written(folder, f"{least}run: tool --quiet\n").pytorch == ""
+    with pytest.raises(RecipeError) as refused:
+        written(folder, least + key)
+    assert [(one.code, one.message.partition(": ")[2]) for one in refused.value.findings] == [
+        ("EB126", f"`{key.partition(':')[0]}` needs `pytorch`")
+    ]

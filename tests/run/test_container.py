@@ -191,6 +191,7 @@ def test_an_apptainer_that_may_start_nothing_is_no_failure_of_the_program(tmp_pa
 
 def test_an_image_gets_the_project_the_user_and_the_host_memory():
     assert image_options(replace(HERE, names=(("USER", "me"),))) == {
+        "entrypoint": "/opt/envbuilder/start",
         "user": "1:2",
         "volumes": ["/home/me/project:/home/me/project"],
         "working_dir": "/home/me/project",
@@ -209,7 +210,8 @@ def test_an_image_gets_all_gpus_where_there_are_any():
 def test_the_command_line_of_an_image():
     line = shlex.join(image_argv("envbuilder/x", ("true", "two words"), WITH_GPU, terminal=True))
     assert line == (
-        "docker --context=default run --rm --pull=never --init --interactive --tty --user=1:2 --ipc=host --gpus=all "
+        "docker --context=default run --rm --pull=never --init --interactive --tty "
+        "--entrypoint=/opt/envbuilder/start --user=1:2 --ipc=host --gpus=all "
         "--volume=/home/me/project:/home/me/project --workdir=/home/me/project --env=PYTHONNOUSERSITE=1 --env=SHELL=/bin/bash "
         "envbuilder/x true 'two words'"
     )

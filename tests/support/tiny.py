@@ -38,14 +38,15 @@ def make_tiny(
     roots: tuple[str, ...] = ROOTS,
     interpreter: Artifact | None = None,
     of: str = "cpu",
+    more: str = "",
 ) -> tuple[Path, Lock]:
     """Write the recipe and its lock, a part of that of the recipe `of`, into `folder`; returns the recipe's file and the lock.
 
-    `interpreter` is a stand-in of a standalone Python, for which `roots` has no Python.
+    `interpreter` is a stand-in of a standalone Python, for which `roots` has no Python. `more` are keys of the recipe.
     """
     path = folder / f"{name}.yaml"
     arm = load_lock(ROOT / f"recipes/{of}.lock").tools is not None
-    save_text(path, RECIPE % (python, pytorch, name) + (ARM if arm else ""))
+    save_text(path, RECIPE % (python, pytorch, name) + (ARM if arm else "") + more)
     return path, make_lock(path, wheels, roots=roots, interpreter=interpreter, of=of)
 
 

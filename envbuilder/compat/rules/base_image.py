@@ -179,7 +179,7 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
 
 def check_own_torch(context: CheckContext) -> Iterator[Problem]:
     base = _fit(context)
-    for fact in base.every(Name.TORCH) if base else ():
+    for fact in base.every(Name.TORCH) if base and context.recipe.pytorch else ():
         brings = f"the environment brings torch {context.recipe.pytorch} of its own"
         message = f"the base has torch {fact.value} ({fact.path}), and {brings}"
         advice = "a base without torch is smaller by gigabytes"

@@ -140,8 +140,9 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_torch(context: CheckContext) -> Iterator[Problem]:
-    if context.torch is None and context.recipe.pytorch not in context.tables.torches.by_name:
-        pin = Change("pytorch", context.recipe.pytorch)
+    asked = context.recipe.pytorch
+    if context.torch is None and asked and asked not in context.tables.torches.by_name:
+        pin = Change("pytorch", asked)
         codes = (CheckCode.TORCH, CheckCode.TORCH_NEWER)
         advice = "`envbuilder tables refresh` brings newer rows"
         yield _unknown("torch", pin, context.tables.torches, codes, advice)

@@ -51,7 +51,12 @@ def resolve_wheels(
         python=recipe.python,
         glibc=target.distribution.glibc,
         processor=target.processor,
-        requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit)),
+        requirements=(
+            *([torch] if torch else []),
+            *ALWAYS,
+            *recipe.packages,
+            *implied_wheels(recipe, toolkit),
+        ),
         constraints=(*recipe.constraints, *(_undeclared_bounds(target.torch) if target.torch else ())),
         build=build,
         prefer=prefer,
@@ -81,12 +86,13 @@ def resolve_added(
     if not recipe.add and are_met(extensions, below, recipe.python, target.processor):
         return Packages(artifacts=())
     pins = {one.name: f"{one.name}=={one.version}" for one in below}
+    torch = {"torch": f"torch=={recipe.pytorch}"} if recipe.pytorch else {}
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
         processor=target.processor,
         requirements=recipe.add,
-        constraints=(*recipe.constraints, *({"torch": f"torch=={recipe.pytorch}"} | pins).values()),
+        constraints=(*recipe.constraints, *(torch | pins).values()),
         build=torch_requirement(recipe, target, folders=context.sources().folders)[1],
         prefer=(*below, *prefer),
         before=before,
@@ -227,7 +233,9 @@ def resolve_toolkit_wheels(
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
-    """Return the requirement on torch and the PyTorch index that has it ("" for a folder or the package index)."""
+    """Return the requirement on torch ("" without it) and the PyTorch index that has it ("" for a folder or the package index)."""
+    if not recipe.pytorch:
+        return "", ""
     build = index_build(target.torch, recipe.cuda_minor)
     if not build:
         return f"torch=={recipe.pytorch}", ""

@@ -37,7 +37,9 @@ def check_python(_machine: Machine) -> Iterator[Item]:
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
     else:
-        yield python.warning(f"{version}, without a virtual environment", "uv tool install envbuilder")
+        yield python.warning(
+            f"{version}, without a virtual environment", "install the wheel with `uv tool install`"
+        )
 
 
 def check_engine(machine: Machine) -> Iterator[Item]:

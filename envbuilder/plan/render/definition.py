@@ -8,6 +8,7 @@ which lacks those mounts. `rmdir` removes mount points, because it removes only 
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.plan.contents import run_lines
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
@@ -76,8 +77,7 @@ Stage: final
 {files}
 
 %runscript
-    if [ "$#" -eq 0 ]; then set -- /bin/bash; fi
-    exec /opt/envbuilder/start "$@"
+{run}
 
 %labels
 {labels}
@@ -100,6 +100,7 @@ def render_definition(kit: Kit) -> str:
         merged=_MERGED,
         epoch=kit.plan.epoch,
         files="\n".join(files),
+        run="\n".join(f"    {line}" for line in run_lines(kit.plan.runtime)),
         labels="\n".join(f"    {name} {value}" for name, value in kit.plan.runtime.labels),
     )
     return head + _sections(marked(_post(kit))) + last

@@ -1,8 +1,10 @@
 """The plan as a Dockerfile that downloads its inputs, and `Dockerfile.base`, which reads them from a folder."""
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.plan.contents import START, entry_point
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
@@ -65,7 +67,6 @@ FROM layers
 COPY --link runtime /
 ENV PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
-_COMMANDS: Final = 'ENTRYPOINT ["/opt/envbuilder/start"]\nCMD ["/bin/bash"]\n'
 
 
 def render_dockerfile(kit: Kit) -> str:
@@ -115,7 +116,13 @@ def _last(kit: Kit, stages: Sequence[Stage]) -> str:
     lines = ["# The image.", "FROM scratch", *(line for stage in stages for line in stage.copies)]
     lines += [f"ENV {name}={in_dockerfile(value)}" for name, value in kit.plan.runtime.env]
     lines += [f"LABEL {name}={in_dockerfile(value)}" for name, value in kit.labels]
-    return "\n".join(lines) + f"\n{_COMMANDS}"
+    first, default = entry_point(kit.plan.runtime)
+    return "\n".join(lines) + "\n" + _commands(first, default)
+
+
+def _commands(first: Sequence[str], default: Sequence[str]) -> str:
+    """Return the lines of `contents.entry_point`."""
+    return f"ENTRYPOINT {json.dumps(first)}\n" + (f"CMD {json.dumps(default)}\n" if default else "")
 
 
 def _block(comment: str, head: Sequence[str], *runs: str) -> str:
@@ -140,5 +147,13 @@ def render_base() -> str:
     layers = "".join([f"FROM {STAGES[0].name} AS layers\n", *copies])
     stages = [stage.base for stage in STAGES]
     return "\n".join(
-        [_BASE_HEAD, ARGUMENTS, _BASE_NOTHING, *stages, layers, _BASE_EDITED, _BASE_LAST + _COMMANDS]
+        [
+            _BASE_HEAD,
+            ARGUMENTS,
+            _BASE_NOTHING,
+            *stages,
+            layers,
+            _BASE_EDITED,
+            _BASE_LAST + _commands((START,), ("/bin/bash",)),
+        ]
     )

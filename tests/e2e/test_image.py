@@ -1,0 +1,100 @@
+"""envbuilder's own image and SIF, which `scripts/image` makes, build what an installation builds."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.cache import save_text
+from envbuilder.lock.file import load_lock, lock_text
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
+    ENVBUILDER,
+    ROOT,
+    Built,
+    as_nobody,
+    attempt,
+    cache_with_artifacts,
+    cache_with_toolbox,
+    open_folder,
+    run,
+)
+
+pytestmark = pytest.mark.builds
+USER = 4242  # no machine has this user
+
+
+@dataclass(frozen=True)
+class Own:
+    """envbuilder on the packages of `tiny` instead of those of `envbuilder-base`."""
+
+    sif: Path
+    recipe: Path
+    image: str = "envbuilder/envbuilder"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Own]:
+    with open_folder() as folder:
+        wheels = load_lock(ROOT / "recipes/envbuilder-base.lock").wheels
+        pins = "".join(
+            f"  - {one.name}=={one.version}\n" for one in wheels if one.name in ("uv", "zstandard")
+        )
+        more = f"run: envbuilder\npackages:\n{pins}"
+        base, lock = make_tiny(folder / "base", "base", (), pytorch="none", more=more)
+        save_text(base.with_suffix(".lock"), lock_text(replace(lock, wheels=wheels)))
+        run(ROOT / "scripts/image", "--base", base, folder / "out")
+        recipe, _ = make_tiny(folder / "recipe")
+        yield Own(folder / "out/envbuilder.sif", recipe)
+        run("docker", "image", "rm", "--force", Own.image)
+
+
+def test_what_is_named_reaches_envbuilder(own: Own):
+    version = run(ENVBUILDER, "--version")
+    for start in (("apptainer", "run", own.sif), ("docker", "run", "--rm", own.image)):
+        assert run(*start, "--version") == version
+        assert "Usage: envbuilder" in attempt(*start).stderr
+    words = (
+        "exec",
+        "envbuilder",
+        "--output",
+        own.sif.parent,
+        "--in",
+        "image",
+        "--",
+        "python",
+        "-c",
+        "print(6 * 7)",
+    )
+    assert run(ENVBUILDER, *words) == "42\n"
+
+
+def need_same(own: Own, tiny: Built, place: Path, user: int, *start: object) -> None:
+    """Build `tiny` offline from an empty cache, as a user, by a command line that ends where envbuilder's words begin."""
+    cache = cache_with_toolbox(cache_with_artifacts(place, own.recipe, copy=True))
+    run("chown", "-R", f"{user}:{user}", place)
+    words = ("build", own.recipe, "--output", place / "out", "--json", "--offline")
+    data = json.loads(run(*start, *words, cwd=place, env={"ENVBUILDER_CACHE": str(cache)}))["data"][0]
+    assert (data["manifest"], data["sif_sha256"]) == tiny.digests
+
+
+def test_the_sif_builds_the_same_files(own: Own, tiny: Built, spacious: Path):
+    need_same(own, tiny, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+
+
+@pytest.mark.release
+def test_the_image_builds_the_same_files_without_privileges(own: Own, tiny: Built, spacious: Path):
+    mounts = [word for one in (spacious, own.recipe.parent) for word in ("--volume", f"{one}:{one}")]
+    options = (
+        "--network",
+        "none",
+        "--user",
+        f"{USER}:{USER}",
+        "--env",
+        "ENVBUILDER_CACHE",
+        "--workdir",
+        spacious,
+    )
+    need_same(own, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, own.image)
