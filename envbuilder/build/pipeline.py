@@ -226,15 +226,18 @@ class _Build:
         job, context = self.engine.job, self.context
         with self._keep_rejected(staged):
             imports = list_imports(self.recipe, job.plan, context.store)
-            return import_in_sif(imports, staged.sif, job, environment=context.environment)
+            return import_in_sif(
+                imports, staged.sif, job, fetcher=self.fetcher, environment=context.environment
+            )
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
         job, environment = self.engine.job, self.context.environment
         with self._keep_rejected(staged):
             return run_recipe_tests(
-                self.recipe, staged.sif, job, docker=self.docker, image=image, environment=environment
-            )
+                self.recipe, staged.sif, job,
+                fetcher=self.fetcher, docker=self.docker, image=image, environment=environment,
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def _keep_rejected(self, staged: Outputs) -> Iterator[None]:

@@ -21,10 +21,12 @@ from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has
-from envbuilder.core.errors import BuildError, CommandError, ToolError
+from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
+from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Completed
 from envbuilder.core.system import user_ids
+from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import extract, load_layer
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
@@ -115,7 +117,7 @@ def _modules(tree: Path) -> list[str]:
 
 
 def import_in_sif(
-    imports: Sequence[Import], sif: Path, job: Job, *, environment: Mapping[str, str]
+    imports: Sequence[Import], sif: Path, job: Job, *, fetcher: Fetcher, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
 
@@ -131,7 +133,7 @@ def import_in_sif(
     )
     with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
         try:
-            with _programs_in(sif, job, environment) as run:
+            with _programs_in(sif, job, fetcher, environment) as run:
                 ran = run(argv)
         except ToolError as error:
             step.skip(error.message)
@@ -185,7 +187,7 @@ def explain_import(one: Import, error: str) -> Finding:
 
 @contextlib.contextmanager
 def _programs_in(
-    sif: Path, job: Job, environment: Mapping[str, str]
+    sif: Path, job: Job, fetcher: Fetcher, environment: Mapping[str, str]
 ) -> Iterator[Callable[[Sequence[str]], Completed]]:
     """Yield a function that runs a command in the SIF, by an emulator if it is for another processor.
 
@@ -193,7 +195,7 @@ def _programs_in(
     """
     around, by = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids()), emulation(job)
     with contextlib.ExitStack() as stack:
-        root = functools.cache(lambda: stack.enter_context(_layers_in_one(job)))
+        root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
 
         def run(argv: Sequence[str]) -> Completed:
             if by:
@@ -203,24 +205,25 @@ def _programs_in(
             except ToolError as refused:
                 try:
                     return _run_in_layers(root(), argv, around, job)
-                except ToolError:
+                except (ToolError, FetchError):
                     raise refused from None
 
         yield run
 
 
 @contextlib.contextmanager
-def _layers_in_one(job: Job) -> Iterator[Path]:
-    """Yield a temporary folder with the files of all layers. Raises ToolError if a layer is not in the store."""
+def _layers_in_one(job: Job, fetcher: Fetcher) -> Iterator[Path]:
+    """Yield a temporary folder with the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
+    layers = {key: load_layer(job.store.layer(key)) for key in job.keys.values()}
+    if not all(layers.values()):
+        raise ToolError("a layer is not in the cache")
+    open_sandbox(job.store, fetcher, job.runner, job.console.step)
     with job.store.workspace() as work:
-        for step, key in job.keys.items():
-            layer, tree = load_layer(job.store.layer(key)), job.store.tree(key)
-            if tree.is_dir():
+        for key, layer in layers.items():
+            if (tree := job.store.tree(key)).is_dir():
                 shutil.copytree(tree, work / "root", symlinks=True, copy_function=_link, dirs_exist_ok=True)
             elif layer:
                 extract(layer, work / "root")
-            else:
-                raise ToolError(f"the {step.name} layer is not in the cache")
         yield work / "root"
 
 
@@ -259,7 +262,7 @@ def _run_in_layers(root: Path, argv: Sequence[str], around: Surroundings, job: J
 
 
 def run_recipe_tests(
-    recipe: Recipe, sif: Path, job: Job, *, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
+    recipe: Recipe, sif: Path, job: Job, *, fetcher: Fetcher, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 
@@ -298,7 +301,7 @@ def run_recipe_tests(
             with console.step(f"test in the image: {test}"):
                 _need_success(run_in_image(docker, image, shlex.split(test), surroundings), test, "the image")
 
-    with _programs_in(sif, job, environment) as run:
+    with _programs_in(sif, job, fetcher, environment) as run:
         for test in recipe.tests:
             with ThreadPoolExecutor(2) as pool:
                 for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:

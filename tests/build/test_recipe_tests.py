@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.build.recipe_tests import run_recipe_tests
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.sources import Sources
 from envbuilder.recipe.load import load
 from tests.support.plans import make_job
 
@@ -17,10 +19,12 @@ def test_without_apptainer_the_tests_are_skipped_and_have_no_tick(
     (tmp_path / "x.yaml").write_text(
         'base: debian/bookworm\npython: "3.11"\ngcc: "12"\nlibxcrypt: "4.4"\npytorch: "2.13.0"\ntests: ["python -V"]\n'
     )
+    job = make_job(tmp_path)
     (finding,) = run_recipe_tests(
         load(tmp_path / "x.yaml"),
         tmp_path / "x.sif",
-        make_job(tmp_path),
+        job,
+        fetcher=Fetcher(job.store, Sources, offline=True),
         docker=None,
         image="",
         environment={},

@@ -31,6 +31,7 @@ from tests.support.workbench import (
     findings,
     locked_artifacts,
     open_folder,
+    resolve_context,
     run,
 )
 
@@ -132,8 +133,9 @@ def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tm
         Import(of="fused", place="cpu.yaml:16:5", name="fused", module="fused"),
         Import(of="dw", place="cpu.yaml:20:5", name="dw.core", module="dw.core"),
     )
+    job, fetcher = make_job(tmp_path), resolve_context().fetcher
     with pytest.raises(BuildError, match="1 of 2 imports") as caught:
-        import_in_sif(imports, cpu.sif, make_job(tmp_path), environment=dict(os.environ))
+        import_in_sif(imports, cpu.sif, job, fetcher=fetcher, environment=dict(os.environ))
     (finding,) = caught.value.findings
     assert (finding.code, finding.where) == ("EB651", "cpu.yaml:20:5")
     assert "the package `dw` is not there" in finding.message
