@@ -4,13 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import RootModel
 
+from envbuilder.artifacts.outputs import names_built
 from envbuilder.build.built import Signed, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import RECIPES, Output, Session, command, recipe_argument
 
 
-@command("sign", ("envbuilder sign a100 --key key.pem",), Signed)
+class SignedVariants(RootModel[tuple[Signed, ...]]):
+    """The answer for a recipe that was built for several processors, one row for each."""
+
+
+@command("sign", ("envbuilder sign a100 --key key.pem",), Signed | SignedVariants)
 def sign(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built")],
@@ -19,5 +25,7 @@ def sign(
     output: Output,
 ) -> None:
     """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""
-    session.data = signed = sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
-    session.text = f"signed {signed.sif} and the image; the statement is {signed.bundle}"
+    context = build_context(session, RECIPES)
+    done = tuple(sign_artifacts(one, context, output=output, key=key) for one in names_built(name, output))
+    session.data = done[0] if len(done) == 1 else SignedVariants(done)
+    session.text = "\n".join(f"signed {one.sif} and the image; the statement is {one.bundle}" for one in done)
