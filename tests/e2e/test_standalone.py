@@ -60,8 +60,9 @@ def open_world(
 def baked(world: World) -> Iterator[Built]:
     """The same environment by the other engine."""
     built = build(str(world.recipe), world.recipe.parent / "baked", "--engine", "docker", env=world.env)
+    built = replace(built, name=NAME)
     need_the_same(world.composed, built)
-    yield replace(built, name=NAME)
+    yield built
     run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
 
 
