@@ -285,20 +285,24 @@ def test_the_commands_of_the_page_delete_what_no_lock_names(
     for key in (KEY, *gone):
         one.put(compiled, key)
     page = (ROOT / "docs/how-to/share.md").read_text()
-    (block,) = re.findall(r"```text\nSTORE=.*?\n(.*?)```", page, re.DOTALL)
-    commands = block.replace("docker://", "--tls-verify=false docker://").replace(
-        "envbuilder cache keys", f"echo {KEY}"
-    )
-    subprocess.run(
-        ["sh", "-c", commands],
-        cwd=tmp_path,
-        env=os.environ | {"STORE": str(one.store._place)},
-        check=True,
-        timeout=60,
-    )
+    (block,) = re.findall(r"```text\n(set -.*?\n)STORE=.*?\n(.*?)```", page, re.DOTALL)
+    commands = "".join(block).replace("docker://", "--tls-verify=false docker://")
+
+    def clean_up(keys: str) -> int:
+        script = commands.replace('envbuilder cache keys --recipes "$folder"', keys)
+        env = os.environ | {"STORE": str(one.store._place)}
+        return subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=env, check=False, timeout=60
+        ).returncode
+
     second = machine("second")
-    assert [second.fetch(key) for key in (KEY, *gone)] == [True, False, False, False]
-    assert second.said == ""
+    for failing in ("false", "true"):  # without keys nothing is deleted
+        assert clean_up(failing) == 1
+    assert second.fetch(gone[0])
+    assert clean_up(f"echo {KEY}") == 0
+    third = machine("third")
+    assert [third.fetch(key) for key in (KEY, *gone)] == [True, False, False, False]
+    assert third.said == ""
 
 
 # ---- settings and failures
