@@ -484,7 +484,7 @@ def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(
     [
         ([Fault(path="/manifests/", status=401)] * 9, "EB521", "refuses access"),
         ([Fault(path="/manifests/", status=403)] * 9, "EB521", "without credentials"),
-        ([Fault(path="/manifests/", status=404)] * 9, "EB522", "there is no"),
+        ([Fault(path="/manifests/", status=404)] * 9, "EB522", "there is neither"),
         ([Fault(path="/manifests/", status=429, retry_after="0")] * 9, "EB523", "too many requests"),
         ([Fault(path="/blobs/", status=500)] * 9, "EB523", "answered 500"),
         ([Fault(path="/blobs/", cut_answer=0)] * 9, "EB524", "goes on where it ended"),
@@ -509,7 +509,7 @@ def test_a_registry_that_misbehaves_is_told_in_words(
 
 def test_a_name_without_a_registry_is_wrong_use(tmp_path: Path):
     ended = attempt(ENVBUILDER, "pull", "toy", "--output", tmp_path, env={"ENVBUILDER_REGISTRY": ""})
-    assert (ended.returncode, "names no registry" in ended.stderr, "ENVBUILDER_REGISTRY" in ended.stderr) == (
+    assert (ended.returncode, "is no name of an image" in ended.stderr, "ENVBUILDER_REGISTRY" in ended.stderr) == (
         2, True, True
     )  # fmt: skip
 
