@@ -290,18 +290,18 @@ def test_room_for_the_sif_alone_is_exit_6_before_it_is_begun(bench: Bench, spaci
     assert ended.stdout.endswith("}\ntiny.log\n")
 
 
-# One process that is there from the start. The SIF needs 400 MB and grows meanwhile, so it asks again what is left.
+# It holds the build still when the SIF has been begun, takes the rest of the disk, and lets the build go on.
 FILLER = """
-import glob, os, sys, time
+import glob, os, signal, sys, time
+place, build = sys.argv[1], int(sys.argv[2])
 end = time.monotonic() + 120
-while not glob.glob(f"{sys.argv[1]}/.cpu.*/.cpu.sif.*/sif") and time.monotonic() < end:
+while not glob.glob(f"{place}/.cpu.*/.cpu.sif.*/sif") and time.monotonic() < end:
     time.sleep(0.001)
-with open(f"{sys.argv[1]}/filler", "wb") as stream:
-    while (left := (state := os.statvfs(sys.argv[1])).f_bavail * state.f_frsize) > 20 << 20:
-        try:
-            os.posix_fallocate(stream.fileno(), os.fstat(stream.fileno()).st_size, left - (10 << 20))
-        except OSError:
-            pass
+os.kill(build, signal.SIGSTOP)
+with open(f"{place}/filler", "wb") as stream:
+    state = os.statvfs(place)
+    os.posix_fallocate(stream.fileno(), 0, state.f_bavail * state.f_frsize - (10 << 20))
+os.kill(build, signal.SIGCONT)
 """
 
 
@@ -312,7 +312,7 @@ def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written
     whole = f"cd {blobs} && for name in *; do echo $name '' $name; done | sha256sum --check --quiet >&2"
     filler = shlex.join([sys.executable, "-c", FILLER, str(output)])
     ended = _in_small_disk(
-        f"{filler} & '{ENVBUILDER}' build cpu --output {output}; code=$?; wait; ls -A {output};"
+        f"'{ENVBUILDER}' build cpu --output {output} & {filler} $!; wait $!; code=$?; ls -A {output};"
         f" [ ! -e {output}/cpu.oci ] || ({whole}) || echo damaged; exit $code",
         place=output, size="1500m", env=NO_ENGINE,
     )  # fmt: skip
