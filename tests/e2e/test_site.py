@@ -1,13 +1,16 @@
 """The documentation as a reader has it: a site in a real browser, and commands that need a built environment."""
 
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import browse, picture
-from tests.support.workbench import CACHE, ROOT, Built, open_folder, run
+from tests.support.disk import view_of_cache
+from tests.support.workbench import ROOT, Built, open_folder, run
 
 sys.path.insert(0, str(ROOT / "tests"))
 from tests.support import pages
@@ -70,14 +73,24 @@ def test_every_page_is_reached_from_the_first(site: Path):
     assert len(seen) > len(pages.PAGES)
 
 
+@pytest.fixture(scope="module")
+def cache() -> Iterator[Path]:
+    """The user's, without package lists, by which `check` would warn of the updates of today."""
+    with view_of_cache("pages") as view:
+        shutil.rmtree(view / "apt", ignore_errors=True)
+        yield view
+
+
 @pytest.mark.parametrize("page", WITH_BUILT, ids=lambda page: page.stem)
-def test_commands_print_what_the_page_says(page: Path, cpu: Built, request: pytest.FixtureRequest):
+def test_commands_print_what_the_page_says(
+    page: Path, cpu: Built, cache: Path, request: pytest.FixtureRequest
+):
     """In a clone's folder where the recipe `cpu` was built already, or is built by the page itself."""
     with open_folder() as folder:
         pages.place(folder)
         if page.stem != "start":
             run("cp", "-a", cpu.output, folder / "build")  # a copy: `sign` writes into the SIF
-        env = {"ENVBUILDER_CACHE": str(CACHE)}
+        env = {"ENVBUILDER_CACHE": str(cache)}
         different = pages.differences(page, folder, built=True, env=env, seconds=SECONDS)
     if request.config.getoption("--update-golden"):
         pages.update(page, different)
