@@ -258,7 +258,7 @@ def test_a_cuda_source_is_the_same_object_at_another_time_and_in_another_process
     script = (
         'cd /space; printf "%s" "$1" >one.cu\n'
         "for way in '' 'sh /kit/steady.sh'; do for time in 1 1000000000; do\n"
-        "  touch -d @$time one.cu; $way nvcc --objdir-as-tempdir -arch=sm_80 -c -o one.o one.cu; sha256sum <one.o\n"
+        "  touch -d @$time one.cu; $way nvcc --objdir-as-tempdir -lineinfo -arch=sm_80 -c -o one.o one.cu; sha256sum <one.o\n"
         "done; done"
     )
     binds = f"{spacious}:/space,{ROOT}/envbuilder/runtime/kit:/kit:ro"

@@ -4,7 +4,8 @@
 #   steady.sh COMMAND [ARGUMENT…]
 #
 # nvcc's front end names the local symbols of a file. Without an external function in the file, it makes the name from the source's
-# path, its time and the process id. This program replaces time and process id by constants.
+# path, its time and the process id. This program replaces time and process id by constants. With `-lineinfo`, ptxas writes the
+# time of each source into its table of lines, where this program puts the same constant.
 #
 # A project may name GPUs of its own. If _ENVBUILDER_GPUS is set, such as to `8.0;9.0`, nvcc gets these instead, whoever calls it.
 # `sm_90a` stays: it is code for 9.0, with all of its features.
@@ -34,7 +35,7 @@ pid_t getpid(void) { return steady() ? 1 : (pid_t)syscall(SYS_getpid); }
 
 int stat(const char *path, struct stat *found) {
   int failed = (int)syscall(SYS_newfstatat, AT_FDCWD, path, found, 0);
-  if (!failed && steady()) found->st_mtime = 0;
+  if (!failed && (steady() || strcmp(program_invocation_short_name, "ptxas") == 0)) found->st_mtime = 0;
   return failed;
 }
 
