@@ -133,7 +133,8 @@ def import_in_sif(
     )
     with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
         try:
-            with _programs_in(sif, job, fetcher, environment) as run:
+            around = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
+            with _programs_in(sif, job, fetcher, around, environment) as run:
                 ran = run(argv)
         except ToolError as error:
             step.skip(error.message)
@@ -187,13 +188,13 @@ def explain_import(one: Import, error: str) -> Finding:
 
 @contextlib.contextmanager
 def _programs_in(
-    sif: Path, job: Job, fetcher: Fetcher, environment: Mapping[str, str]
+    sif: Path, job: Job, fetcher: Fetcher, around: Surroundings, environment: Mapping[str, str]
 ) -> Iterator[Callable[[Sequence[str]], Completed]]:
     """Yield a function that runs a command in the SIF, by an emulator if it is for another processor.
 
     Without an Apptainer that works, the command runs in the SIF's layers, by the sandbox of builds.
     """
-    around, by = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids()), emulation(job)
+    by = emulation(job)
     with contextlib.ExitStack() as stack:
         root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
 
@@ -239,15 +240,9 @@ def _run_in_layers(root: Path, argv: Sequence[str], around: Surroundings, job: J
     for name in ("/proc", "/dev", "/tmp", str(around.folder), *folders):  # noqa: S108 - the sandbox's own
         (root / name[1:]).mkdir(parents=True, exist_ok=True)
     options = [
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-        "--clearenv",
-        "--ro-bind",
-        str(root),
-        "/",
-    ]
-    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108
+        "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--ro-bind", str(root), "/",
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108
+    ]  # fmt: skip
     for folder in folders:
         options += ["--bind", folder, folder]
     variables = {"HOME": "/tmp", "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)  # noqa: S108
@@ -301,7 +296,7 @@ def run_recipe_tests(
             with console.step(f"test in the image: {test}"):
                 _need_success(run_in_image(docker, image, shlex.split(test), surroundings), test, "the image")
 
-    with _programs_in(sif, job, fetcher, environment) as run:
+    with _programs_in(sif, job, fetcher, surroundings, environment) as run:
         for test in recipe.tests:
             with ThreadPoolExecutor(2) as pool:
                 for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:

@@ -29,11 +29,11 @@ def diff(
     """Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
     console = open_console(session)
     # What takes a moment first, so that a mistake in a name does not wait for an image.
-    names = sorted((one, other), key=lambda name: _is_image(name, recipes))
-    for name in names:
-        if _is_image(name, recipes):
-            find_image(name, session.environment, hint=_nearest(name, recipes))
-    read = {name: _read_subject(name, session, recipes, console) for name in names}
+    images = [name for name in (one, other) if _is_image(name, recipes)]
+    for name in images:
+        find_image(name, session.environment, hint=_nearest(name, recipes))
+    order = sorted((one, other), key=images.__contains__)
+    read = {name: _read_subject(name, session, recipes, console) for name in order}
     session.data = found = compare(read[one], read[other])
     session.text = found.text(session.width)
 

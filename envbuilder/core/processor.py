@@ -22,9 +22,8 @@ class Processor:
     page: int  # the largest size of a memory page of its kernels, bytes
     oldest_glibc: int  # the minor version of glibc 2 that the first `manylinux` of it stands for
     manylinux: tuple[tuple[int, str], ...]  # minor version of glibc 2 → the older name of that tag
-    gpus: tuple[
-        str, ...
-    ] = ()  # those beside it alone that environments are made for, by their names in `compat/tables/gpus.yaml`
+    # Those that exist beside it alone, without the refused: names in `compat/tables/gpus.yaml`.
+    gpus: tuple[str, ...] = ()
 
     @property
     def platform(self) -> str:

@@ -33,11 +33,8 @@ REGISTER = (
     *("register_fake", "register_autograd", "register_kernel", "register_vmap", "register_autocast"),
     "impl_abstract",  # `register_fake` in torch 2.2 and 2.3
 )
-NO_GPU = (
-    "CUDA error",
-    "Found no NVIDIA driver",
-    "No CUDA GPUs",
-)  # how torch's errors begin where nothing can run on the GPU
+# How torch's errors begin where nothing can run on the GPU.
+NO_GPU = ("CUDA error", "Found no NVIDIA driver", "No CUDA GPUs")
 # torch's own namespaces of operators.
 OWNED = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
 calls: "list[dict[str, object]]" = []

@@ -79,12 +79,14 @@ class Program:
         )
 
 
-def compile_program(plan: Plan, extension: LockedExtension, call: cache.Call, *, jobs: int) -> Program:
-    """Compile one call of torch's `load()` or `load_inline()`."""
+def compile_program(
+    plan: Plan, extension: LockedExtension, call: cache.Call, *, jobs: int, kit: str = ""
+) -> Program:
+    """Compile one call of torch's `load()` or `load_inline()`. `kit` is the folder of the linker's script."""
     given = asdict(call)
     function = given.pop("function")
     given |= json.loads(given.pop("others"))
-    given["extra_ldflags"] = (*call.extra_ldflags, link_flags(plan.processor))
+    given["extra_ldflags"] = (*call.extra_ldflags, link_flags(plan.processor, kit))
     given["build_directory"] = f"{cache.BUILD_DIRECTORY}/build"
     if function == "load":
         foreign: tuple[str, ...] = ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling")
@@ -256,7 +258,7 @@ def _container_compile(plan: Plan, extension: LockedExtension, jobs: int) -> Com
         program, key = build_program(plan, extension, jobs=jobs), cache.project_key(plan, extension)
         more = {"project": program.folder}
     else:
-        program = compile_program(plan, extension, call, jobs=jobs)
+        program = compile_program(plan, extension, call, jobs=jobs, kit="/kit")
         key = cache.call_key(plan, extension, call, cache.recipe_calls(extension))
         sources = [cache.relative(source, call.base) for source in call.sources]
         more = {"has_cuda": call.has_cuda, "base": call.base, "sources": sources}
@@ -266,9 +268,7 @@ def _container_compile(plan: Plan, extension: LockedExtension, jobs: int) -> Com
     return Compile(
         name=extension.name,
         files=extension.files,
-        specification=program.specification.replace(
-            link_flags(plan.processor), link_flags(plan.processor, "/kit")
-        ),
+        specification=program.specification,
         entry=_json(entry=entry, head=head, architectures=gpus, **more),
         env=program.env,
         project="" if call else program.folder,

@@ -184,9 +184,8 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
                 f"{recipe.place('$.apt')}: {suite.name}{others} no package `{package}`",
                 hint=f"it may be in {unread}, which could not be read"
                 if unread
-                else nearest(
-                    package, {f"{package}t64"} & names or names
-                ).strip(),  # Debian 13 and Ubuntu 24.04 renamed many
+                # Debian 13 and Ubuntu 24.04 renamed many.
+                else nearest(package, {f"{package}t64"} & names or names).strip(),
             )
 
 

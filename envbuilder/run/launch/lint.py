@@ -27,6 +27,7 @@ from envbuilder.run.launch.sbatch import (
     ONE_WANTED,
     PYTHON,
     RAY,
+    TOLD_ELSEWHERE,
     TORCHRUN,
     Line,
     Script,
@@ -170,12 +171,12 @@ def _launcher(script: Script) -> Iterator[Mistake]:
 _APART: Final = {
     "accelerate": (
         ACCELERATE,
-        r"--num[-_]machines|--config[-_]file|ACCELERATE_|accelerate config",
+        rf"--num[-_]machines|{TOLD_ELSEWHERE[ACCELERATE]}",
         "--num_machines $SLURM_NNODES --rdzv_backend c10d --main_process_ip $MASTER_ADDR",
     ),
     "deepspeed": (
         DEEPSPEED,
-        r"--no[-_]ssh|--hostfile|--launcher|-H\s|DLTS_HOSTFILE",
+        rf"--no[-_]ssh|{TOLD_ELSEWHERE[DEEPSPEED]}",
         "--no_ssh --hostfile FILE --node_rank $SLURM_NODEID, expanded on each node",
     ),
 }
@@ -183,8 +184,8 @@ _APART: Final = {
 
 def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
     """Return the one mistake of a launcher without srun. Its repair also has what the launcher itself lacks."""
-    knows_torchrun = re.search(TORCHRUN, line.text) is not None
-    lacks = [one.repair for one in unmet] if knows_torchrun else [
+    is_torchrun = re.search(TORCHRUN, line.text) is not None
+    lacks = [one.repair for one in unmet] if is_torchrun else [
         repair for launcher, tells, repair in _APART.values()
         if re.search(launcher, line.text) and not re.search(tells, line.text)
     ]  # fmt: skip
@@ -194,7 +195,7 @@ def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
     end = "waits there for the others forever" if waits else "trains there, while the other nodes do nothing"
     message = f"without srun this starts on the first node alone, and {end}"
     repair = f"{ON_EACH_NODE} in front of it, and {', '.join(lacks)}"
-    return Mistake(LintCode.FIRST_NODE_ALONE, line, message, repair, is_sure=knows_torchrun)
+    return Mistake(LintCode.FIRST_NODE_ALONE, line, message, repair, is_sure=is_torchrun)
 
 
 def _apart(script: Script) -> Iterator[Mistake]:

@@ -58,11 +58,12 @@ OVER_NODES: Final = (
 )
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
 _OF_EACH_NODE: Final = rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"
-# What may tell a launcher of other nodes, besides options of it that are read here.
-_TELLS: Final = {
-    rf"(?:{ACCELERATE})": r"--config[-_]file|ACCELERATE_|accelerate config",
-    rf"{DEEPSPEED}.*(?:\.py\b|--module\s)": r"--hostfile|--launcher|-H\s|DLTS_HOSTFILE",
+# What may name the other nodes to a launcher, from where lint cannot read them.
+TOLD_ELSEWHERE: Final = {
+    ACCELERATE: r"--config[-_]file|ACCELERATE_|accelerate config",
+    DEEPSPEED: r"--hostfile|--launcher|-H\s|DLTS_HOSTFILE",
 }
+_WITH_PROGRAM: Final = r".*(?:\.py\b|--module\s)"  # `module load deepspeed` starts nothing
 _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED}"
 
 
@@ -210,8 +211,9 @@ class Script:
     def _knows_no_other(self, line: Line) -> bool:
         """Whether accelerate or deepspeed is started here, and nothing in the script may name other nodes to it."""
         return not self.is_open(line) and any(
-            re.search(launcher, line.text) and self.may_set(tells) is None
-            for launcher, tells in _TELLS.items()
+            re.search(launcher + (_WITH_PROGRAM if launcher == DEEPSPEED else ""), line.text)
+            and self.may_set(tells) is None
+            for launcher, tells in TOLD_ELSEWHERE.items()
         )
 
 
