@@ -19,7 +19,7 @@ from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.compat.tables.torch import load_torches
+from envbuilder.compat.tables.torch import COMPANIONS, load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import Index
@@ -66,7 +66,7 @@ def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str
     files = index.files("torch")
     releases, arm = torch.torch_wheels(files), torch.torch_wheels(files, AARCH64)
     rows: list[Row] = []
-    with _reading(" and ".join(torch.COMPANIONS)):
+    with _reading(" and ".join(COMPANIONS)):
         companions = torch.read_companions(index, count)
     for version, wheels in _last(releases, count):
         with _reading(f"torch {version}"):

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Row, Value
 from envbuilder.compat.tables.cuda import architecture_key
-from envbuilder.compat.tables.torch import CPU, build_of
+from envbuilder.compat.tables.torch import COMPANIONS, CPU, build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.processor import AARCH64, X86_64, Processor
@@ -27,7 +27,6 @@ ORDER: Final = (
     AARCH64.machine,
 )  # fmt: skip
 SOURCES: Final = ("index", "wheels")
-COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch
 _LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
 _CUDA: Final = r"^cuda\b.*= '([0-9.]+)'$"
 _CUDA_OR_NONE: Final = r"^cuda\b.*= (?:'([0-9.]+)'|None)$"

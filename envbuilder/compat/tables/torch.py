@@ -18,6 +18,7 @@ _RELEASE: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "2
 _PYTHON: Final = Shape(pattern=r"3\.\d+t?", expected='a Python such as "3.13" or "3.13t"')
 _BUILD: Final = Shape(pattern=r"cu\d{2,3}", expected="a build such as cu124")
 CPU: Final = "cpu"  # the build without CUDA
+COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch
 _ARM_BUILD: Final = Shape(pattern=r"cu\d{2,3}|cpu", expected="a build such as cu130, or cpu")
 
 

@@ -36,6 +36,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.repositories import addresses
+from envbuilder.lock.resolve.companions import TorchBuild, of_other_builds
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.distributions import (
@@ -137,6 +138,7 @@ def resolve(
         or not are_met(
             read_distributions(recipe, extensions, context), wheels, recipe.python, target.processor
         )
+        or of_other_builds(wheels, TorchBuild(recipe=recipe, target=target, context=context))
     ):
         found = resolve_wheels(
             recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,

@@ -9,14 +9,11 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.context import load_tables, make_context
-from envbuilder.compat.suggest import find_on_package_index
 from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
 from envbuilder.compat.tables.torch import Torch, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.http.reachable import reach
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedBuild
+from envbuilder.lock.resolve.companions import TorchBuild, ask_for_one_build
 from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.hashes import need_hashes
@@ -45,8 +42,7 @@ def resolve_wheels(
     builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
-    sources = context.sources()
-    torch, build = torch_requirement(recipe, target, folders=sources.folders)
+    torch, build = torch_requirement(recipe, target, folders=context.sources().folders)
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
@@ -65,12 +61,8 @@ def resolve_wheels(
         hashes=recipe.hashes,
     )
     facts: Facts = {}
-    try:
-        found = ask_uv(question, context, facts)
-    except (FetchError, IncompatibleError) as error:
-        if build:
-            _need_own_index(recipe, target, sources, build, error)
-        raise
+    own = TorchBuild(recipe=recipe, target=target, context=context)
+    found, question = ask_for_one_build(own, question, facts)
     _need_hashes(recipe, found, question, context, facts)
     _say_held_back(recipe, found, question, context, facts)
     return _with_builds(found, question, context, facts, builds)
@@ -101,7 +93,8 @@ def resolve_added(
         hashes=recipe.hashes,
     )
     facts: Facts = {}
-    found = ask_uv(question, context, facts)
+    own = TorchBuild(recipe=recipe, target=target, context=context)
+    found, question = ask_for_one_build(own, question, facts)
     _need_hashes(recipe, found, question, context, facts, below=pins)
     added = tuple(one for one in found if one.name not in pins)
     if not added and recipe.add:
@@ -180,26 +173,6 @@ def _with_builds(
             )
             builds.append(LockedBuild(name=sdist.name, wheels=ask_uv(needs, context)))
     return Packages(artifacts=found, builds=tuple(builds))
-
-
-def _need_own_index(
-    recipe: Recipe, target: Target, sources: Sources, build: str, error: FetchError | IncompatibleError
-) -> None:
-    """Raise FetchError if PyTorch's own index, which alone has this build, does not answer."""
-    page = f"{sources.pytorch}{build}/"
-    (reached,) = reach((page,), sources.certificates)
-    if not reached.trouble:
-        return
-    packaged = find_on_package_index(
-        make_context(recipe, load_tables(), base=target.base.inside if target.base else None)
-    )
-    ways = [f"or write {packaged.words()}: that build is in the package index"] if packaged else []
-    raise FetchError(
-        f"torch {recipe.pytorch}+{build} is in PyTorch's own index alone, and {reached.url} does not answer: {reached.trouble}",
-        hint="; ".join(
-            ["ENVBUILDER_PYTORCH_INDEX names a mirror of it, and a folder of wheels serves as well", *ways]
-        ),
-    ) from error
 
 
 def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
