@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from envbuilder.core.errors import BuildError
+from envbuilder.core.limits import usable_memory
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -22,6 +23,9 @@ _DAMAGE: Final = (
 _MAGIC: Final = b"!<arch>\n"
 CHUNK: Final = 1 << 20
 _HEADER: Final = 60  # bytes before each member of an ar archive
+# A part unpacks to at most this many times the package's size. Of Debian's, Ubuntu's and NVIDIA's it is 14 at most.
+_MOST_TIMES: Final = 100
+_SMALL: Final = 64 << 20  # bytes that each part may unpack to
 
 
 @contextlib.contextmanager
@@ -40,9 +44,23 @@ def open_tar(deb: Path, part: str) -> Iterator[IO[bytes]]:
 
 
 def read_tar(deb: Path, part: str) -> memoryview:
-    """Return the bytes of a package's tar. Raises BuildError for a damaged package."""
+    """Return the bytes of a package's tar. Raises BuildError for a damaged package, or one that unpacks to too much."""
+    size = deb.stat().st_size
+    most = min(
+        _SMALL + _MOST_TIMES * size, usable_memory() // 2
+    )  # the pieces are there twice when they are joined
+    pieces, found = [], 0
     with open_tar(deb, part) as tar:
-        return memoryview(tar.read())
+        while piece := tar.read(CHUNK):
+            pieces.append(piece)
+            found += len(piece)
+            if found > most:
+                raise BuildError(
+                    f"the package `{deb}` of {size} bytes unpacks to more than {most}",
+                    hint=f"{_MOST_TIMES} times its size and half of the free memory are the most: "
+                    "do without the package, or build where more memory is free",
+                )
+    return memoryview(b"".join(pieces))
 
 
 def members(tar: memoryview, deb: Path) -> Iterator[tarfile.TarInfo]:

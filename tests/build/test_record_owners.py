@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import WITHOUT_NOTIFICATION
+
 pytestmark = pytest.mark.programs
 RECORDER = Path(__file__).parents[2] / "envbuilder/build/assemble/record_owners.py"
+BEFORE: tuple[str, ...] = ()
+
+
+@pytest.fixture(params=["Linux 5.5", "an older kernel"], autouse=True)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test as a kernel asks about calls, and as one stops a program at them."""
+    monkeypatch.setattr(f"{__name__}.BEFORE", WITHOUT_NOTIFICATION if "older" in request.param else ())
 
 
 def record(
@@ -18,7 +27,7 @@ def record(
     """Run a shell script in a folder; returns the exit code, and the owners by path."""
     kept = folder / "owners.json"
     kept.write_text(json.dumps([(str(folder / name), uid, gid) for name, uid, gid in known]))
-    argv = (sys.executable, "-I", RECORDER, kept, "sh", "-euc", script)
+    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, "sh", "-euc", script)
     code = subprocess.run(argv, cwd=folder, check=False).returncode
     rows = {(device, inode): tuple(rest) for device, inode, *rest in json.loads(kept.read_text())}
     found = {}
@@ -84,5 +93,37 @@ def test_a_program_of_another_user_is_not_needed(tmp_path: Path):
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     (tmp_path / "r").write_text("[]")
-    ended = subprocess.run([sys.executable, "-I", RECORDER, tmp_path / "r", "/no/such/program"], check=False)
+    argv = (*BEFORE, sys.executable, "-I", RECORDER, tmp_path / "r", "/no/such/program")
+    ended = subprocess.run(argv, check=False)
     assert (ended.returncode, "/no/such/program" in capfd.readouterr().err) == (1, True)
+
+
+# All processes that it starts stay, so that only the limit ends them.
+BOMB = """
+import os, signal
+while True:
+    if os.fork() == 0:
+        signal.pause()
+"""
+
+
+def test_a_fork_bomb_is_ended_with_all_its_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    mark, kept = f"bomb-{os.getpid()}", tmp_path / "owners.json"
+    kept.write_text("[]")
+    sandbox = (
+        "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--",
+    )
+    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, *sandbox, sys.executable, "-c", BOMB, mark)
+    assert subprocess.run(argv, check=False).returncode in (137, 143)
+    assert "a script started more than 1000 processes" in capfd.readouterr().err
+    assert subprocess.run(("pgrep", "-f", mark), check=False, stdout=subprocess.DEVNULL).returncode == 1

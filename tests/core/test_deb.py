@@ -1,10 +1,14 @@
 """Packages are read as dpkg reads them, whatever packed them, and a damaged one is named."""
 
+import io
+import lzma
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from envbuilder.core import deb as deb_module
 from envbuilder.core.deb import members, open_tar, read_about, read_control, read_tar
 from envbuilder.core.errors import BuildError
 from tests.support.debs import PACKERS, write_package
@@ -45,3 +49,35 @@ def test_a_package_that_an_unknown_program_packed_is_refused(tmp_path: Path):
     deb.write_bytes(deb.read_bytes().replace(b"data.tar.gz", b"data.tar.br"))
     with pytest.raises(BuildError, match="compressed by `br`"):
         read_tar(deb, "data")
+
+
+def zeros(size: int) -> bytes:
+    """Return the bytes that xz makes of that many zeros, without their being in memory at once."""
+    packer, packed = lzma.LZMACompressor(preset=0), io.BytesIO()
+    for _ in range(size >> 20):
+        packed.write(packer.compress(bytes(1 << 20)))
+    packed.write(packer.flush())
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("part", ["control", "data"])
+def test_a_package_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+):
+    content = zeros(256 << 20)
+    monkeypatch.setitem(PACKERS, ".xz", lambda _: content)
+    deb = write_package(tmp_path / "bomb.deb", FILES, packed=".xz")
+    tracemalloc.start()
+    with pytest.raises(BuildError, match=r"the package `.*bomb\.deb` of \d+ bytes unpacks to more than \d+"):
+        read_tar(deb, part)
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
+
+
+def test_a_package_that_unpacks_to_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deb_module, "usable_memory", lambda: 4_000_000)
+    with pytest.raises(BuildError, match="unpacks to more than 2000000") as refused:
+        read_tar(write_package(tmp_path / "a.deb", FILES), "data")
+    assert "build where more memory is free" in refused.value.hint

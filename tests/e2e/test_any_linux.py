@@ -15,7 +15,7 @@ from envbuilder.core.sources import Sources
 from envbuilder.core.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
 from envbuilder.lock.file import load_lock
 from tests.support import package_sources
-from tests.support.hosts import WITHOUT_NAMESPACES, on_rocky
+from tests.support.hosts import WITHOUT_NAMESPACES, WITHOUT_NOTIFICATION, on_rocky
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -92,6 +92,26 @@ def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path,
     assert ended.stderr.count("✓ build with proot") == 1
     assert (ended.stderr.count("✓ test in the SIF"), json.loads(ended.stdout)["findings"]) == (1, [])
     assert list((cache / "work").iterdir()) == []
+
+
+@pytest.mark.release
+def test_a_kernel_that_does_not_ask_about_calls_builds_the_same_files(spacious: Path, tiny: Built):
+    """`tests/build/test_record_owners.py` records owners for every change as such a kernel does it."""
+    recipe, _ = make_tiny(spacious / "recipe")
+    first, second = (
+        NO_ENGINE
+        | {"ENVBUILDER_CACHE": str(cache_with_toolbox(cache_with_artifacts(spacious / name, recipe)))}
+        for name in ("first", "second")
+    )
+    command = build_command(recipe, spacious / "out", "--offline")
+    ended = attempt(*WITHOUT_NOTIFICATION, *command, env=first)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0]).digests == tiny.digests
+    refused = attempt(*WITHOUT_NOTIFICATION, *WITHOUT_NAMESPACES, *command, env=second)
+    assert (
+        "this machine refuses namespaces, and its kernel is older than Linux 5.5"
+        in refused.stderr + refused.stdout
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
@@ -21,7 +23,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
-from tests.support.workbench import CACHE
+from tests.support.workbench import CACHE, as_nobody, attempt, run
 
 if TYPE_CHECKING:
     from envbuilder.layers.entry import Entry
@@ -47,8 +49,10 @@ exit 0
 CAPABILITY = "0100000200200000000000000000000000000000"
 
 
-def make_os(folder: Path, *debs: Path) -> Path:
-    """Make the os layer of `tiny` with these packages, too."""
+def make_os(
+    folder: Path, *debs: Path, work: Path | None = None, look: Callable[[Path], None] = lambda _: None
+) -> Path:
+    """Make the os layer of `tiny` with these packages, too. `look` gets the folder where it was made before that is removed."""
     store, epoch = Store(CACHE), 1_700_000_000
     recipe, _ = make_tiny(folder / "recipe")
     _, plan, _ = make_plan(str(recipe), recipe.parent, store)
@@ -72,10 +76,19 @@ def make_os(folder: Path, *debs: Path) -> Path:
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
     )  # fmt: skip
     out = folder / "layer"
-    with store.workspace() as work:
+    with (Store(work) if work else store).workspace() as made:
         step = dataclasses.replace(plan.os, artifacts=(*plan.os.artifacts, *more))
-        debian.write_layer(step, job, work, out)
+        debian.write_layer(step, job, made, out)
+        look(made)
     return out
+
+
+def no_other_user_starts_it(work: Path) -> None:
+    """A program with set-id bits that a package brings belongs to whoever builds, root too."""
+    evil = work / "root/usr/bin/evil"
+    assert evil.stat().st_mode & 0o7777 == 0o4755
+    assert attempt(*as_nobody("test", "-e", work)).returncode == 0
+    assert attempt(*as_nobody("test", "-e", evil)).returncode == 1
 
 
 def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
@@ -94,7 +107,8 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
         write_package(parts / "aa-victim.deb", [("./etc/victim", "original", 0o644)], about=about.format("aa-victim", "")),
         write_package(
             parts / "hostile.deb",
-            [("./etc/mine", "x", 0o644), ("./etc/able", "x", 0o755), ("./tmp/gone", "x", 0o644), header("./etc/his", uid=5, gid=6)],
+            [("./etc/mine", "x", 0o644), ("./etc/able", "x", 0o755), ("./tmp/gone", "x", 0o644), ("./usr/bin/evil", "x", 0o4755),
+             header("./etc/his", uid=5, gid=6)],
             about=about.format("hostile", "Pre-Depends: python3.11-minimal\n"),
             control={
                 "preinst": "#!/bin/sh\ngroupadd -g 101 crontab 2>/dev/null || echo crontab:x:101: >>/etc/group\n",
@@ -102,9 +116,13 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
             },
         ),
     )  # fmt: skip
+    opened = spacious / "opened"  # a cache that its owner has opened to all
+    Store(opened)
+    for folder in (opened, opened / "work"):
+        folder.chmod(0o755)
     before = os.umask(0o077)  # it decides no mode
     try:
-        layer = load_layer(make_os(spacious, *packages))
+        layer = load_layer(make_os(spacious, *packages, work=opened, look=no_other_user_starts_it))
     finally:
         os.umask(before)
     assert layer
@@ -120,6 +138,7 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
         0o644,
     }
     assert found["etc/able"].xattrs == (("security.capability", bytes.fromhex(CAPABILITY)),)
+    assert found["usr/bin/evil"].mode == 0o4755
     assert not [path for path in found if path.startswith(("mnt/", "tmp/", "etc/disk"))]
 
 
@@ -163,3 +182,29 @@ def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):
     assert "these are my last words" in failed.value.message
     assert failed.value.hint == "the log has all that the packages' scripts said"
     assert "breaks" in failed.value.message
+
+
+@pytest.fixture
+def small(spacious: Path) -> Iterator[Path]:
+    """A file system that has room for `tiny` and little more."""
+    place = spacious / "small"
+    place.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=700m,mode=0700", "none", place)
+    yield place
+    run("umount", place)
+
+
+@pytest.mark.release
+def test_a_script_that_fills_the_disk_leaves_nothing(spacious: Path, small: Path):
+    """`tests/build/test_hostile_scripts.py` fills a disk for every change. This script says that all went well."""
+    deb = write_package(
+        spacious / "fills.deb",
+        [],
+        about="Package: fills\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: x\n",
+        control={"postinst": "#!/bin/sh\ncat /dev/zero >/var/fill 2>/dev/null\nexit 0\n"},
+    )
+    with pytest.raises(SpaceError) as failed:
+        make_os(spacious, deb, work=small)
+    assert "No space left on device" in failed.value.message
+    assert list((small / "work").iterdir()) == []
+    assert shutil.disk_usage(small).free > 690 << 20

@@ -3,25 +3,31 @@
     record_owners.py RECORD PROGRAM [ARGUMENT]…
 
 A package's scripts give files to users that the one-id user namespace of an ordinary user does not have. Here the kernel
-asks this process about each such call (seccomp user notification, Linux 5.5) and the call succeeds. RECORD, a file
+asks this process about each such call (seccomp user notification, Linux 5.5) and the call succeeds. An older kernel stops
+the program at these calls instead (ptrace), which proot below does not allow. RECORD, a file
 of JSON, begins as a list of `[path, uid, gid]` and ends as a list of `[device, inode, uid, gid, capability]` of
 the files that still exist: owners, and the value of `security.capability` in hexadecimal digits, "" if nobody set it.
 The calls that change the process's own user succeed and do nothing. Below proot, which traces the same calls, it is
 first: the paths are this machine's then.
 
+A program with more than 1,000 processes and threads at once is ended, with all of them.
+
 The exit code is the program's. A program of its own, because the kernel applies a filter to a process and all below it.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import stat
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,8 +45,12 @@ _IGNORED: Final = (
     117,
     119,
 )  # setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid
+# Processes and threads at once. Packages need some ten; Java starts one or two for each core.
+_MOST: Final = 1000
+_BETWEEN: Final = 0.2  # seconds between two counts
 _SECCOMP: Final = 317
 _ALLOW, _SUCCEED, _ASK = 0x7FFF0000, 0x00050000, 0x7FC00000  # SECCOMP_RET_: ALLOW, ERRNO of 0, USER_NOTIF
+_STOP: Final = 0x7FF00000  # SECCOMP_RET_TRACE
 _RECEIVE, _ANSWER = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_: RECV, SEND
 _CONTINUE: Final = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _REQUEST: Final = struct.Struct("=QIIiIQ6Q")
@@ -51,8 +61,27 @@ _SAME: Final = 0xFFFFFFFF  # an owner that stays
 _LONGEST: Final = 4096  # PATH_MAX
 _MOST_LINKS: Final = 40  # links that a path may go through, as in Linux
 _CAPABILITY: Final = b"security.capability"
+# linux/ptrace.h
+_SEIZE, _LISTEN, _CONTINUE_TRACED, _GET, _SET = (
+    0x4206,
+    0x4208,
+    7,
+    12,
+    13,
+)  # PTRACE_: …, CONT, GETREGS, SETREGS
+_TRACED: Final = (
+    0x100000 | 0x80 | 0xE
+)  # PTRACE_O_: EXITKILL, TRACESECCOMP, and TRACEFORK, TRACEVFORK, TRACECLONE
+_AT_CALL, _AT_STOP = 7, 128  # PTRACE_EVENT_: SECCOMP, STOP
+_STOPPING: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_REGISTERS: Final = 27
+_ARGUMENTS: Final = (14, 13, 12, 7, 9, 8)  # rdi, rsi, rdx, r10, r8, r9 in struct user_regs_struct
+_RESULT, _NUMBER = 10, 15  # rax, orig_rax
+_WORD: Final = (1 << 64) - 1
+_ALL: Final = 0x40000000  # __WALL
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _checked(result: int, what: str) -> int:
@@ -62,17 +91,33 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def _install_filter() -> int:
-    """Filter the calls of this process and all below it from now on. Returns the descriptor that the kernel asks through."""
+def _install_filter(*, traced: bool) -> int:
+    """Filter the calls of this process and all below it from now on.
+
+    Returns the descriptor that the kernel asks through, if it does not stop them for a tracer.
+    """
     steps = [(0x20, 0, 0, 4), (0x15, 1, 0, _ARCHITECTURE), (0x06, 0, 0, _ALLOW), (0x20, 0, 0, 0)]
-    for numbers, answer in ((_ASKED, _ASK), (_IGNORED, _SUCCEED)):
+    for numbers, answer in ((_ASKED, _STOP if traced else _ASK), (_IGNORED, _SUCCEED)):
         for number in numbers:
             steps += [(0x15, 0, 1, number), (0x06, 0, 0, answer)]
     steps.append((0x06, 0, 0, _ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
     _checked(_libc.prctl(38, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
-    return _checked(_libc.syscall(_SECCOMP, 1, 8, program), "SECCOMP_SET_MODE_FILTER with a listener")
+    return _checked(_libc.syscall(_SECCOMP, 1, 0 if traced else 8, program), "SECCOMP_SET_MODE_FILTER")
+
+
+def _is_asked() -> bool:
+    """Whether the kernel asks about calls, and lets one go on. Another process tries it, since a filter stays."""
+    pid = os.fork()
+    if not pid:
+        try:
+            listener = _install_filter(traced=False)
+            _libc.ioctl(listener, ctypes.c_ulong(_ANSWER), _REPLY.pack(0, 0, 0, _CONTINUE))
+            os._exit(ctypes.get_errno() != errno.ENOENT)  # EINVAL: it does not know the flag
+        except OSError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 class Owners:
@@ -167,12 +212,70 @@ def _find(pid: int, start: int, path: bytes, *, follow: bool, empty: bool) -> in
     return at
 
 
-def _serve(listener: int, child: int, owners: Owners) -> None:
-    """Answer the kernel until the child has ended."""
-    poll = select.poll()
-    for descriptor in (listener, child):
+def _children(pid: int) -> list[list[int]]:
+    """Return the children of each thread of a process."""
+    found = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            text = (thread / "children").read_text(encoding="ascii")
+            found.append(list(map(int, text.split())))
+    return found
+
+
+def _has_many(pid: int) -> bool:
+    """Whether a process and all below it are more than `_MOST` threads."""
+    todo, found = [pid], 0
+    while todo and found <= _MOST:
+        for started in _children(todo.pop()):
+            found += 1
+            todo += started
+    return found > _MOST
+
+
+def _limit_processes() -> None:
+    """Let this user start at most so many more from here, which holds between two counts. For root the kernel has no limit."""
+    mine = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            mine += len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
+    most = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, tuple(min(mine + 2 * _MOST, one % (1 << 64)) for one in most))
+
+
+def _put_first(pid: int) -> None:
+    """Let a process run before thousands of others. Root alone may; for all others the kernel has a limit of processes."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+def _end(child: int) -> None:
+    """End the sandbox, and with it all that runs in it: its first process is the only child of the program."""
+    for one in (child, *(pid for started in _children(child) for pid in started)):
+        with contextlib.suppress(ProcessLookupError):
+            _put_first(one)
+            os.kill(one, signal.SIGTERM if one == child else signal.SIGKILL)
+
+
+def _answer(owners: Owners, pid: int, number: int, given: Sequence[int]) -> tuple[bool, int]:
+    """Return whether a call is done, and its negative error number or 0."""
+    try:
+        return owners.answer(pid, number, given), 0
+    except OSError as refused:
+        return True, -(refused.errno or errno.EIO)
+
+
+def _serve(listener: int, child: int, owners: Owners) -> int:
+    """Answer the kernel until the program has ended. Returns its status."""
+    poll, ended = select.poll(), os.pidfd_open(child)
+    for descriptor in (listener, ended):
         poll.register(descriptor, select.POLLIN)
-    while child not in (ready := dict(poll.poll())) or listener in ready:
+    counted, is_full = time.monotonic(), False
+    while ended not in (ready := dict(poll.poll(_BETWEEN * 1000))) or listener in ready:
+        if not is_full and time.monotonic() > counted + _BETWEEN:
+            is_full = _has_many(child)
+            if is_full:
+                _end(child)
+            counted = time.monotonic()
         if listener not in ready:
             continue
         if not ready[listener] & select.POLLIN:
@@ -182,13 +285,66 @@ def _serve(listener: int, child: int, owners: Owners) -> None:
         if _libc.ioctl(listener, ctypes.c_ulong(_RECEIVE), request) < 0:
             continue  # the caller was killed meanwhile
         identity, pid, _, number, _, _, *given = _REQUEST.unpack(request.raw)
-        error, flags = 0, 0
-        try:
-            flags = 0 if owners.answer(pid, number, given) else _CONTINUE
-        except OSError as refused:
-            error = -(refused.errno or errno.EIO)
+        is_done, error = _answer(owners, pid, number, given)
+        flags = 0 if is_done else _CONTINUE
         reply = ctypes.create_string_buffer(_REPLY.pack(identity, 0, error, flags))
         _libc.ioctl(listener, ctypes.c_ulong(_ANSWER), reply)
+    _, status = os.waitpid(child, 0)
+    if is_full:
+        with contextlib.suppress(ChildProcessError):  # what the end of the program ends, needs a moment
+            while True:
+                os.wait()
+        _say_full()
+    return status
+
+
+def _trace(child: int, owners: Owners) -> int:
+    """Answer the calls that the program and all below it are stopped at, until it has ended. Returns its status."""
+    alive, is_full, code = {child}, False, 0
+    while child in alive or (is_full and alive):
+        try:
+            pid, status = os.waitpid(-1, _ALL)
+        except ChildProcessError:
+            break
+        if not os.WIFSTOPPED(status):
+            alive.discard(pid)
+            code = status if pid == child else code
+            continue
+        event, number = status >> 16, os.WSTOPSIG(status)
+        if event == _AT_CALL:
+            _answer_stopped(owners, pid)
+        alive.add(pid)
+        if len(alive) > _MOST and not is_full:
+            is_full = True
+            _end(child)
+        # Fails if the process was killed meanwhile.
+        if event == _AT_STOP and number in _STOPPING:
+            _libc.ptrace(_LISTEN, pid, None, None)
+        elif is_full and pid != child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            _libc.ptrace(_CONTINUE_TRACED, pid, None, None if event else number)
+    if is_full:
+        _say_full()
+    return code
+
+
+def _say_full() -> None:
+    """Say why the program has ended: last, so that this is what the error shows."""
+    sys.stderr.write(f"record_owners: a script started more than {_MOST} processes, and all were ended\n")
+    sys.stderr.flush()
+
+
+def _answer_stopped(owners: Owners, pid: int) -> None:
+    """Answer the call that a process is stopped at: it goes on, or is left out and has a result."""
+    registers = (ctypes.c_ulonglong * _REGISTERS)()
+    if _libc.ptrace(_GET, pid, None, registers) < 0:
+        return  # it was killed meanwhile
+    is_done, error = _answer(owners, pid, registers[_NUMBER], [registers[one] for one in _ARGUMENTS])
+    if is_done:
+        registers[_NUMBER], registers[_RESULT] = _WORD, error & _WORD
+        _libc.ptrace(_SET, pid, None, registers)
 
 
 def main() -> int:
@@ -196,24 +352,35 @@ def main() -> int:
     owners = Owners()
     for path, uid, gid in json.loads(Path(record).read_text(encoding="utf-8")):
         owners.note(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), uid, gid)
+    _libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     ours, theirs = socket.socketpair()
+    traced = not _is_asked()
     pid = os.fork()
     if not pid:
         try:
             _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-            listener = _install_filter()
-            socket.send_fds(theirs, [b"x"], [listener])
-            os.close(listener)
+            _limit_processes()
+            if traced:
+                theirs.recv(1)
+                _install_filter(traced=True)
+            else:
+                listener = _install_filter(traced=False)
+                socket.send_fds(theirs, [b"x"], [listener])
+                os.close(listener)
             os.execvp(argv[0], argv)  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - a forked child must not return
             sys.stderr.write(f"record_owners: {argv[0]}: {error}\n")
             sys.stderr.flush()
         os._exit(1)
     theirs.close()
-    _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
-    if listeners:
-        _serve(listeners[0], os.pidfd_open(pid), owners)
-    _, status = os.waitpid(pid, 0)
+    _put_first(0)
+    if traced:
+        _checked(_libc.ptrace(_SEIZE, pid, None, _TRACED), "this kernel does not ask about calls, and ptrace")
+        ours.send(b"x")
+        status = _trace(pid, owners)
+    else:
+        _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
+        status = _serve(listeners[0], pid, owners) if listeners else os.waitpid(pid, 0)[1]
     Path(record).write_text(json.dumps(owners.rows()), encoding="utf-8")
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

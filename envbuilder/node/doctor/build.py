@@ -26,7 +26,12 @@ from envbuilder.node.doctor.node import has_namespaces, shut_switches
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
-KERNEL: Final = (5, 5)  # since then a filter of system calls may let a call go on (seccomp_unotify(2))
+KERNEL: Final = (
+    4,
+    8,
+)  # since then a tracer decides about a call after the filter of system calls (seccomp(2))
+# Since then a filter may ask and let a call go on (seccomp_unotify(2)). proot needs that, because only one may trace.
+KERNEL_FOR_PROOT: Final = (5, 5)
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
@@ -44,12 +49,6 @@ def check_python(_machine: Machine) -> Iterator[Item]:
 
 def check_engine(machine: Machine) -> Iterator[Item]:
     """Check what the assemble engine needs of the kernel, and name the engine that works here."""
-    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {KERNEL[0]}.{KERNEL[1]}")
-    found = re.match(r"(\d+)\.(\d+)", machine.kernel)
-    is_new = found is not None and (int(found[1]), int(found[2])) >= KERNEL
-    docker = "`--engine docker` builds in a Docker engine"
-    yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
-
     why = "programs of a build run in their own, without a network and apart from your files"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     lacking = check_tools((BWRAP,), machine.runner)
@@ -65,6 +64,14 @@ def check_engine(machine: Machine) -> Iterator[Item]:
         names = ", ".join(name for name, _ in shut) or "the kernel or a container forbids it"
         commands = "; ".join(command for _, command in shut) or "ask the administrators for user namespaces"
         yield namespaces.warning(f"cannot be made ({names})", commands)
+
+    needed = ".".join(map(str, KERNEL if spaces else KERNEL_FOR_PROOT))
+    without = "" if spaces else " where namespaces are refused"
+    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {needed}{without}")
+    found = re.match(r"(\d+)\.(\d+)", machine.kernel)
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (KERNEL if spaces else KERNEL_FOR_PROOT)
+    docker = "`--engine docker` builds in a Docker engine"
+    yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
     sandbox = Subject(DoctorCode.TOOL, BWRAP.name, f"a build uses it to {BWRAP.why}")
     if lacking:
