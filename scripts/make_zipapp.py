@@ -70,7 +70,7 @@ def main(wheel: str, file: str, wheels: str, *pythons: str) -> None:
     folder = Path(wheels)
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        lock = locked(needed("envbuilder", set()))
+        lock = locked(needed("envbuilder-hpc", set()))
         for python in pythons or PYTHONS:
             download(lock, python, folder)
     with Path(file).open("wb") as stream:

@@ -61,23 +61,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_has_exactly_these_files(made: Path, golden: Callable[[str, str], None]):
-    with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(made / f"envbuilder_hpc-{__version__}-py3-none-any.whl") as wheel:
         names = sorted(wheel.namelist())
     golden("release-wheel.txt", "".join(f"{name}\n" for name in names))
 
 
 def test_an_sdist_has_exactly_these_files(made: Path, golden: Callable[[str, str], None]):
-    with tarfile.open(made / f"envbuilder-{__version__}.tar.gz") as sdist:
+    with tarfile.open(made / f"envbuilder_hpc-{__version__}.tar.gz") as sdist:
         names = sorted(member.name for member in sdist if member.isfile())
     golden("release-sdist.txt", "".join(f"{name}\n" for name in names if "/envbuilder/" not in name))
-    with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(made / f"envbuilder_hpc-{__version__}-py3-none-any.whl") as wheel:
         package = sorted(name for name in wheel.namelist() if name.startswith("envbuilder/"))
     package = [name for name in package if "/examples/" not in name]  # the sdist has them in `recipes`
     assert [name.partition("/")[2] for name in names if "/envbuilder/" in name] == package
 
 
 def test_a_wheel_has_every_file_of_the_recipes(made: Path):
-    with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(made / f"envbuilder_hpc-{__version__}-py3-none-any.whl") as wheel:
         packed = {name: wheel.read(name) for name in wheel.namelist() if "/examples/" in name}
     listed = subprocess.run(
         ["git", "ls-files", "recipes"], cwd=made.parent, check=True, capture_output=True, text=True
@@ -114,9 +114,9 @@ def test_the_single_file_says_in_one_sentence_where_it_cannot_run(change: str, t
 
 
 def test_the_wheel_says_what_it_is(made: Path):
-    with zipfile.ZipFile(made / f"envbuilder-{__version__}-py3-none-any.whl") as wheel:
-        told = message_from_bytes(wheel.read(f"envbuilder-{__version__}.dist-info/METADATA"))
-    assert (told["Name"], told["Version"]) == ("envbuilder", __version__)
+    with zipfile.ZipFile(made / f"envbuilder_hpc-{__version__}-py3-none-any.whl") as wheel:
+        told = message_from_bytes(wheel.read(f"envbuilder_hpc-{__version__}.dist-info/METADATA"))
+    assert (told["Name"], told["Version"]) == ("envbuilder-hpc", __version__)
     assert (told["License-Expression"], told["License-File"]) == ("MIT", "LICENSE")
     assert told["Requires-Python"] == ">=3.11"
     assert not [one for one in told.get_all("Requires-Dist", []) if "extra" in one]
