@@ -120,11 +120,14 @@ class Assembly:
             if error.errno in _FULL:
                 raise
 
-    def copy(self, source: int, at: int, number: int) -> None:
-        """Copy a part from a place of an open file, whose digest is known. The bytes are not read here."""
-        run = _Run(at, self.places[number])
-        run.add(number, self.parts[number][0])
-        self._copy_run(source, run)
+    def copy(self, source: int, pieces: Iterable[tuple[int, int]], number: int) -> None:
+        """Copy a part whose pieces, each with place and size, are in an open file. The bytes are not read here."""
+        to = self.places[number]
+        for at, size in pieces:
+            if not self._copy(source, at, to, size):
+                return
+            to += size
+        self.missing.discard(number)
 
     def fill(self, source: int) -> None:
         """Copy the missing parts from their own places in an open file: the SIF itself, elsewhere."""

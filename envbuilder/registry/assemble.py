@@ -20,7 +20,7 @@ from envbuilder.artifacts.oci.naming import PARTS_TYPE, sif_of
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import SIF, Outputs
 from envbuilder.artifacts.parts import Assembly
-from envbuilder.artifacts.parts_index import MOST, PartsIndex, parse_index
+from envbuilder.artifacts.parts_index import GAP, MOST, PartsIndex, Pieces, parse_index
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console, Step
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError, SpaceError
@@ -34,7 +34,6 @@ OTHERS: Final = 3  # other SIFs of the folder that are read, the newest first
 ENOUGH: Final = 0.01  # of a SIF; for less, reading another one takes longer than fetching
 LEAST: Final = 0.25  # of a SIF that must be here, otherwise one long download is faster than many ranges
 RANGE: Final = 16 << 20  # bytes of one request
-GAP: Final = 64 << 10  # bytes between two missing parts that are fetched with them
 
 
 LayerFinder = Callable[[Sequence[Sha256]], Mapping[Sha256, Path]]
@@ -55,12 +54,12 @@ class Transfer:
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes of a blob that hold missing parts: their numbers, and their places in it."""
+    """Bytes of a blob that hold missing parts: their numbers, and their pieces in it."""
 
     blob: Sha256
     start: int
     end: int
-    parts: list[tuple[int, int]] = field(default_factory=list)
+    parts: list[tuple[int, Pieces]] = field(default_factory=list)
 
 
 def find_index(client: Client, reference: Reference, manifest: Manifest) -> PartsIndex | None:
@@ -169,8 +168,8 @@ def _take_from_here(made: Assembly, index: PartsIndex, outputs: Outputs, layers:
             size = os.fstat(stream.fileno()).st_size
             for wanted in sorted(made.missing):
                 part = index.parts[wanted]
-                if part.blob == number and part.at + part.size <= size:
-                    made.copy(stream.fileno(), part.at, wanted)
+                if part.blob == number and sum(part.pieces[-1]) <= size:
+                    made.copy(stream.fileno(), part.pieces, wanted)
 
 
 def _sifs(outputs: Outputs) -> Iterator[Path]:
@@ -191,17 +190,19 @@ def _sifs(outputs: Outputs) -> Iterator[Path]:
 def _ranges(index: PartsIndex, made: Assembly, sif: Sha256 | None) -> list[_Range]:
     """Return the ranges that hold the missing parts: of the SIF, or without it of the blobs of the index."""
     wanted = [
-        (sif or index.blobs[part.blob], made.places[number] if sif else part.at, number)
+        (sif, ((made.places[number], part.size),), number)
+        if sif
+        else (index.blobs[part.blob], part.pieces, number)
         for number, part in enumerate(index.parts)
         if number in made.missing
     ]
     found: list[_Range] = []
-    for blob, at, number in sorted(wanted):
-        last, end = found[-1] if found else None, at + index.parts[number].size
+    for blob, pieces, number in sorted(wanted):
+        last, at, end = found[-1] if found else None, pieces[0][0], sum(pieces[-1])
         if last is None or last.blob != blob or at - last.end > GAP or end - last.start > RANGE:
             last = _Range(blob, at, at)
             found.append(last)
-        last.parts.append((number, at))
+        last.parts.append((number, pieces))
         last.end = max(last.end, end)  # equal parts have one place in a layer
     return found
 
@@ -225,9 +226,10 @@ def _fetch(
         )
         content = partial.read_bytes()
         partial.unlink()
-        for number, at in one.parts:
-            begin = at - one.start
-            if not made.put(number, content[begin : begin + made.parts[number][0]]):
+        for number, pieces in one.parts:
+            places = (at - one.start for at, _ in pieces)
+            data = (content[at : at + size] for at, (_, size) in zip(places, pieces, strict=True))
+            if not made.put(number, b"".join(data)):
                 raise ContentError(f"the registry sends other bytes for `{reference}` than its index says")
         transfer.add(size, saved)
 

@@ -242,7 +242,7 @@ def _thin_layers(
             hint="push without `--thin`, or build both again",
         )
     index, rest = index.with_rest(outputs.sif)
-    layers = [_small(naming.PARTS_TYPE, index.to_bytes()), *(_small(naming.REST_TYPE, one) for one in rest)]
+    layers = [_small(naming.PARTS_TYPE, index.to_bytes()), _small(naming.REST_TYPE, rest)]
     return layers, {naming.SIF_KEY: f"sha256:{sif.digest}", naming.SIF_SIZE_KEY: str(sif.size)}
 
 

@@ -202,17 +202,25 @@ def test_a_thin_push_sends_what_the_layers_lack_and_pull_makes_the_sif(world: Wo
         assert sha256_file(tmp_path / "in/toy.sif") == sha256_file(latest.sif)
 
 
-def test_a_thin_push_sends_bytes_that_do_not_compress_once(world: World, tmp_path: Path):
-    """A SIF has them as they are, and the layers do not."""
-    contents = {"os": text("large", 6_000_000), "python": random.Random("dense").randbytes(1_600_000)}
-    for number in range(2):
-        made = make_toy(tmp_path / str(number), contents | {"extensions": text(f"edit {number}", 20_000)})
-        sent = push(
-            made, place(world.registry.host, f"dense{number}"), Client({"HOME": str(tmp_path)}, FakeRunner()), forms=("sif",),
-            thin=True, memory=tmp_path / "memory", console=Console(quiet=True),
-        )  # fmt: skip
-        assert (sent.bytes_sent > 1_600_000) == (number == 0)
-        assert number == 0 or sent.bytes_sent < 400_000
+@pytest.mark.parametrize("here", ["nothing", "the image"])
+def test_a_thin_push_of_bytes_that_do_not_compress_needs_the_layers_alone(
+    world: World, tmp_path: Path, here: str
+):
+    """A SIF has them as they are, and a layer in frames."""
+    dense = random.Random("dense").randbytes(6_000_000)
+    made = make_toy(tmp_path / "made", {"python": text("head", 200_000) + dense + text("tail", 200_000)})
+    with faulty(world.registry) as proxy:
+        for form in FORMS:
+            sent = push(
+                made, place(proxy.host, "dense"), Client({"HOME": str(tmp_path)}, FakeRunner()), forms=(form,),
+                thin=form == "sif", memory=tmp_path / "memory", console=Console(quiet=True),
+            )  # fmt: skip
+        assert sent.bytes_sent < 400_000
+        if here == "the image":
+            bring(proxy, tmp_path / "in", "dense", ("image",))
+        done = bring(proxy, tmp_path / "in", "dense")
+        assert (done.bytes < 400_000) == (here == "the image")
+        assert sha256_file(tmp_path / "in/toy.sif") == sha256_file(made.sif)
 
 
 @pytest.mark.parametrize("forms", [("sif",), FORMS])
