@@ -33,6 +33,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
 from envbuilder.core.toolbox import toolbox_files
 from envbuilder.lock.model import LockedBase, lock_artifacts
@@ -299,8 +300,12 @@ def prepare_recipe(
         resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
         engine = open_engine(plan, choice, context)
         if not isinstance(engine, BuildKitEngine):
+            is_usual = plan.processor is X86_64
             raise UsageError(
-                f"`--prepare`: the engine `{engine.job.engine}` reads no folder", hint="add `--engine docker`"
+                f"`--prepare`: the engine `{engine.job.engine}` reads no folder",
+                hint="add `--engine docker`"
+                if is_usual
+                else "the engine `docker`, which does, builds for x86-64 alone",
             )
         store_sources(recipe, plan.extensions, resolving, offline=offline)
         fetch_inputs(plan.artifacts, resolving.fetcher, context.console)

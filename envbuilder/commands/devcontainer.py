@@ -118,7 +118,8 @@ def devcontainer(
     shown_files = "".join(f"\n==> {FOLDER}/{name} <==\n{one}" for name, one in files.items())
     session.text = "\n".join(map(str, saved)) or f"{text}{shown_files}".rstrip()
     if saved and not image:
-        warn_of_missing_image(name, find_outputs(recipe.name, output), session.environment)
+        outputs = find_outputs(recipe.name, output)
+        warn_of_missing_image(name, recipe.processor, outputs, session.environment)
 
 
 def parse_srun(text: str) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
-from envbuilder.core.processor import processor_of_machine
+from envbuilder.core.processor import Processor, processor_of_machine
 from envbuilder.core.system import why_no_engine
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
@@ -114,14 +114,19 @@ def need_processor(sif: Path) -> None:
     """Raise UsageError for a SIF of another processor than this machine's, unless the kernel has an emulator for it."""
     from envbuilder.artifacts.sif import processor_in  # noqa: PLC0415 - `exec --help` does without zstandard
 
-    found, machine = processor_in(sif), os.uname().machine
-    if found is None or found.machine == machine or Path(EMULATORS, f"qemu-{found.machine}").exists():
-        return
+    found = processor_in(sif)
+    if found and (why := _why_not_here(f"`{sif}`", found)):
+        hint = f"run it on a machine that is {found.title}: `envbuilder sync` and `launch` take it there"
+        raise UsageError(why, hint=hint)
+
+
+def _why_not_here(what: str, processor: Processor) -> str:
+    """Return the sentence about another processor than this machine's, "" if the machine runs its programs."""
+    machine = os.uname().machine
     own = processor_of_machine(machine)
-    raise UsageError(
-        f"`{sif}` is for {found.title}, and this machine is {own.title if own else machine}",
-        hint=f"run it on a machine that is {found.title}: `envbuilder sync` and `launch` take it there",
-    )
+    if processor is own or Path(EMULATORS, f"qemu-{processor.machine}").exists():
+        return ""
+    return f"{what} is for {processor.title}, and this machine is {own.title if own else machine}"
 
 
 def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":
@@ -166,8 +171,13 @@ def need_image(
     return identity
 
 
-def warn_of_missing_image(name: str, outputs: Outputs, environment: Mapping[str, str]) -> None:
+def warn_of_missing_image(
+    name: str, processor: Processor, outputs: Outputs, environment: Mapping[str, str]
+) -> None:
     """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere."""
+    if why := _why_not_here(f"the image of `{name}`", processor):
+        log.warning("warning: %s; open the folder on a machine that is %s", why, processor.title)
+        return
     docker = _connect(environment)
     if docker is None:
         return

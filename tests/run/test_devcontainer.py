@@ -19,6 +19,7 @@ from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.run import exec as exec_module
 from envbuilder.run.devcontainer import (
     FILE,
     LABEL,
@@ -291,6 +292,24 @@ def test_an_image_that_the_engine_lacks_is_told_with_the_command_that_builds_it(
     monkeypatch.setattr(docker_engine, "connect", lambda _: None)
     assert cli.run(words) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("machine", "warned"), [("x86_64", True), ("aarch64", False), ("arm64", False)])
+def test_the_files_for_arm_are_written_on_any_machine_which_says_where_they_open(
+    clean_environment: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    warned: bool,
+):
+    monkeypatch.setattr(exec_module.os, "uname", lambda: SimpleNamespace(machine=machine))
+    monkeypatch.setattr(exec_module, "EMULATORS", str(tmp_path))
+    monkeypatch.setattr(docker_engine, "connect", lambda _: None)
+    assert cli.run(["devcontainer", "gh200", "--write", str(tmp_path)]) == 0
+    words = "the image of `gh200` is for 64-bit Arm, and this machine is x86-64; open the folder on a machine that is 64-bit Arm"
+    assert capsys.readouterr().err == (f"warning: {words}\n" if warned else "")
 
 
 def test_no_file_is_written_where_one_would_be_lost(tmp_path: Path):
