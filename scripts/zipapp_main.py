@@ -25,7 +25,9 @@ def check_machine(pythons):
             "`uv python install 3.11` brings one without root; then `$(uv python find 3.11) %s`"
             % sys.argv[0],
         )
-    elsewhere = "install the wheel of the same release: `uv tool install ./envbuilder_hpc-VERSION-py3-none-any.whl`"
+    elsewhere = (
+        "install the wheel of the same release: `uv tool install ./envbuilder_hpc-VERSION-py3-none-any.whl`"
+    )
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, ValueError):  # another system, or another C library
