@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,6 +184,33 @@ def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):
     assert "these are my last words" in failed.value.message
     assert failed.value.hint == "the log has all that the packages' scripts said"
     assert "breaks" in failed.value.message
+
+
+# As a user with a browser and an editor, whose threads the kernel counts and a container does not show.
+BUSY = """
+import sys, threading
+end = threading.Event()
+threads = [threading.Thread(target=end.wait) for _ in range(4000)]
+[one.start() for one in threads]
+print("ready", flush=True)
+sys.stdin.read()
+end.set()
+"""
+
+
+def test_a_user_with_many_processes_elsewhere_may_build(spacious: Path):
+    record, recorder = spacious / "owners.json", Path(debian.__file__).with_name("record_owners.py")
+    record.write_text("[]")
+    record.chmod(0o666)
+    container = ("unshare", "--pid", "--fork", "--mount-proc")
+    command = (sys.executable, "-I", recorder, record, "sh", "-c", "true | true && echo done")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        tuple(map(str, as_nobody(sys.executable, "-c", BUSY))), stdin=pipe, stdout=pipe, text=True
+    ) as busy:
+        assert busy.stdout
+        assert busy.stdout.readline() == "ready\n"
+        assert run(*container, *as_nobody(*command)) == "done\n"
 
 
 @pytest.fixture

@@ -233,13 +233,26 @@ def _has_many(pid: int) -> bool:
 
 
 def _limit_processes() -> None:
-    """Let this user start at most so many more from here, which holds between two counts. For root the kernel has no limit."""
-    mine = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            mine += len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
-    most = resource.getrlimit(resource.RLIMIT_NPROC)
-    resource.setrlimit(resource.RLIMIT_NPROC, tuple(min(mine + 2 * _MOST, one % (1 << 64)) for one in most))
+    """Let this user have only some thousand processes more from here, which holds between two counts.
+
+    The kernel counts all of the user, also those that a container does not show, so a trial finds out how many there are.
+    For root it has no limit.
+    """
+    soft, hard = (one % (1 << 64) for one in resource.getrlimit(resource.RLIMIT_NPROC))  # -1 is none
+    most = _MOST
+    while most < soft:
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, hard))
+        try:
+            pid = os.fork()
+        except BlockingIOError:
+            most *= 2
+            continue
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        break
+    most = min(most + 2 * _MOST, soft)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def _put_first(pid: int) -> None:
