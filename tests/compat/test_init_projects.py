@@ -214,6 +214,15 @@ PROJECTS = {
         extensions=("{name: ops, path: lib/ops}",),
         left=("`libgl-dev` and `libsparsehash-dev` are added: `ops` includes `GL/gl.h` and `google/dense_hash_map`",),
     ),
+    "one name of an extension in several versions of a model": Project(
+        files=tuple(one for at in ("v1", "v2", "v3") for one in ((f"{at}/src/model.py", LOAD), (f"{at}/src/__init__.py", ""), (f"{at}/a.cpp", ""), (f"{at}/a.cu", ""))),
+        extensions=(
+            "{name: src, path: v1, capture: [import src.model]}",
+            "{name: src_2, path: v2, capture: [import src.model]}",
+            "{name: src_3, path: v3, capture: [import src.model]}",
+        ),
+        left=("`src_2` is another extension of the name `src`", "`src_3` is another extension of the name `src`"),
+    ),
     "the project in its own requirements": Project(
         files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),

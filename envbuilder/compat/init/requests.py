@@ -1,5 +1,6 @@
 """The requests that `init` has collected, and a finding for each line that it leaves out."""
 
+import itertools
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -145,8 +146,9 @@ class Requests:
             self.leave(where, text, f"`{name}` comes from {other} already", hint=hint)
             return
         if first:
-            name = f"{name}_{len(self.extensions) + 1}"
-            self.note(where, f"`{name}` is the second extension `{found.name}`")
+            numbered = (f"{found.name}_{number}" for number in itertools.count(2))
+            name = next(one for one in numbered if one not in self.extensions)
+            self.note(where, f"`{name}` is another extension of the name `{found.name}`")
         self.extensions[name] = replace(found, name=name)
 
     def move(self, tree: Path, url: str, commit: str) -> None:
