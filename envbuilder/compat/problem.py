@@ -67,6 +67,7 @@ class CheckCode(CodeEnum):
     PLATFORM = "EB352", "a processor that does not go with the GPUs or the base"
     TORCH_PROCESSOR = "EB353", "a torch whose wheels for the processor have no CUDA, or that has none"
     GPU_REFUSED = "EB354", "a GPU that no environment can be made for"
+    MODULE_TWICE = "EB355", "two projects that build one module"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,25 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
                 )
 
 
+def check_modules(recipe: Recipe) -> Iterator[Finding]:
+    """Warn of two projects that build one module. The build refuses them only when both are compiled."""
+    builders: dict[str, tuple[Extension, Code, int]] = {}
+    for index, extension in enumerate(recipe.extensions):
+        for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
+            for call in code.extensions:
+                name = code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
+                other, theirs, line = builders.setdefault(name, (extension, code, call.node.lineno))
+                if name and other is not extension:
+                    message = (
+                        f"`{other.name}` and `{extension.name}` both build the module `{name}` "
+                        f"({theirs.path}:{line}, {code.path}:{call.node.lineno}), and one environment can have one of them"
+                    )
+                    hint = "leave one of them out, or give the module another name in one setup.py"
+                    yield _warning(
+                        CheckCode.MODULE_TWICE, recipe.place(f"$.extensions[{index}]"), message, hint
+                    )
+
+
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
     """Yield the files that say how an extension of the recipe's folder is compiled."""
     if extension.form is Form.LOAD or extension.is_remote:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.project_code import check_code
+from envbuilder.compat.project_code import check_code, check_modules
 from envbuilder.recipe.extension import Extension
 from tests.support.check_inputs import RECIPE, TABLES
 
@@ -39,3 +39,23 @@ def test_a_projects_flags_are_read_before_anything_is_compiled(
     found = [finding.message.replace(f"{tmp_path}/", "") for finding in check_code(recipe, TABLES)]
     assert len(found) == len(said)
     assert all(words in message for words, message in zip(said, found, strict=True)), found
+
+
+def test_two_projects_that_build_one_module_are_told_before_they_are_compiled(tmp_path: Path) -> None:
+    setup = "from torch.utils.cpp_extension import CUDAExtension\nmodules = [CUDAExtension(NAME)]\n"
+    names = {
+        "a": "'ops', []",
+        "b": "sources=[], name='ops'",
+        "c": "'other', []",
+        "d": "f'{x}', []",
+        "e": "f'{x}', []",
+    }
+    for folder, name in names.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "setup.py").write_text(setup.replace("NAME", name))
+    extensions = tuple(Extension(name=one, path=one) for one in names)
+    (found,) = check_modules(dataclasses.replace(RECIPE, path=tmp_path / "x.yaml", extensions=extensions))
+    assert found.code == "EB355"
+    assert found.message.replace(f"{tmp_path}/", "") == (
+        "`a` and `b` both build the module `ops` (a/setup.py:2, b/setup.py:2), and one environment can have one of them"
+    )
