@@ -19,6 +19,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.lock.known_base import known_base
+from envbuilder.lock.package_names import check_packages
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
 from envbuilder.recipe.load import expand
@@ -74,7 +75,8 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     session.data = checked
     need_sound(recipe, report)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
-    findings = (*report.findings, *lacking, *_twins(name, recipe, recipes, store))
+    unlisted = tuple(check_packages(recipe, store))
+    findings = (*report.findings, *unlisted, *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
     own = build and recipe.pytorch

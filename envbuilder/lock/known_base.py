@@ -23,13 +23,19 @@ def lock_path(recipe: Recipe) -> Path:
 
 def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock) -> Base | None:
     """Return the facts about the base image from the lock, otherwise from the last attempt to lock it."""
+    base = known_locked_base(recipe, store=store, read_lock=read_lock)
+    return base.inside if base else None
+
+
+def known_locked_base(
+    recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock
+) -> LockedBase | None:
+    """Return the base image with its packages, as `known_base` finds it."""
     try:
         base = read_lock(lock_path(recipe)).base
     except LockError:
         base = None
-    if base is None or base.reference != recipe.image:
-        base = recall(store, recipe.image)
-    return base.inside if base else None
+    return base if base and base.reference == recipe.image else recall(store, recipe.image)
 
 
 def recall(store: Store, reference: str) -> LockedBase | None:

@@ -146,6 +146,23 @@ def test_an_upgrade_of_a_wheel_leaves_the_packages(place: Place, tmp_path: Path,
     assert place.versions() == before | {"numpy": "2.9.0"}
 
 
+def test_check_names_packages_that_the_suite_lacks_by_the_lists_of_a_lock(place: Place):
+    place.path.write_text(RECIPE.replace("apt: [git]", "apt: [git, gti, libold1]"))
+    code, out, _ = place.run("check", place.path, "--json")
+    assert code == 0
+    found = [one for one in json.loads(out)["findings"] if one["code"] == "EB413"]
+    assert [(one["where"].rpartition("/")[2], one["hint"]) for one in found] == [
+        ("test.yaml:7:12", "did you mean `git`?"),
+        ("test.yaml:7:17", "did you mean `libold1t64`?"),
+    ]
+    assert "bookworm has no package `gti` (package lists read 2" in found[0]["message"]
+    code, _, err = place.run("lock", place.path)
+    assert code == 3
+    assert "test.yaml:7:12: bookworm has no package `gti`" in err
+    assert "test.yaml:7:17: bookworm has no package `libold1`" in err
+    assert "hint: did you mean `git`? did you mean `libold1t64`?" in err
+
+
 def test_a_security_upgrade_is_told_by_check_and_taken_by_lock(place: Place, patched: Sources, monkeypatch):
     def lacking() -> list[str]:
         code, out, _ = place.run("check", place.path, "--json")

@@ -6,19 +6,14 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envbuilder.core.cache import save_text
-from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import recipe_inputs
-from envbuilder.recipe.load import load
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, enter_checkout, missing_tools
 from tests.support.faults import Bench
-from tests.support.tiny import make_tiny
+from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -73,14 +68,6 @@ def test_a_layer_gone_bad_in_the_cache_is_made_again(bench: Bench):
     assert (outcome.ended, outcome.wrong) == (0, ())
 
 
-def edit(recipe: Path, old: str, new: str) -> None:
-    """In the recipe, and its lock follows."""
-    recipe.write_text(recipe.read_text().replace(old, new))
-    edited, path = load(recipe), recipe.with_suffix(".lock")
-    lock = replace(load_lock(path), recipe=edited.digest, inputs=recipe_inputs(edited))
-    save_text(path, lock_text(lock))
-
-
 def in_the_engine() -> str:
     return run("docker", "images", "--no-trunc", "--format", "{{.Tag}} {{.ID}}", "envbuilder/failing")
 
@@ -91,7 +78,7 @@ def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
     recipe, _ = make_tiny(spacious / "recipe", "failing")
     try:
         run(*build_command(recipe, spacious / "out", "--offline"), env=used_by(bench))
-        edit(recipe, "env: {WHICH: failing}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]')
+        edit_tiny(recipe, "env: {WHICH: failing}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]')
         yield recipe
     finally:
         run("docker", "image", "rm", "--force", "envbuilder/failing:latest")
@@ -108,7 +95,7 @@ def clean(bench: Bench) -> Iterator[tuple[Path, tuple[object, ...]]]:
     """A recipe and the command that builds it."""
     with open_folder() as folder:
         recipe, _ = make_tiny(folder / "recipe", "clean")
-        edit(recipe, "env: {WHICH: clean}", 'env: {WHICH: build0}\ntests: ["true"]')
+        edit_tiny(recipe, "env: {WHICH: clean}", 'env: {WHICH: build0}\ntests: ["true"]')
         try:
             yield recipe, build_command(recipe, folder / "out", "--offline")
         finally:
@@ -124,18 +111,18 @@ def test_builds_and_failures_leave_one_image(
         _edit_which(recipe)
         run(*command, env=used_by(bench))
         assert images("clean") == ["latest"]
-    edit(recipe, 'tests: ["true"]', 'tests: ["ls /no-such-file"]')
+    edit_tiny(recipe, 'tests: ["true"]', 'tests: ["ls /no-such-file"]')
     for _ in range(failures):
         _edit_which(recipe)
         assert attempt(*command, env=used_by(bench)).returncode == 6
         assert images("clean") == ["latest"]
-    edit(recipe, '["ls /no-such-file"]', '["true"]')
+    edit_tiny(recipe, '["ls /no-such-file"]', '["true"]')
 
 
 def _edit_which(recipe: Path) -> None:
     """Make the next build another one."""
     (number,) = re.findall(r"build(\d+)", recipe.read_text())
-    edit(recipe, f"build{number}}}", f"build{int(number) + 1}}}")
+    edit_tiny(recipe, f"build{number}}}", f"build{int(number) + 1}}}")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +162,10 @@ def test_an_image_that_is_not_to_be_loaded_is_not(bench: Bench, clean: tuple[Pat
 def test_the_next_build_removes_what_a_killed_one_left(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
     recipe, command = clean
     run(*command, env=used_by(bench))
-    edit(recipe, '}\ntests: ["true"]', 'killed}\ntests: ["sleep 60"]')
+    edit_tiny(recipe, '}\ntests: ["true"]', 'killed}\ntests: ["sleep 60"]')
     assert end_by(signal.SIGKILL, command, bench, 0, "test in the image")[0] == -signal.SIGKILL
     assert len(images("clean")) == 2
-    edit(recipe, '["sleep 60"]', '["true"]')
+    edit_tiny(recipe, '["sleep 60"]', '["true"]')
     run(*command, env=used_by(bench))
     assert images("clean") == ["latest"]
 
@@ -227,7 +214,7 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
     final = {"failing.json", "failing.log", "failing.oci", "failing.sif"}
     assert {path.name for path in output.iterdir()} == final | {"failing.oci.refused", "failing.sif.refused"}
     run("apptainer", "exec", output / "failing.sif.refused", "true")
-    edit(failing, "/no-such-file", "/")
+    edit_tiny(failing, "/no-such-file", "/")
     (built,) = json.loads(run(*command, env=used_by(bench)))["data"]
     assert in_the_engine() == f"latest {built['manifest']}\n"
     earlier = image.split()[1]

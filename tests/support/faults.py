@@ -25,7 +25,7 @@ from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.plan.make import make_plan
 from tests.support.index import Manner, package_index
-from tests.support.tiny import make_tiny
+from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     CACHE,
     NO_ENGINE,
@@ -35,6 +35,7 @@ from tests.support.workbench import (
     build_command,
     cache_with_artifacts,
     link_tree,
+    run,
     start,
 )
 
@@ -305,6 +306,47 @@ def at_once(bench: Bench, other: Path, builds: int = 4, *, state: int = 0) -> It
             fault="at once", detail=f"build {number + 1} of {builds}, {recipes[number].stem}",
             ended=process.returncode, wrong=tuple(wrong),
         )  # fmt: skip
+
+
+def images(
+    bench: Bench, engine: EngineName, *, builds: int = 10, others: int = 5, seed: int = 1
+) -> Iterator[Outcome]:
+    """Build into the Docker engine, fail there, and be interrupted. The engine keeps one image of the recipe, and no container."""
+    recipe, _ = make_tiny(bench.folder / "recipe", f"left-{engine}")
+    image, chance = f"envbuilder/{recipe.stem}:latest", random.Random(seed)
+    command = build_command(recipe, bench.output, "--offline", "--engine", engine)
+    env = {"ENVBUILDER_CACHE": str(bench.states[2])}
+    before, seconds, which = in_engine(), 0.0, f"env: {{WHICH: {recipe.stem}}}"
+    try:
+        for number in range(builds + 2 * others):
+            fails = builds <= number < builds + others
+            now = f'env: {{WHICH: build{number}}}\ntests: ["ls {"/no-such-file" if fails else "/"}"]'
+            edit_tiny(recipe, which, now)
+            which, began = now, time.monotonic()
+            if number < builds + others:
+                ended = attempt(*command, env=env).returncode
+                seconds = time.monotonic() - began
+                fault = "failure" if fails else "build"
+                wrong = [] if ended == (6 if fails else 0) else [f"ended with {ended}"]
+            else:
+                process = start(*command, env=env)
+                time.sleep(chance.uniform(0.3, seconds))
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+                ended, fault, wrong = process.returncode, "interruption", []
+            left = [one for one in in_engine() if one not in before and not one.startswith(f"{image} ")]
+            yield Outcome(
+                fault=f"{fault}, engine {engine}: images and containers", detail=f"number {number + 1}",
+                ended=ended, wrong=(*wrong, *(f"left {one}" for one in left)),
+            )  # fmt: skip
+    finally:
+        attempt("docker", "image", "rm", "--force", image)
+
+
+def in_engine() -> list[str]:
+    """Return the images of the Docker engine, with those that have no name, and its containers."""
+    names = run("docker", "images", "--all", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
+    return [*names.splitlines(), *run("docker", "ps", "--all", "--quiet").splitlines()]
 
 
 def moments(bench: Bench, count: int, *, seed: int) -> Iterator[tuple[float, int]]:

@@ -76,6 +76,14 @@ def make_lock(
     return lock
 
 
+def edit_tiny(recipe: Path, old: str, new: str) -> None:
+    """Replace a text in the recipe. Its lock follows."""
+    recipe.write_text(recipe.read_text().replace(old, new))
+    edited, path = load(recipe), recipe.with_suffix(".lock")
+    lock = replace(load_lock(path), recipe=edited.digest, inputs=recipe_inputs(edited))
+    save_text(path, lock_text(lock))
+
+
 def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifact, ...]:
     """The essential packages and `roots`, with all that they depend on among `debs`."""
     facts = {one.name: _control(one) for one in debs}

@@ -26,6 +26,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
+from envbuilder.lock.package_names import NAMES
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.security import (
     CONFIGURATION,
@@ -133,8 +134,11 @@ class Suite:
         return first.name if first.is_extra else first.suite
 
     def names(self) -> frozenset[str]:
-        """Return the names of all packages."""
-        return frozenset(self._ask("apt-cache", "pkgnames").split())
+        """Return the names of all packages. They stay beside the lists, for `check`."""
+        path = self.folder / NAMES
+        if not path.is_file():
+            save_text(path, self._ask("apt-cache", "pkgnames"))
+        return frozenset(path.read_text(encoding="utf-8").split())
 
     def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
         """Return the packages with their dependencies, as apt would install them into an empty root."""
@@ -319,7 +323,8 @@ def _lines(suite: Suite, sources: Sequence[AptSource]) -> str:
 def _update(suite: Suite) -> Suite:
     """Download the lists. Returns the suite without the optional sources that cannot be read."""
     folder, runner = suite.folder, suite.context.runner
-    (folder / STAMP).unlink(missing_ok=True)
+    for name in (STAMP, NAMES):
+        (folder / name).unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial", "trusted"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     save_text(folder / "status", "")

@@ -11,8 +11,8 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.sources import DEBIAN
-from envbuilder.core.spelling import nearest
 from envbuilder.lock.model import Artifact, LockedBase
+from envbuilder.lock.package_names import find_unlisted
 from envbuilder.lock.repositories import tag
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
@@ -173,20 +173,17 @@ def resolve_repository_debs(
 
 
 def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
-    """Raise IncompatibleError for a package of the recipe's `apt` list that is not among the names."""
-    for package in recipe.apt:
-        if package not in names:
-            unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
-            others = (
-                " and the sources beside it have" if any(one.is_extra for one in suite.sources) else " has"
-            )
-            raise IncompatibleError(
-                f"{recipe.place('$.apt')}: {suite.name}{others} no package `{package}`",
-                hint=f"it may be in {unread}, which could not be read"
-                if unread
-                # Debian 13 and Ubuntu 24.04 renamed many.
-                else nearest(package, {f"{package}t64"} & names or names).strip(),
-            )
+    """Raise IncompatibleError for packages of the recipe's `apt` list that are not among the names."""
+    unlisted = tuple(find_unlisted(recipe, names))
+    if unlisted:
+        unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
+        others = " and the sources beside it have" if any(one.is_extra for one in suite.sources) else " has"
+        raise IncompatibleError(
+            "\n".join(f"{one.place}: {suite.name}{others} no package `{one.name}`" for one in unlisted),
+            hint=f"it may be in {unread}, which could not be read"
+            if unread
+            else " ".join(one.hint for one in unlisted if one.hint),
+        )
 
 
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
