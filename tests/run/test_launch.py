@@ -25,7 +25,7 @@ from envbuilder.run.launch.job import (
     words_for_launcher,
     words_for_rank,
 )
-from envbuilder.run.launch.script import PARTS, render
+from envbuilder.run.launch.script import PARTS, quoted_path, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
 from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
 from tests.support.runner import FakeRunner
@@ -344,6 +344,22 @@ def test_binds_are_those_that_this_machine_has(tmp_path):
     (tmp_path / "data").mkdir()
     site = Site(binds=("$BASE/data:/data:ro", "$UNSET/x", "/nowhere"), scratch="$BASE")
     assert site.present_binds({"BASE": str(tmp_path)}) == (f"{tmp_path}/data:/data:ro", str(tmp_path))
+
+
+@pytest.mark.programs
+def test_a_variable_may_stand_anywhere_in_a_path(tmp_path):
+    (tmp_path / "of/me").mkdir(parents=True)
+    (tmp_path / "x.yaml").write_text(f"scratch: {tmp_path}/of/$ME\nbinds: [$BASE/of/$ME:/mine, $BASE/$UNSET]\n")
+    site = load_site(tmp_path / "x.yaml")
+    known = {"BASE": str(tmp_path), "ME": "me"}
+    assert site.present_binds(known) == (f"{tmp_path}/of/me:/mine", f"{tmp_path}/of/me")
+    script = f"printf '%s\\n' {' '.join(map(quoted_path, site.all_binds))}"
+    said = subprocess.run(["bash", "-uc", script], env=known, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [f"{tmp_path}/of/me:/mine", "", f"{tmp_path}/of/me"]
+    (tmp_path / "x.yaml").write_text("scratch: /scratch/${USER}\n")
+    with pytest.raises(UsageError) as caught:
+        load_site(tmp_path / "x.yaml")
+    assert caught.value.findings[0].hint == "write $USER, not ${USER} or ~"
 
 
 # Profiles in the manner of five sites (docs/how-to/launch-sites.md), and what their guides want to see in a script.

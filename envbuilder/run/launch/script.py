@@ -21,7 +21,7 @@ from envbuilder.run.launch.job import (
     words_for_launcher,
     words_for_rank,
 )
-from envbuilder.run.launch.site import SLURM_SHAPES, SlurmSite
+from envbuilder.run.launch.site import SLURM_SHAPES, VARIABLE, SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
@@ -184,8 +184,8 @@ def quoted_list(words: Sequence[str]) -> str:
 
 
 def quoted_path(path: str) -> str:
-    """Quote a path that may begin with a variable. The path is empty when the variable is not set."""
-    found = re.match(r"\$(\w+)", path)
-    if found is None:
+    """Quote a path that may hold variables. The path is empty when one of them is not set."""
+    names = re.findall(VARIABLE, path)
+    if not names:
         return shlex.quote(path)
-    return f'"${{{found[1]}:+${found[1]}{path[found.end() :]}}}"'
+    return f'"{"".join(f"${{{name}:+" for name in names)}{path}{"}" * len(names)}"'

@@ -1,7 +1,7 @@
 """Site profiles: the settings of a cluster, read as strictly as a recipe.
 
-Its paths may begin with a variable (`$SCRATCH/data`), because each user has own folders. A path whose
-variable is not set, or whose folder is missing, is left out.
+Its paths may hold variables (`$SCRATCH/data`, `/scratch/$USER`), because each user has own folders. A path
+with a variable that is not set, or whose folder is missing, is left out.
 """
 
 import re
@@ -22,10 +22,11 @@ SITES: Final = Path("sites")
 WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
 # No host begins with a dash, which `ssh` would read as an option.
 HOST: Final = Shape(pattern=WORD.pattern, expected="a host such as node1 or me@node1")
+VARIABLE: Final = r"\$([A-Za-z_][A-Za-z0-9_]*)"
 _PATH: Final = Shape(
-    pattern=r"(/|\$[A-Za-z_][A-Za-z0-9_]*(?=/|:|$))[^\x00-\x1f\x7f:,$\"'\\`]*",
-    expected="a path such as /scratch or $SCRATCH/data",
-    hint="a variable may stand at its beginning only",
+    pattern=rf"(/|{VARIABLE}(?=/|:|$))([^\x00-\x1f\x7f:,$\"'\\`]|{VARIABLE})*",
+    expected="a path such as /scratch, $SCRATCH/data or /scratch/$USER",
+    hint="write $USER, not ${USER} or ~",
 )
 _BIND: Final = Shape(
     pattern=rf"{_PATH.pattern}(:/[^\x00-\x1f\x7f:,$\"'\\`]*(:(ro|rw|image-src=/[^:,$\"'\\`]*))?)?",
@@ -95,7 +96,7 @@ class Site:
         """Return the bind mounts with variables expanded, without those that this machine lacks."""
         known = {name: value for name, value in environment.items() if value}
         full = [Template(bind).safe_substitute(known) for bind in self.all_binds]
-        filled = (bind for bind in full if not bind.startswith("$"))
+        filled = (bind for bind in full if "$" not in bind)
         return tuple(bind for bind in filled if Path(bind.partition(":")[0]).exists())
 
 
