@@ -204,6 +204,7 @@ def commands() -> str:
     ])  # fmt: skip
     lines += [
         "`envbuilder --install-completion` completes commands, options, their fixed values and recipes in bash, zsh and fish.",
+        "It takes the shell that it is called from, or the one that you name: `envbuilder --install-completion zsh`.",
         "",
     ]
     for leaf in every:

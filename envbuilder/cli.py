@@ -44,6 +44,8 @@ _ELSEWHERE: Final = {
     "slurm": "launch slurm",
     "lint": "launch lint",
     "run": "exec",
+    "nccl": "detect",
+    "topology": "detect",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
 _EXAMPLE: Final = re.compile(r"\$ (.+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
@@ -134,6 +136,9 @@ def run(arguments: list[str]) -> int:
         arguments,
         as_json="--json" in itertools.takewhile(lambda argument: argument != "--", arguments),
     )
+    if arguments[:1] in (["--install-completion"], ["--show-completion"]) and arguments[1:]:
+        # Otherwise Typer takes no shell, and installs for the one that it was called from.
+        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # noqa: TID251 - Typer reads it there
     try:
         with _signals():
             code = get_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)

@@ -109,7 +109,8 @@ def devcontainer(
     sources = probe_sources(session.environment, ProcessRunner(session.environment))
     mirrors = sources.ubuntu if recipe.base.startswith(UBUNTU) else sources.debian
     files = make_files(
-        recipe.name, image or image_name(recipe.name), facts, base=recipe.base, compose=compose,
+        recipe.name, image or image_name(recipe.name), facts, base=recipe.base,
+        compose=(write or Path()).absolute().name or "root" if compose else "",
         mirror=shown(mirrors[0]) if mirrors else "",
     )  # fmt: skip
     saved = () if show else save_files(write or Path(), files, force=force)

@@ -6,6 +6,7 @@ Dockerfile adds a layer with git and a second environment, so the image stays eq
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +77,12 @@ def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def make_files(
-    name: str, image: str, facts: EditorFacts, *, base: str, mirror: str, compose: bool
+    name: str, image: str, facts: EditorFacts, *, base: str, mirror: str, compose: str
 ) -> dict[str, str]:
     """Return the files of a project's dev container: name → text.
 
-    `base` is a distribution and its suite, "" if unknown; `mirror` has its packages.
+    `base` is a distribution and its suite, "" if unknown; `mirror` has its packages. `compose` is the name of the
+    project's folder, for the form for Docker Compose; "" for the other form.
     """
     distribution, _, suite = base.partition("/")
     values = {
@@ -117,7 +119,13 @@ def make_files(
         "Dockerfile": _filled(DOCKERFILE, values),
     }
     if compose:
-        files |= {"compose.yaml": _filled(COMPOSE, values), "compose.gpu.yaml": _filled(COMPOSE_GPU, values)}
+        project = re.sub(r"[^a-z0-9]+", "-", f"{compose}-{name}".lower()).strip("-")
+        files |= {
+            "compose.yaml": _filled(COMPOSE, values),
+            "compose.gpu.yaml": _filled(COMPOSE_GPU, values),
+            # Otherwise Compose takes the folder's name, which all projects share. Compose 1 has no key for it.
+            ".env": f"COMPOSE_PROJECT_NAME={project}\n",
+        }
     return files
 
 

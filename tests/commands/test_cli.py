@@ -718,6 +718,7 @@ def test_every_command_answers_in_json_but_those_that_run_a_program():
     ("arguments", "meant"),
     [
         (("biuld", "cpu"), "did you mean `build`?"),
+        (("nccl",), "did you mean `detect`?"),
         (("vendor", "cpu", "DIR"), "did you mean `cache vendor`?"),
         (("run", "cpu"), "did you mean `exec`?"),
         (("launch", "slrum", "cpu"), "'slurm'"),

@@ -128,3 +128,22 @@ def test_fish_learns_from_the_exit_code_whether_files_fit(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize(("shell", "form"), [("zsh", "#compdef envbuilder"), ("fish", "complete --command envbuilder")])
+def test_the_script_is_that_of_the_shell_that_was_named(
+    shell: str, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "")
+    with pytest.raises(SystemExit) as ended:
+        cli.run(["--show-completion", shell])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(form)
+
+
+def test_a_shell_that_cannot_be_completed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "")
+    assert cli.run(["--install-completion", "tcsh"]) == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err

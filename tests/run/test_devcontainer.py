@@ -81,9 +81,9 @@ SCHEMA = {
 LABEL_SCHEMA = {"type": "array", "items": {"properties": IN_A_LABEL, "additionalProperties": False}}
 
 
-def written(facts: EditorFacts, image: str = "envbuilder/x:latest", **more: bool) -> dict[str, str]:
+def written(facts: EditorFacts, image: str = "envbuilder/x:latest", **more: str) -> dict[str, str]:
     return make_files(
-        "x", image, facts, base="debian/bookworm", mirror="http://mirror.example/debian/", **({"compose": False} | more)
+        "x", image, facts, base="debian/bookworm", mirror="http://mirror.example/debian/", **({"compose": ""} | more)
     )  # fmt: skip
 
 
@@ -129,13 +129,13 @@ def test_the_schema_refuses_what_the_specification_has_not():
 
 
 def test_the_whole_file(golden):
-    files = written(CUDA, compose=True) | {FILE: make_file(CUDA)}
+    files = written(CUDA, compose="My project") | {FILE: make_file(CUDA)}
     for name, text in files.items():
         golden(f"devcontainer-{name}" if name != FILE else name, text.replace(__version__, "VERSION"))
 
 
 def test_the_compose_form_is_valid_and_leaves_gpus_to_a_second_file():
-    files = written(CPU, compose=True)
+    files = written(CPU, compose="My project")
     value = json.loads(files[FILE])
     assert {"build", "image", "runArgs", "mounts"}.isdisjoint(value)
     check_schema(
@@ -163,7 +163,7 @@ def test_the_compose_form_is_valid_and_leaves_gpus_to_a_second_file():
 
 
 def test_on_an_image_of_others_the_second_environment_is_roots():
-    files = make_files("x", "y", replace(CPU, has_user=False), base="", mirror="", compose=False)
+    files = make_files("x", "y", replace(CPU, has_user=False), base="", mirror="", compose="")
     assert "/root/venv/bin/python" in files[FILE]
     assert "vscode" not in files["Dockerfile"]
 
