@@ -46,6 +46,7 @@ class Contents:
     nccl: Mapping[str, str]
     size: int  # bytes: of the files, or of what a lock fetches
     entries: tuple[Entry, ...] | None = None
+    has_settings: bool = True  # False for a lock without a recipe beside it: its environment and NCCL are unknown
 
 
 class ComparedSubject(Answer):
@@ -64,12 +65,16 @@ class ComparedSizes(Answer):
 
 
 class Differences(Answer):
-    """What differs. `files` is null where one of the two is a lock."""
+    """What differs. `files` is null where one of the two is a lock.
+
+    `without_recipe` names the locks without a recipe beside them: then `environment` and `nccl` are not compared.
+    """
 
     subjects: tuple[ComparedSubject, ComparedSubject]
     packages: tuple[Change, ...]
     environment: tuple[Change, ...]
     nccl: tuple[Change, ...]
+    without_recipe: tuple[str, ...]
     sizes: ComparedSizes
     files: tuple[Change, ...] | None
 
@@ -79,14 +84,20 @@ class Differences(Answer):
         parts = [
             " → ".join(f"{one.kind} {one.name}" for one in self.subjects),
             _part("packages", self.packages, len(self.packages), width),
-            _part("environment", self.environment, len(self.environment), width),
-            _part("NCCL", self.nccl, len(self.nccl), width),
+            *self._settings(width),
             f"size {before / 1e9:.3f} GB → {after / 1e9:.3f} GB ({(after - before) / 1e6:+.1f} MB)",
             *(f"  {grown / 1e6:+10.1f} MB  /{folder}" for folder, grown in self.sizes.folders.items()),
         ]
         if self.files is not None:
             parts.append(_part("files", self.files, SHOWN, width))
         return "\n".join(parts)
+
+    def _settings(self, width: int) -> Iterator[str]:
+        if self.without_recipe:
+            yield f"environment, NCCL: not compared, since no recipe is beside {' and '.join(self.without_recipe)}"
+            return
+        yield _part("environment", self.environment, len(self.environment), width)
+        yield _part("NCCL", self.nccl, len(self.nccl), width)
 
 
 def compare(one: Contents, other: Contents) -> Differences:
@@ -95,28 +106,32 @@ def compare(one: Contents, other: Contents) -> Differences:
     if one.entries is not None and other.entries is not None:
         files = tuple(_files(one.entries, other.entries))
         folders = _folders(one.entries, other.entries)
+    without_recipe = tuple(read.name for read in (one, other) if not read.has_settings)
     return Differences(
         subjects=(
             ComparedSubject(kind=one.kind, name=one.name),
             ComparedSubject(kind=other.kind, name=other.name),
         ),
         packages=changes(one.packages, other.packages),
-        environment=changes(one.environment, other.environment),
-        nccl=changes(one.nccl, other.nccl),
+        environment=() if without_recipe else changes(one.environment, other.environment),
+        nccl=() if without_recipe else changes(one.nccl, other.nccl),
+        without_recipe=without_recipe,
         sizes=ComparedSizes(before=one.size, after=other.size, folders=folders),
         files=files,
     )
 
 
-def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str) -> Contents:
-    settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
+def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str] | None, nccl: str = "") -> Contents:
+    """Return the contents of a lock, with the settings of the recipe beside it; None without a recipe."""
+    settings = {key: value for key, value in (environment or {}).items() if _NCCL.match(key)}
     return Contents(
         name=name,
         kind="lock",
         packages=locked_packages(lock),
-        environment=dict(environment),
+        environment=environment or {},
         nccl=settings | ({"recipe": nccl} if nccl else {}),
         size=sum(artifact.size for artifact in lock_artifacts(lock)),
+        has_settings=environment is not None,
     )
 
 

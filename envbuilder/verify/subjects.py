@@ -63,8 +63,9 @@ def read_lock(path: Path, recipe: str = "") -> Contents:
     lock = load_lock(path, recipe=recipe)
     beside = path.with_suffix(SUFFIX)
     wanted = load(beside) if file_of(beside)[0].is_file() else None
-    environment = dict(wanted.env) if wanted else {}
-    return of_lock(str(path), lock, environment=environment, nccl=wanted.nccl if wanted else "")
+    if wanted is None:
+        return of_lock(str(path), lock, environment=None)
+    return of_lock(str(path), lock, environment=dict(wanted.env), nccl=wanted.nccl)
 
 
 def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:

@@ -69,6 +69,13 @@ def test_of_two_locks_the_packages_the_settings_and_the_sizes_are_told():
     assert found.files is None
 
 
+def test_settings_of_a_lock_without_a_recipe_are_not_compared():
+    known = of_lock("a.lock", lock(), environment={"NCCL_DEBUG": "INFO"}, nccl="off")
+    found = compare(known, of_lock("old.lock", lock(), environment=None))
+    assert (found.environment, found.nccl, found.without_recipe) == ((), (), ("old.lock",))
+    assert found.text().splitlines()[2] == "environment, NCCL: not compared, since no recipe is beside old.lock"
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

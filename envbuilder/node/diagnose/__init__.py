@@ -128,6 +128,8 @@ def as_text(diagnosis: Diagnosis) -> str:
             f"ranks: these logs have {named(diagnosis.ranks)} of {diagnosis.world}, and no lines of {named(diagnosis.missing)}"
         )
     if any(one.role is not Role.NOTE for one in diagnosis.found):
+        if diagnosis.logs > 1:
+            parts.append(f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one")
         return "\n\n".join(parts)
     read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
     return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])

@@ -4,12 +4,15 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has, trial
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
 from envbuilder.node.doctor.item import (
@@ -32,6 +35,9 @@ KERNEL: Final = (
 )  # since then a tracer decides about a call after the filter of system calls (seccomp(2))
 # Since then a filter may ask and let a call go on (seccomp_unotify(2)). proot needs that, because only one may trace.
 KERNEL_FOR_PROOT: Final = (5, 5)
+_DOCKER_VERSION: Final = Command(
+    argv=("docker", "version", "--format", "{{.Server.Version}}"), why="ask the Docker engine"
+)
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
@@ -82,7 +88,7 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
     if is_new:
         yield engine.ok("assemble" if spaces else "assemble, with proot: slower than with user namespaces")
-    elif _docker_version(machine) and machine.output_of("docker", "buildx", "version", why="ask for buildx"):
+    elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of("docker", "buildx", "version", why="ask for buildx"):
         yield engine.warning("docker alone", docker)
     else:
         needs = f"mend the lines above; or {install_command('docker.io', 'docker-buildx')}"
@@ -133,12 +139,18 @@ def check_keyrings(machine: Machine) -> Iterator[Item]:
 def check_docker(machine: Machine) -> Iterator[Item]:
     """Check the Docker engine, which no build needs: it loads the image and runs `exec --in image`."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
-    server = _docker_version(machine)
-    if not server:
-        repair = f"{install_hint('docker.io')}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}"
-        yield Subject(DoctorCode.DOCKER, "Docker engine", why).warning("does not answer", repair)
+    engine = Subject(DoctorCode.DOCKER, "Docker engine", why)
+    try:
+        server = machine.runner.run(_DOCKER_VERSION).strip()
+    except (CommandError, ToolError) as error:
+        if "permission denied" in error.message.lower():
+            join = f"usermod -aG docker {machine.user}, then log in again; its members are as powerful as root"
+            yield engine.warning("runs, and does not let you in: permission denied on its socket", join)
+        else:
+            start = f"{install_hint('docker.io')}; or start it: systemctl start docker"
+            yield engine.warning("does not answer", start)
         return
-    engine = Subject(DoctorCode.DOCKER, "Docker engine", f"{why}; engines before 25 do not read OCI layouts")
+    engine = replace(engine, why=f"{why}; engines before 25 do not read OCI layouts")
     major = server.partition(".")[0]
     yield (
         engine.ok(server)
@@ -166,12 +178,6 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         yield store.ok("containerd")
     else:
         yield store.warning("the engine's own", repair)
-
-
-def _docker_version(machine: Machine) -> str:
-    """Return the version of the Docker engine, "" if none answers."""
-    words = ("docker", "version", "--format", "{{.Server.Version}}")
-    return machine.output_of(*words, why="ask the Docker engine") or ""
 
 
 def check_space(machine: Machine) -> Iterator[Item]:
