@@ -35,6 +35,7 @@ from envbuilder.recipe.packages import (
     torch_notes,
 )
 from envbuilder.recipe.repository import RepositoryFile, make_repository
+from envbuilder.recipe.swapped import swap_hint
 
 _JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
@@ -300,7 +301,9 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     for one in found.findings:
         is_missing = one.code == Code.MISSING_KEY and one.message.startswith("$: ")
         if is_whole or not (is_missing or one.code == RecipeCode.PAIR):
-            mistakes.add(one.code, one.where, one.message, hint=one.hint)
+            key = one.message.partition(":")[0].removeprefix("$.")
+            swapped = swap_hint(root, key) if one.code == Code.VALUE else ""
+            mistakes.add(one.code, one.where, one.message, hint=swapped or one.hint)
     return file
 
 

@@ -165,6 +165,32 @@ def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
     ]
 
 
+@pytest.mark.parametrize(
+    ("pins", "hints"),
+    [
+        (
+            'python: "12"\ngcc: "3.11"\npytorch: 2.6.0\n',
+            {
+                'are `python` and `gcc` swapped? write `python: "3.11"` and `gcc: "12"`',
+                'are `gcc` and `python` swapped? write `gcc: "12"` and `python: "3.11"`',
+            },
+        ),
+        (
+            'python: "3.11"\ngcc: "12"\npytorch: "12.4"\ncuda: 2.6.0\ngpus: [A100]\n',
+            {'are `pytorch` and `cuda` swapped? write `pytorch: "2.6.0"` and `cuda: "12.4"`'},
+        ),
+        (
+            'python: "3.11"\ngcc: "12"\npytorch: "2.6"\ncuda: 12.4.1\ngpus: [A100]\n',
+            {"`cuda:` chooses the build, so no `+cu124` here"},
+        ),
+    ],
+)
+def test_two_keys_with_each_others_value_are_told(folder, pins, hints):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, f"base: debian/bookworm\n{pins}")
+    assert {one.hint for one in caught.value.findings} == hints
+
+
 def test_the_error_counts_the_mistakes(folder):
     with pytest.raises(RecipeError, match="has 2 mistakes"):
         written(folder, 'python: "3.11"\ngcc: "12"\n')
