@@ -10,8 +10,8 @@ from envbuilder.commands.context import BuiltName, Output, Profile, Session, com
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.prepare import probe_pins
-from envbuilder.run.launch.site import find_site
-from envbuilder.run.modulefile import Module, save_module
+from envbuilder.run.launch.site import find_site, need_shape
+from envbuilder.run.modulefile import VERSION, Module, save_module
 
 
 class WrittenModule(Answer):
@@ -21,19 +21,28 @@ class WrittenModule(Answer):
     commands: tuple[str, ...]
 
 
-@command("module", ("envbuilder module a100 --write modulefiles",), WrittenModule)
+@command(
+    "module",
+    ("envbuilder module a100 --write modulefiles", "envbuilder module a100 --version 2026.11"),
+    WrittenModule,
+)
 def module(
     session: Session,
     name: BuiltName,
     *,
     write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
+    version: Annotated[
+        str, typer.Option(help="write the module NAME/VERSION, whose SIF stays when NAME is built again")
+    ] = "",
     profile: Profile,
     output: Output,
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
-    outputs = need_sif(name, output, session.environment)
+    need_shape("--version", (version,) if version else (), VERSION)
+    outputs, site = need_sif(name, output, session.environment), find_site(profile)
     sif, torch, cuda = probe_pins(outputs)
-    written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
+    stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name
+    written = Module(name=stem, sif=sif, torch=torch, cuda=cuda, site=site, version=version)
     files = save_module(written, write.absolute())
     session.data = WrittenModule(modulefiles=files, commands=written.commands)
-    session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.name}"
+    session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"

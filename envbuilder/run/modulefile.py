@@ -1,16 +1,18 @@
 """Write an environment as a module of a cluster: after `module load a100`, `python` is the environment's.
 
 It writes a module file for Lmod, one in Tcl for sites without Lmod, and the folder of commands that
-both prepend to PATH.
+both prepend to PATH. Versions of a module lie beside each other, as these systems expect: `a100/2026.11`.
 """
 
+import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.core.models import Shape
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
@@ -18,6 +20,7 @@ from envbuilder.run.launch.site import Site
 COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: a SIF is read-only
 CUDA_COMMANDS: Final = ("nvcc",)
 EXECUTABLE: Final = 0o755
+VERSION: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9._+-]*(?<!\.lua)", expected="a version such as 2026.11")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,12 @@ class Module:
     torch: str
     cuda: str  # "" without
     site: Site
+    version: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """Return what `module load` takes."""
+        return f"{self.name}/{self.version}" if self.version else self.name
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -77,9 +86,19 @@ def save_module(module: Module, folder: Path) -> Path:
 
     Lmod prefers the file in Lua. Other module systems read only the one in Tcl.
     """
-    files, commands = folder / "modulefiles", folder / "commands" / module.name
+    files, commands = folder / "modulefiles", folder / "commands" / module.full_name
+    plain = files / module.name
+    if plain.is_dir() if not module.version else plain.is_file():
+        has = "has no version" if module.version else "has versions"
+        hint = f"remove `{plain}`, `{plain}.lua` and `{folder / 'commands' / module.name}`, or choose another `--write`"
+        raise UsageError(
+            f"the module `{module.name}` in `{files}` {has}",
+            hint=hint if module.version else "give a `--version`, too, or choose another `--write`",
+        )
     if ":" in str(commands):
         raise UsageError(f"`{folder}` cannot be in PATH: it has a colon", hint="choose another `--write`")
+    if module.version:
+        module = replace(module, sif=_keep_version(module.sif, module.name, module.version))
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
         if commands.is_dir():
@@ -90,9 +109,28 @@ def save_module(module: Module, folder: Path) -> Path:
         save_text(commands / START_FILE.name, START_FILE.read_text(encoding="utf-8"))
         for name in module.commands[:-1]:
             (commands / name).symlink_to(script.name)
-        save_text(files / f"{module.name}.lua", render_lua(module, commands))
-        save_text(files / module.name, render_tcl(module, commands))
+        save_text(files / f"{module.full_name}.lua", render_lua(module, commands))
+        save_text(files / module.full_name, render_tcl(module, commands))
     return files
+
+
+def _keep_version(sif: Path, name: str, version: str) -> Path:
+    """Give the SIF a second name with the version, `NAME-VERSION.sif` beside it, and return that.
+
+    A later build replaces NAME.sif; the version stays. Raises UsageError where it is another SIF already.
+    """
+    kept = sif.with_name(f"{name}-{version}.sif")
+    if sif == kept or (kept.exists() and kept.samefile(sif)):
+        return kept
+    if kept.exists():
+        raise UsageError(
+            f"version {version} is there: `{kept}` is another SIF than `{sif}`",
+            hint=f"choose another `--version`; or `envbuilder module {kept} --version {version}` writes its module anew",
+        )
+    hint = f"make a copy, `cp {sif} {kept}`, and give its path in place of the name"
+    with blaming_path(f"cannot give `{sif}` a second name, `{kept}`", hint=hint):
+        os.link(sif, kept)
+    return kept
 
 
 def _lua(text: str) -> str:

@@ -32,6 +32,18 @@ def modules(cpu: Built) -> Iterator[Path]:
         yield folder
 
 
+def test_versions_are_loaded_by_name_and_the_newest_is_the_default(cpu: Built):
+    with open_folder() as folder:
+        sif = folder / "site.sif"
+        os.link(cpu.sif, sif)
+        for version in ("2026.9", "2026.11"):
+            run(ENVBUILDER, "module", sif, "--version", version, "--write", folder)
+        load = f". {LMOD}; module use '{folder}/modulefiles'; module load site"
+        for name, version in (("", "2026.11"), ("/2026.9", "2026.9")):
+            said = run("bash", "-c", f"{load}{name}; type -P python; python -c 'print(6 * 7)'")
+            assert said == f"{folder}/commands/site/{version}/python\n42\n"
+
+
 @pytest.fixture
 def work() -> Iterator[Path]:
     """A project whose name needs quoting, outside of what Apptainer shares by itself."""

@@ -124,6 +124,39 @@ def test_a_module_that_is_written_again_is_the_new_one(tmp_path: Path):
     assert shlex.quote(str(CPU.sif)) in (tmp_path / "commands/a100/a100-exec").read_text()
 
 
+def versioned(tmp_path: Path, version: str, content: str) -> Module:
+    sif = tmp_path / "x.sif"
+    sif.unlink(missing_ok=True)  # a build renames a new file to it
+    sif.write_text(content)
+    return Module(name="x", sif=sif, torch="2", cuda="", site=Site(), version=version)
+
+
+def test_versions_of_a_module_lie_beside_each_other_and_keep_their_sif(tmp_path: Path):
+    save_module(versioned(tmp_path, "2026.10", "old"), tmp_path)
+    files = save_module(versioned(tmp_path, "2026.11", "new"), tmp_path)
+    names = ["2026.10", "2026.10.lua", "2026.11", "2026.11.lua"]
+    assert sorted(one.name for one in (files / "x").iterdir()) == names
+    for version, content in (("2026.10", "old"), ("2026.11", "new")):
+        kept = tmp_path / f"x-{version}.sif"
+        assert kept.read_text() == content
+        assert f"sif={kept}\n" in (tmp_path / f"commands/x/{version}/x-exec").read_text()
+        assert str(tmp_path / f"commands/x/{version}") in (files / f"x/{version}.lua").read_text()
+    save_module(versioned(tmp_path, "2026.12", "x"), tmp_path)
+    with pytest.raises(UsageError, match="version 2026.11 is there: .* is another SIF"):
+        save_module(versioned(tmp_path, "2026.11", "newer"), tmp_path)
+    assert (tmp_path / "x-2026.11.sif").read_text() == "new"
+
+
+def test_a_module_with_versions_and_one_without_do_not_share_a_name(tmp_path: Path):
+    save_module(versioned(tmp_path, "", "one"), tmp_path)
+    with pytest.raises(UsageError, match="the module `x` in .* has no version"):
+        save_module(versioned(tmp_path, "1", "one"), tmp_path)
+    assert not (tmp_path / "x-1.sif").exists()
+    save_module(versioned(tmp_path, "1", "one"), tmp_path / "other")
+    with pytest.raises(UsageError, match="the module `x` in .* has versions"):
+        save_module(versioned(tmp_path, "", "one"), tmp_path / "other")
+
+
 def test_a_folder_that_cannot_be_written_or_found_is_said(tmp_path: Path):
     (tmp_path / "commands").touch()
     with pytest.raises(UsageError, match="cannot write the module"):
