@@ -71,6 +71,17 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
             "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
     signed = signed_digests(bundle.read_bytes(), key, str(bundle))
+    verify_sif_signature(sif, key=key, runner=runner)
+    for subject in _subjects(image, sif):
+        if subject.sha256 not in signed:
+            raise VerifyError(
+                f"`{bundle}` does not cover `{subject.name}` as it is", hint="sign the artifacts again"
+            )
+
+
+def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> None:
+    """Raise VerifyError unless the SIF is signed with this key."""
+    _load_public(key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
@@ -79,11 +90,6 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
             hint=f"`envbuilder sign {sif.stem} --key KEY` signs it and replaces the earlier signature",
         ) from error
-    for subject in _subjects(image, sif):
-        if subject.sha256 not in signed:
-            raise VerifyError(
-                f"`{bundle}` does not cover `{subject.name}` as it is", hint="sign the artifacts again"
-            )
 
 
 def make_bundle(statement: str, key: PrivateKey) -> str:

@@ -33,6 +33,7 @@ from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
 from envbuilder.verify.compare import Code, VerifyReport, opened_sif
 from envbuilder.verify.compare import verify as compare_artifacts
+from envbuilder.verify.diff import EXPORTS, read_exports
 from envbuilder.verify.proof import (
     Proof,
     hash_pair,
@@ -68,23 +69,51 @@ class VerifiedPairs(RootModel[tuple[VerifiedPair, ...]]):
     """The answer for a recipe that was built for several processors, one row for each."""
 
 
+class VerifiedSif(Answer):
+    """A SIF without its image: whole, and as its own documents and lists of packages say.
+
+    `listed` of its `files` have the bytes that the list of a package names. `build_key` is that of its provenance.
+    """
+
+    sif: Path
+    paths: int
+    tree: str
+    build_key: str
+    files: int
+    listed: int
+    signed: bool
+
+    def text(self) -> str:
+        signed = "signed with the key" if self.signed else "whoever made it is not known: `--key` checks its signature"
+        return (
+            f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
+            f"its recipe, lock and plan are those of build key {self.build_key}\n"
+            f"{self.listed} of {self.files} files are as the lists of their packages say; no list names the others\n"
+            f"not compared: image and layers, which are not here; {signed}"
+        )
+
+
 @command(
     "verify",
-    ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"),
-    VerifiedPair | VerifiedPairs,
+    (
+        "envbuilder verify a100",
+        "envbuilder verify build/a100.oci build/a100.sif",
+        "envbuilder verify a100.sif --key public.pem",
+    ),
+    VerifiedPair | VerifiedPairs | VerifiedSif,
 )
 def verify(
     session: Session,
     name: Annotated[
         str,
         recipe_argument(
-            "a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
-            "NAME|IMAGE",
+            "a recipe that was built, or a SIF; or an image: an OCI layout, an archive, a name in the Docker engine",
+            "NAME|SIF|IMAGE",
         ),
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,
     *,
-    key: Annotated[Path | None, typer.Option(help="a public key: both must be signed with it")] = None,
+    key: Annotated[Path | None, typer.Option(help="a public key: image and SIF must be signed with it")] = None,
     oldest_host: Annotated[
         str,
         typer.Option(
@@ -97,6 +126,11 @@ def verify(
 ) -> None:
     """Prove that an image and a SIF hold the same files, path by path, and audit them."""
     context = build_context(session, recipes)
+    if sif is None and is_sif(Path(name)) and not find_outputs(name, output).image.exists():
+        session.data, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
+        session.findings += warnings
+        session.text = session.data.text()
+        return
     done: list[VerifiedPair] = []
     for one in (name,) if sif else names_built(name, output):
         with context.console.group(f"verify {one}"):
@@ -147,6 +181,44 @@ def verify_pair(
     _need_pair(image, sif)
     with open_image(image, context.environment, context.store, context.console) as place:
         return _verify(place, (image, sif), context, layers=(), oldest_host=oldest_host, key=key)
+
+
+def verify_sif(
+    sif: Path, context: BuildContext, *, oldest_host: str = "", key: Path | None = None
+) -> tuple[VerifiedSif, tuple[Finding, ...]]:
+    """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
+    from envbuilder.verify.alone import verify_alone  # noqa: PLC0415 - reads packages, for a SIF alone
+
+    glibc = _glibc(oldest_host)
+    if key is not None:
+        from envbuilder.artifacts.signing import verify_sif_signature  # noqa: PLC0415 - cryptography, for signatures alone
+
+        verify_sif_signature(sif, key=key, runner=context.runner)
+    with context.console.step("verify the SIF by its own lists"):
+        found = verify_alone(sif, threads=context.limits.threads)
+    if found.findings:
+        raise VerifyError(f"`{sif}` is not what its own documents and lists say", findings=found.findings)
+    with context.console.step("audit what it holds"), opened_sif(sif) as system:
+        tree = SquashfsTree(system, found.entries)
+        outside = ImageTexts(environment=tuple(_exports(tree).items()))
+        warnings = audit(
+            tree, outside=outside, gpus=_gpus(tree), oldest_glibc=glibc, processor=processor_in(sif)
+        )
+    if any(finding.severity is Severity.ERROR for finding in warnings):
+        raise VerifyError(f"`{sif}` is whole, but the audits found errors", findings=warnings)
+    answer = VerifiedSif(
+        sif=sif, paths=len(found.entries), tree=found.tree, build_key=found.build_key,
+        files=found.files, listed=found.listed, signed=key is not None,
+    )  # fmt: skip
+    return answer, warnings
+
+
+def _exports(tree: SquashfsTree) -> dict[str, str]:
+    """Return the environment that the SIF sets."""
+    if not any(entry.path == EXPORTS for entry in tree.entries):
+        return {}
+    with tree.open(EXPORTS) as stream:
+        return read_exports(stream.read().decode("utf-8", "replace"))
 
 
 def _need_pair(image: str, sif: Path) -> None:

@@ -51,6 +51,7 @@ class Code(CodeEnum):
     IMAGE = "EB704", "the OCI layout is damaged, or is not made of the layers it should be made of"
     SIF = "EB705", "the SIF is damaged"
     MORE = "EB706", "how many more findings there are than are shown"
+    DOCUMENT = "EB708", "the documents in a SIF contradict each other, or its packages"
     OTHER_PLAN = "EB707", "the artifacts were built from an earlier recipe or lock"
 
 

@@ -18,6 +18,7 @@ from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
     WITHOUT_NETWORK,
+    WITH_ZSTD,
     attempt,
     build_command,
     builds_in,
@@ -222,6 +223,29 @@ def test_four_builds_of_two_recipes_share_a_cache(bench: Bench):
     other, _ = make_tiny(bench.folder / "recipe", "other", ("filelock", "typing-extensions"))
     for outcome in faults.at_once(bench, other, state=1):  # test_several.py begins with nothing
         assert outcome.wrong == (), outcome
+
+
+def test_a_sif_alone_is_verified_by_its_own_lists(bench: Bench, spacious: Path):
+    """Without image, lock and cache. A file that was changed with Apptainer's tools is named, though the SIF is whole."""
+    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(bench.states[2])}
+    run(*build_command(bench.recipe, spacious / "out", "--offline"), env=env)
+    sif, tree = spacious / "alone.sif", spacious / "tree"
+    (spacious / "out/tiny.sif").rename(sif)
+    nothing = NO_ENGINE | {"ENVBUILDER_CACHE": str(spacious / "cache")}
+    answer = json.loads(run(ENVBUILDER, "verify", sif, "--json", env=nothing))["data"]
+    assert answer["files"] > answer["listed"] > answer["files"] / 2
+    run("apptainer", "build", "--sandbox", tree, sif)
+    (module,) = tree.glob("opt/env/lib/python3.*/site-packages/filelock/version.py")
+    module.write_text(module.read_text() + "\n")
+    (tree / "usr/bin/env").write_bytes((tree / "usr/bin/env").read_bytes() + b"\0")
+    (tree / "etc/debian_version").unlink()  # a configuration file, which no list has
+    (tree / "usr/bin/yes").unlink()
+    run("apptainer", "build", *WITH_ZSTD, spacious / "changed.sif", tree)
+    ended = attempt(ENVBUILDER, "verify", spacious / "changed.sif", "--json", env=nothing)
+    assert ended.returncode == 7
+    assert [(one["code"], one["where"]) for one in findings(ended)] == [
+        ("EB703", f"/{module.relative_to(tree)}"), ("EB703", "/usr/bin/env"), ("EB701", "/usr/bin/yes"),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------- two users

@@ -1,0 +1,177 @@
+"""Verify a SIF by what it carries, without its image, its lock or the cache.
+
+A SIF has documents of its own: recipe, lock, plan and provenance, which name each other by sha256. And it has the lists
+of its packages: dpkg's with an md5 of each file, and RECORD of each Python package with a sha256. Whoever changes a
+file and its list is found by a signature alone.
+"""
+
+import base64
+import binascii
+import csv
+import hashlib
+import io
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from envbuilder.artifacts.sif import DataType, Sif, read_sif
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.core.cache import Sha256
+from envbuilder.core.errors import LockError, VerifyError
+from envbuilder.core.findings import Finding
+from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
+from envbuilder.lock.base_image.packages import DPKG, read_dpkg
+from envbuilder.lock.file import parse_lock
+from envbuilder.lock.model import Lock
+from envbuilder.plan.contents import EXCLUDE
+from envbuilder.plan.documents import PROVENANCE
+from envbuilder.plan.model import ENV_PREFIX
+from envbuilder.plan.sbom import SBOM
+from envbuilder.verify.compare import SHOWN, Code, opened_sif
+from envbuilder.verify.diff import LOCK
+
+_DPKG_LISTS: Final = "var/lib/dpkg/info/"
+_LEFT_OUT: Final = tuple(folder.strip("/*") + "/" for folder in EXCLUDE)  # a build does not unpack them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What a SIF proves of itself. It is a proof only if `findings` is empty."""
+
+    findings: tuple[Finding, ...]
+    entries: tuple[Entry, ...]
+    tree: Sha256
+    build_key: str
+    files: int
+    listed: int  # of the files: those with the bytes that the list of a package names
+
+
+def verify_alone(sif: Path, *, threads: int = 2) -> Alone:
+    """Unpack every block of a SIF, and compare its files with its own documents and lists.
+
+    Raises VerifyError for a damaged SIF, and for one that envbuilder did not make.
+    """
+    with opened_sif(sif) as system:
+        entries = system.entries(threads=threads)
+        tree = SquashfsTree(system, entries)
+        there = {entry.path: entry for entry in entries}
+        if PROVENANCE not in there:
+            raise VerifyError(
+                f"`{sif}` carries nothing to verify it by: it has no /{PROVENANCE}",
+                hint="envbuilder did not make it; `envbuilder verify IMAGE SIF` compares it with its image",
+            )
+        files = _Files(tree, there)
+        lock, build_key, findings = _check_documents(files, read_sif(sif))
+        listed, differing = _check_lists(files, is_whole=lock is not None and lock.base is None)
+    more = len(differing) - SHOWN
+    if more > 0:
+        differing[SHOWN:] = [Finding(code=Code.MORE, message=f"and {more} more differences")]
+    return Alone(
+        findings=(*findings, *differing),
+        entries=entries,
+        tree=tree_digest(entries),
+        build_key=build_key,
+        files=sum(entry.kind is Kind.FILE for entry in entries),
+        listed=listed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a SIF by their paths."""
+
+    tree: SquashfsTree
+    there: Mapping[str, Entry]
+
+    def read(self, path: str) -> bytes:
+        with self.tree.open(path) as stream:
+            return stream.read()
+
+    def below(self, start: str, end: str) -> Iterator[str]:
+        for path, entry in self.there.items():
+            if path.startswith(start) and path.endswith(end) and entry.kind is Kind.FILE:
+                yield path
+
+
+def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Finding]]:
+    """Return the lock, the build key, and what contradicts the provenance: other documents, packages that are not locked."""
+    findings = [
+        Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"it differs from the document {kind.name} of the SIF")
+        for path, kind in ((PROVENANCE, DataType.JSON), (SBOM, DataType.SBOM))
+        if path in files.there and sif.read(kind) not in (b"", files.read(path))  # Apptainer's builder keeps none
+    ]
+    where = PROVENANCE
+    try:
+        build: dict[str, Any] = json.loads(files.read(PROVENANCE))["predicate"]["buildDefinition"]
+        key = str(build["internalParameters"]["plan"])
+        texts = build["externalParameters"]["files"]
+        named = {str(one["name"]): str(one["digest"]["sha256"]) for one in texts}
+        findings += _differing(named, files.there, f"/{PROVENANCE}")
+        where = LOCK
+        lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
+    except (ValueError, KeyError, TypeError, LockError) as error:
+        return None, "", [*findings, Finding(code=Code.DOCUMENT, where=f"/{where}", message=f"it cannot be read: {error}")]
+    installed = read_dpkg({DPKG: files.read(DPKG)} if DPKG in files.there else {})
+    for deb in lock.debs:
+        if installed.get(deb.name) != deb.version:
+            message = f"the lock has {deb.name} {deb.version}, and dpkg's list {installed.get(deb.name, 'not')}"
+            findings.append(Finding(code=Code.DOCUMENT, where=f"/{DPKG}", message=message))
+    return lock, key, findings
+
+
+def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
+    """Return how many files have the bytes that the list of their package names, and what differs.
+
+    Files that dpkg's lists name and that are not there count if the system `is_whole`: a base image may lack some.
+    """
+    findings: list[Finding] = []
+    listed = set[str]()
+    for path in files.below(ENV_PREFIX.lstrip("/"), ".dist-info/RECORD"):
+        folder = posixpath.dirname(posixpath.dirname(path))
+        named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
+        findings += _differing(named, files.there, f"/{path}")
+        listed.update(named)
+    for path in files.below(_DPKG_LISTS, ".md5sums"):
+        owned = files.read(path.removesuffix("md5sums") + "list").split(b"\n")
+        for line in files.read(path).split(b"\n"):
+            digest, _, raw = line.partition(b"  ")
+            if b"/" + raw not in owned:  # another package has the file now
+                continue
+            name = follow(files.there, os.fsdecode(raw))
+            if name is not None and files.there[name].kind is Kind.FILE:
+                listed.add(name)
+                found = hashlib.md5(files.read(name), usedforsecurity=False).hexdigest()
+                if found != digest.decode():
+                    message = f"its md5 is {found}, and {digest.decode()} in /{path}"
+                    findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
+            elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
+                where = f"/{os.fsdecode(raw)}"
+                findings.append(Finding(code=Code.PRESENCE, where=where, message=f"only in /{path}"))
+    wrong = {finding.where.removeprefix("/") for finding in findings}
+    return len(listed - wrong), sorted(findings, key=lambda one: one.where)
+
+
+def _recorded(text: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield path and sha256 of each file that a RECORD names with one."""
+    for row in csv.reader(io.StringIO(text)):
+        if len(row) > 1 and row[1].startswith("sha256="):
+            try:
+                digest = base64.urlsafe_b64decode(row[1].removeprefix("sha256=") + "==").hex()
+            except binascii.Error:
+                digest = row[1]
+            yield posixpath.normpath(posixpath.join(folder, row[0])), digest
+
+
+def _differing(named: Mapping[str, str], there: Mapping[str, Entry], by: str) -> Iterator[Finding]:
+    """Yield a finding for each file that is not there with its sha256."""
+    for path, digest in named.items():
+        entry = there.get(path)
+        if entry is None:
+            yield Finding(code=Code.PRESENCE, where=f"/{path}", message=f"only in {by}")
+        elif entry.kind is Kind.FILE and entry.sha256 != digest:
+            message = f"content is {entry.sha256}, and {digest} in {by}"
+            yield Finding(code=Code.CONTENT, where=f"/{path}", message=message)
