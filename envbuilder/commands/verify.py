@@ -84,7 +84,11 @@ class VerifiedSif(Answer):
     signed: bool
 
     def text(self) -> str:
-        signed = "signed with the key" if self.signed else "whoever made it is not known: `--key` checks its signature"
+        signed = (
+            "signed with the key"
+            if self.signed
+            else "whoever made it is not known: `--key` checks its signature"
+        )
         return (
             f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
             f"its recipe, lock and plan are those of build key {self.build_key}\n"
@@ -113,7 +117,9 @@ def verify(
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,
     *,
-    key: Annotated[Path | None, typer.Option(help="a public key: image and SIF must be signed with it")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="a public key: image and SIF must be signed with it")
+    ] = None,
     oldest_host: Annotated[
         str,
         typer.Option(
@@ -127,9 +133,9 @@ def verify(
     """Prove that an image and a SIF hold the same files, path by path, and audit them."""
     context = build_context(session, recipes)
     if sif is None and is_sif(Path(name)) and not find_outputs(name, output).image.exists():
-        session.data, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
+        answer, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
+        session.data, session.text = answer, answer.text()
         session.findings += warnings
-        session.text = session.data.text()
         return
     done: list[VerifiedPair] = []
     for one in (name,) if sif else names_built(name, output):

@@ -98,12 +98,15 @@ class _Files:
 
 
 def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Finding]]:
-    """Return the lock, the build key, and what contradicts the provenance: other documents, packages that are not locked."""
-    findings = [
-        Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"it differs from the document {kind.name} of the SIF")
-        for path, kind in ((PROVENANCE, DataType.JSON), (SBOM, DataType.SBOM))
-        if path in files.there and sif.read(kind) not in (b"", files.read(path))  # Apptainer's builder keeps none
-    ]
+    """Return the lock, the build key, and what contradicts the provenance: other documents, packages that are not locked.
+
+    A SIF that Apptainer's builder wrote has no documents outside its file system.
+    """
+    findings: list[Finding] = []
+    for path, kind in ((PROVENANCE, DataType.JSON), (SBOM, DataType.SBOM)) if sif.read(DataType.SBOM) else ():
+        if path in files.there and sif.read(kind) != files.read(path):
+            message = f"it differs from the SIF's own object of the type {kind.name}"
+            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=message))
     where = PROVENANCE
     try:
         build: dict[str, Any] = json.loads(files.read(PROVENANCE))["predicate"]["buildDefinition"]
@@ -114,11 +117,20 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
         where = LOCK
         lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
     except (ValueError, KeyError, TypeError, LockError) as error:
-        return None, "", [*findings, Finding(code=Code.DOCUMENT, where=f"/{where}", message=f"it cannot be read: {error}")]
+        return (
+            None,
+            "",
+            [
+                *findings,
+                Finding(code=Code.DOCUMENT, where=f"/{where}", message=f"it cannot be read: {error}"),
+            ],
+        )
     installed = read_dpkg({DPKG: files.read(DPKG)} if DPKG in files.there else {})
     for deb in lock.debs:
         if installed.get(deb.name) != deb.version:
-            message = f"the lock has {deb.name} {deb.version}, and dpkg's list {installed.get(deb.name, 'not')}"
+            message = (
+                f"the lock has {deb.name} {deb.version}, and dpkg's list {installed.get(deb.name, 'not')}"
+            )
             findings.append(Finding(code=Code.DOCUMENT, where=f"/{DPKG}", message=message))
     return lock, key, findings
 

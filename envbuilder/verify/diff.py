@@ -46,7 +46,9 @@ class Contents:
     nccl: Mapping[str, str]
     size: int  # bytes: of the files, or of what a lock fetches
     entries: tuple[Entry, ...] | None = None
-    has_settings: bool = True  # False for a lock without a recipe beside it: its environment and NCCL are unknown
+    has_settings: bool = (
+        True  # False for a lock without a recipe beside it: its environment and NCCL are unknown
+    )
 
 
 class ComparedSubject(Answer):

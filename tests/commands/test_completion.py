@@ -130,7 +130,9 @@ def test_fish_learns_from_the_exit_code_whether_files_fit(
     assert ended.value.code == code
 
 
-@pytest.mark.parametrize(("shell", "form"), [("zsh", "#compdef envbuilder"), ("fish", "complete --command envbuilder")])
+@pytest.mark.parametrize(
+    ("shell", "form"), [("zsh", "#compdef envbuilder"), ("fish", "complete --command envbuilder")]
+)
 def test_the_script_is_that_of_the_shell_that_was_named(
     shell: str, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -17,8 +17,8 @@ from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
-    WITHOUT_NETWORK,
     WITH_ZSTD,
+    WITHOUT_NETWORK,
     attempt,
     build_command,
     builds_in,

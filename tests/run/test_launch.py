@@ -349,7 +349,9 @@ def test_binds_are_those_that_this_machine_has(tmp_path):
 @pytest.mark.programs
 def test_a_variable_may_stand_anywhere_in_a_path(tmp_path):
     (tmp_path / "of/me").mkdir(parents=True)
-    (tmp_path / "x.yaml").write_text(f"scratch: {tmp_path}/of/$ME\nbinds: [$BASE/of/$ME:/mine, $BASE/$UNSET]\n")
+    (tmp_path / "x.yaml").write_text(
+        f"scratch: {tmp_path}/of/$ME\nbinds: [$BASE/of/$ME:/mine, $BASE/$UNSET]\n"
+    )
     site = load_site(tmp_path / "x.yaml")
     known = {"BASE": str(tmp_path), "ME": "me"}
     assert site.present_binds(known) == (f"{tmp_path}/of/me:/mine", f"{tmp_path}/of/me")

@@ -142,18 +142,18 @@ def test_versions_of_a_module_lie_beside_each_other_and_keep_their_sif(tmp_path:
         assert f"sif={kept}\n" in (tmp_path / f"commands/x/{version}/x-exec").read_text()
         assert str(tmp_path / f"commands/x/{version}") in (files / f"x/{version}.lua").read_text()
     save_module(versioned(tmp_path, "2026.12", "x"), tmp_path)
-    with pytest.raises(UsageError, match="version 2026.11 is there: .* is another SIF"):
+    with pytest.raises(UsageError, match=r"version 2026.11 is there: .* is another SIF"):
         save_module(versioned(tmp_path, "2026.11", "newer"), tmp_path)
     assert (tmp_path / "x-2026.11.sif").read_text() == "new"
 
 
 def test_a_module_with_versions_and_one_without_do_not_share_a_name(tmp_path: Path):
     save_module(versioned(tmp_path, "", "one"), tmp_path)
-    with pytest.raises(UsageError, match="the module `x` in .* has no version"):
+    with pytest.raises(UsageError, match=r"the module `x` in .* has no version"):
         save_module(versioned(tmp_path, "1", "one"), tmp_path)
     assert not (tmp_path / "x-1.sif").exists()
     save_module(versioned(tmp_path, "1", "one"), tmp_path / "other")
-    with pytest.raises(UsageError, match="the module `x` in .* has versions"):
+    with pytest.raises(UsageError, match=r"the module `x` in .* has versions"):
         save_module(versioned(tmp_path, "", "one"), tmp_path / "other")
 
 

@@ -73,7 +73,9 @@ def test_settings_of_a_lock_without_a_recipe_are_not_compared():
     known = of_lock("a.lock", lock(), environment={"NCCL_DEBUG": "INFO"}, nccl="off")
     found = compare(known, of_lock("old.lock", lock(), environment=None))
     assert (found.environment, found.nccl, found.without_recipe) == ((), (), ("old.lock",))
-    assert found.text().splitlines()[2] == "environment, NCCL: not compared, since no recipe is beside old.lock"
+    assert (
+        found.text().splitlines()[2] == "environment, NCCL: not compared, since no recipe is beside old.lock"
+    )
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,9 @@ def as_text(diagnosis: Diagnosis) -> str:
         )
     if any(one.role is not Role.NOTE for one in diagnosis.found):
         if diagnosis.logs > 1:
-            parts.append(f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one")
+            parts.append(
+                f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one"
+            )
         return "\n\n".join(parts)
     read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
     return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])

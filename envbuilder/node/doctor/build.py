@@ -88,7 +88,9 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
     if is_new:
         yield engine.ok("assemble" if spaces else "assemble, with proot: slower than with user namespaces")
-    elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of("docker", "buildx", "version", why="ask for buildx"):
+    elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of(
+        "docker", "buildx", "version", why="ask for buildx"
+    ):
         yield engine.warning("docker alone", docker)
     else:
         needs = f"mend the lines above; or {install_command('docker.io', 'docker-buildx')}"
@@ -144,7 +146,9 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         server = machine.runner.run(_DOCKER_VERSION).strip()
     except (CommandError, ToolError) as error:
         if "permission denied" in error.message.lower():
-            join = f"usermod -aG docker {machine.user}, then log in again; its members are as powerful as root"
+            join = (
+                f"usermod -aG docker {machine.user}, then log in again; its members are as powerful as root"
+            )
             yield engine.warning("runs, and does not let you in: permission denied on its socket", join)
         else:
             start = f"{install_hint('docker.io')}; or start it: systemctl start docker"
