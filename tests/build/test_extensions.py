@@ -986,6 +986,19 @@ def test_the_lines_that_matter_are_few():
     assert len(explain_failure("fused", said, CommandError("x")).message.splitlines()) < 16
 
 
+@pytest.mark.parametrize("reason", ["nvcc fatal   : Unknown option '-foo'", "sh: 1: Cannot fork"])
+def test_what_a_failed_command_printed_is_shown_also_without_the_word_error(reason: str) -> None:
+    said = [
+        "[1/3] nvcc -c a.cu -o a.o", "FAILED: [code=1] a.o ", "nvcc -c a.cu -o a.o", reason,
+        "[2/3] g++ -c b.cpp -o b.o", "b.cpp: a warning", "ninja: build stopped: subcommand failed.",
+        "error: Failed to build `ops`",
+    ]  # fmt: skip
+    message = explain_failure("ops", said, CommandError("x")).message
+    assert f"    {reason}\n" in message
+    assert "-o a.o" not in message
+    assert "a warning" not in message
+
+
 def test_the_first_error_is_shown_and_not_torchs_traceback():
     said = [
         "[1/2] nvcc -c a.cu",

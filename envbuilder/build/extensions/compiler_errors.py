@@ -79,8 +79,22 @@ def _error_lines(lines: Sequence[str], first: int) -> list[str]:
             follows = lines[at + 1] if at + 1 < len(lines) else ""
             if follows.startswith(" ") and at + 1 not in chosen:
                 chosen.append(at + 1)
+    printed = _printed_by_failed(lines)
+    if not any(_ERROR_LINE.search(lines[at]) for at in printed):
+        chosen[1:1] = printed[-3:]
     seen = dict.fromkeys(lines[at].rstrip()[:300] for at in sorted(chosen[:SHOWN]))
     return [line for line in seen if line]
+
+
+def _printed_by_failed(lines: Sequence[str]) -> list[int]:
+    """Return the lines that commands of ninja printed before they failed: `nvcc fatal   : …`, `sh: 1: Cannot fork`."""
+    found, is_inside = list[int](), False
+    for at, line in enumerate(lines):
+        if line.startswith("FAILED: ") or _NOISE.match(line):
+            is_inside = line.startswith("FAILED: ")
+        elif is_inside and not lines[at - 1].startswith("FAILED: "):  # after the command itself
+            found.append(at)
+    return found
 
 
 def merge_failures(failures: Sequence[BuildError]) -> BuildError:
