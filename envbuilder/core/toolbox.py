@@ -112,22 +112,22 @@ def open_sandbox(
     fetcher: Fetcher,
     runner: Runner,
     show: Callable[[str, int], AbstractContextManager[Progress]],
-) -> None:
+) -> bool:
     """Let the runner find a `bwrap` that works here: this machine's, the toolbox's, or a stand-in that needs no namespaces.
 
     This machine's is first, because a distribution may allow it more than other programs (AppArmor, setuid).
-    Raises ToolError where none works, FetchError.
+    Returns whether it is the stand-in, which is proot. Raises ToolError where none works, FetchError.
     """
     if not _refusal(runner):
-        return
+        return False
     toolbox = make_toolbox(store, fetcher, show)
     runner.use(toolbox / SANDBOXES)
     if not (refused := _refusal(runner)):
-        return
+        return False
     runner.use(_plain_sandbox(store, toolbox))
     if not (also := _refusal(runner)):
         with show("build with proot, which is slower: this machine refuses namespaces", 0):
-            return
+            return True
     raise ToolError(
         f"this machine lets no sandbox run, because it refuses namespaces and ptrace\n  {refused}\n  {also}",
         hint="allow one of them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.core.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
-from envbuilder.lock.file import load_lock
+from envbuilder.lock.file import load_lock, lock_text
 from tests.support import package_sources
 from tests.support.hosts import WITHOUT_NAMESPACES, WITHOUT_NOTIFICATION, on_rocky
 from tests.support.tiny import make_tiny
@@ -92,6 +93,16 @@ def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path,
     assert ended.stderr.count("✓ build with proot") == 1
     assert (ended.stderr.count("✓ test in the SIF"), json.loads(ended.stdout)["findings"]) == (1, [])
     assert list((cache / "work").iterdir()) == []
+
+
+def test_systemd_is_refused_before_anything_is_built_where_only_proot_runs(spacious: Path):
+    recipe, lock = make_tiny(spacious / "recipe")
+    systemd = replace(lock.debs[0], name="systemd", version="257.8-1~deb13u2")
+    recipe.with_suffix(".lock").write_text(lock_text(replace(lock, debs=(*lock.debs, systemd))))
+    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_toolbox(spacious / "cache"))}
+    ended = attempt(*WITHOUT_NAMESPACES, *build_command(recipe, spacious / "out"), env=env)
+    assert "the package systemd 257.8-1~deb13u2 cannot be configured here" in ended.stdout + ended.stderr
+    assert "fetch" not in ended.stderr
 
 
 @pytest.mark.release

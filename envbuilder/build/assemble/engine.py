@@ -5,12 +5,13 @@ Python layer is compressed while the extensions compile.
 """
 
 import functools
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from envbuilder.build.assemble import cuda, interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
@@ -43,6 +44,8 @@ from envbuilder.plan.model import (
 )
 
 WORK = Path("WORK")  # stands for the temporary folder of a run
+# Its systemd-tmpfiles reads links by readlinkat(2) without a path, at which proot 5.1 aborts. That of 252 does not.
+_SYSTEMD: Final = 257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,11 @@ class AssembleEngine:
     job: Job
 
     def need_tools(self, fetcher: Fetcher) -> None:
-        if self.missing():
-            open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
+        missing = self.missing()
+        if missing:
+            by_proot = open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
+            if by_proot and self.job.plan.os in missing:
+                _need_no_systemd(self.job.plan.os)
         if self.job.plan.tools:
             _need_emulation(self.job)
 
@@ -217,6 +223,18 @@ def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
         os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees[PythonStep], cuda=trees.get(CudaStep),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
     )  # fmt: skip
+
+
+def _need_no_systemd(step: OsStep) -> None:
+    """Raise ToolError for a package that proot cannot configure."""
+    for deb in step.artifacts:
+        if deb.name == "systemd" and int(re.split(r"\D", deb.version, maxsplit=1)[0] or 0) >= _SYSTEMD:
+            raise ToolError(
+                f"the package systemd {deb.version} cannot be configured here: this machine refuses namespaces, "
+                f"and proot aborts in systemd-tmpfiles of systemd {_SYSTEMD} or newer",
+                hint="allow namespaces (`envbuilder doctor --for build` says how), leave out what brings systemd under "
+                "`apt`, or build with `--engine docker`",
+            )
 
 
 def _need_emulation(job: Job) -> None:
