@@ -130,6 +130,14 @@ def test_a_place_is_the_line_of_the_file(tmp_path: Path):
     assert found.place.where == f"{tmp_path}/a.log:42"
 
 
+def test_the_answer_says_how_many_logs_were_read_as_those_of_one_job(tmp_path: Path):
+    (tmp_path / "a.log").write_text("RuntimeError: No CUDA GPUs are available\n")
+    assert "of one job" not in as_text(diagnose([str(tmp_path)], io.BytesIO()))
+    (tmp_path / "b.log").write_text("fine\n")
+    end = "2 logs were read as those of one job; for several jobs, name the logs of one"
+    assert as_text(diagnose([str(tmp_path)], io.BytesIO())).endswith(end)
+
+
 def test_an_endless_line_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(logs, "BLOCK", 1000)
     bar = b"".join(b"%d/9999 it/s\r" % number for number in range(5000))
