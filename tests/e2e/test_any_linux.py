@@ -109,16 +109,22 @@ def test_systemd_is_refused_before_anything_is_built_where_only_proot_runs(spaci
 def test_a_kernel_that_does_not_ask_about_calls_builds_the_same_files(spacious: Path, tiny: Built):
     """`tests/build/test_record_owners.py` records owners for every change as such a kernel does it."""
     recipe, _ = make_tiny(spacious / "recipe")
-    first, second = (
-        NO_ENGINE
-        | {"ENVBUILDER_CACHE": str(cache_with_toolbox(cache_with_artifacts(spacious / name, recipe)))}
-        for name in ("first", "second")
-    )
+    environments = []
+    for name in ("first", "second"):
+        (spacious / name).mkdir()
+        cache = cache_with_toolbox(cache_with_artifacts(spacious / name, recipe))
+        environments.append(NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
+    first, second = environments
     command = build_command(recipe, spacious / "out", "--offline")
     ended = attempt(*WITHOUT_NOTIFICATION, *command, env=first)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0]).digests == tiny.digests
-    refused = attempt(*WITHOUT_NOTIFICATION, *WITHOUT_NAMESPACES, *command, env=second)
+    refused = attempt(
+        *WITHOUT_NOTIFICATION,
+        *WITHOUT_NAMESPACES,
+        *build_command(recipe, spacious / "other", "--offline"),
+        env=second,
+    )
     assert (
         "this machine refuses namespaces, and its kernel is older than Linux 5.5"
         in refused.stderr + refused.stdout
