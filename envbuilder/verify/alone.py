@@ -144,6 +144,8 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
     listed = set[str]()
     for path in files.below(ENV_PREFIX.lstrip("/"), ".dist-info/RECORD"):
         folder = posixpath.dirname(posixpath.dirname(path))
+        if posixpath.basename(folder) != "site-packages":
+            continue  # of a copy inside another package, which may have left files out; its own list has the rest
         named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
         findings += _differing(named, files.there, f"/{path}")
         listed.update(named)

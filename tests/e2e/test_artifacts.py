@@ -1,6 +1,7 @@
 """Image and SIF as their users have them: run by hand, as root and as an ordinary user, with what the recipe promised."""
 
 import grp
+import json
 import os
 import re
 import shutil
@@ -125,6 +126,12 @@ def files(built: Built) -> dict[str, tuple[str, int]]:
 def test_envbuilder_runs_the_extension_in_the_sif(built: Built):
     command = ("exec", built.name, "--output", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
     assert run(ENVBUILDER, *command) == "numbers agree\n"
+
+
+def test_the_sif_alone_is_as_its_own_lists_say(cpu: Built, reachable: Callable[[Built], Path]):
+    """Also where a package has copies of others with their lists, which name files that it left out (setuptools)."""
+    answer = json.loads(run(ENVBUILDER, "verify", reachable(cpu), "--json"))["data"]
+    assert answer["files"] > answer["listed"] > answer["files"] / 2
 
 
 def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tmp_path: Path):
