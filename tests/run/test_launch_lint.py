@@ -79,6 +79,7 @@ CASES = [
     (LintCode.MASTER_NODE_IP, TASKS, '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "$(hostname --ip-address)", 7),
     (LintCode.PORT_FIXED, GOOD, "$((20000 + SLURM_JOB_ID % 12000))", "29500", 9),
     (LintCode.PORT_FIXED, GOOD, "$MASTER_ADDR:$MASTER_PORT", "$MASTER_ADDR:29500", 11),
+    (LintCode.PORT_FIXED, GOOD, "endpoint=$MASTER_ADDR:$MASTER_PORT", "endpoint $MASTER_ADDR:29500", 11),
     (LintCode.CPUS_NOT_INHERITED, GOOD, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
     (LintCode.CPUS_NOT_INHERITED, TASKS, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
     (LintCode.KEEPS_RUNNING, GOOD, " --kill-on-bad-exit=1", "", 11),

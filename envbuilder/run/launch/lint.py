@@ -39,6 +39,7 @@ _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"  # --rocm adds nothing where /dev is bound
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of the program
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
+_ITSELF_FIRST: Final = "every node waits for the others on itself: the job hangs, or each node trains alone"
 _NO_WAIT: Final = r"\s*(?:done|fi|esac|[)}]|echo\b|printf\b)[^|&]*$"  # takes no time
 _NODE_RANK: Final = r"--(?:node|machine)[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -50,7 +51,7 @@ _ALWAYS: Final = {
     LintCode.MASTER_NODE_IP: (
         r"SLURM_LAUNCH_NODE_IPADDR|^(?!.*srun\s[^;|]*(?:-w|--nodelist)).*hostname\s+(?:--ip-address|-i)\b"
     ),
-    LintCode.PORT_FIXED: r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b",
+    LintCode.PORT_FIXED: r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint(?:=|\s+)\S*:)[\"']?\d{4,5}\b",
 }
 
 
@@ -114,7 +115,7 @@ def _gpus_hidden(script: Script) -> Iterator[Mistake]:
 def _master(script: Script) -> Iterator[Mistake]:
     fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
     if fixed and script.many_nodes and script.find(r"MASTER_ADDR=(?![\"']?(?:localhost|127\.))") is None:
-        yield Mistake(LintCode.MASTER_GUESSED, fixed)
+        yield Mistake(LintCode.MASTER_GUESSED, fixed, _ITSELF_FIRST, f"{ADDRESS}, outside the container")
     if guessed := script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)"):
         yield Mistake(LintCode.MASTER_GUESSED, guessed, is_sure=False)
     inside = rf"{_CONTAINER}.*\bscontrol\b"
@@ -124,9 +125,8 @@ def _master(script: Script) -> Iterator[Mistake]:
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
         endpoint = re.search(r"endpoint", itself.text) or script.find(C10D)  # which reads no other address
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
-        message = "every node waits for the others on itself: the job hangs, or each node trains alone"
         repair = _with_exports(script, f"replace it by {instead}")
-        yield Mistake(LintCode.MASTER_GUESSED, itself, message, repair)
+        yield Mistake(LintCode.MASTER_GUESSED, itself, _ITSELF_FIRST, repair)
 
 
 def _cpus(script: Script) -> Iterator[Mistake]:
