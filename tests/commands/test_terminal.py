@@ -85,20 +85,24 @@ def test_what_is_said_of_a_mistake_breaks_between_words(
         assert lines == screen.screen(joined=True)
 
 
-def is_asked(question: str, lines: list[str]) -> bool:
-    return question in "".join(lines[-1:]) and lines[-1].endswith("]:")
+def is_asked(question: str, lines: list[str], *, after: str) -> bool:
+    """Whether the question is asked below a line that begins with `after`."""
+    is_last = question in "".join(lines[-1:]) and lines[-1].endswith("]:")
+    return is_last and any(line.startswith(after) for line in lines)
 
 
 def test_init_asks_three_questions_and_writes_the_recipe(tmp_path: Path, cache: dict[str, str]):
     with terminal(tmp_path, tmp_path, width=80, **cache) as screen:
         screen.start(ENVBUILDER, "init", "mine")
-        for question, answer in (
-            ("GPU model", "A1000"),
-            ("GPU model", "a100"),
-            ("PyTorch", "2.6.0"),
-            ("Python", "3.11"),
+        for question, after, answer in (
+            ("GPU model", "", "A1000"),
+            ("GPU model", "no GPU `A1000` is known", "a100"),
+            ("PyTorch", "", "2.6.0"),
+            ("Python", "", "3.11"),
         ):
-            screen.wait(lambda question=question: is_asked(question, screen.screen()), SECONDS)
+            screen.wait(
+                lambda asked=question, after=after: is_asked(asked, screen.screen(), after=after), SECONDS
+            )
             screen.type(answer, "Enter")
         assert screen.code(SECONDS) == 0
         lines = screen.screen()
