@@ -15,7 +15,7 @@ from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import LaunchOptions
+from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
@@ -105,8 +105,8 @@ def launch_slurm(
     if _show_script(session, options, write, dry_run=dry_run):
         return
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
-    job = prepare(options, session.environment)
-    for warning in filter(None, (start.missing_program(job), check_time(job), check_job(job, runner))):
+    job = _prepare(session, options)
+    if warning := check_job(job, runner):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
     session.exit_code, session.text = started.code, started.text()
@@ -134,7 +134,7 @@ def launch_ssh(
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
-        start.exec_script(prepare(options, session.environment))
+        start.exec_script(_prepare(session, options))
 
 
 @becoming(
@@ -154,14 +154,23 @@ def launch_local(
         image=parse_form(inside) == "image",
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
-        start.exec_script(prepare(options, session.environment))
+        start.exec_script(_prepare(session, options))
+
+
+def _prepare(session: Session, options: LaunchOptions) -> Job:
+    """Return the job, after warnings of what it lacks on this machine."""
+    job = prepare(options, session.environment)
+    late = check_time(job) if job.where == "slurm" else ""
+    for warning in filter(None, (start.missing_program(job), late)):
+        Console(color=session.color).say(f"warning: {warning}")
+    return job
 
 
 def _show_script(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> bool:
     """Print the script, or write it and print the command that starts it. Returns False without such an option."""
     if path is None and not dry_run:
         return False
-    job = prepare(options, session.environment)
+    job = _prepare(session, options)
     script, written = start.script_of(job), ""
     session.text = script.text.removesuffix("\n")
     if path and not dry_run:

@@ -62,6 +62,12 @@ def left_over(job: str) -> list[str]:
     return found
 
 
+def test_a_script_that_is_not_there_is_said_before_it_runs(line, work):
+    said = launch(work, *line, "--dry-run", "--", "trian.py")
+    assert said.returncode == 0
+    assert said.stderr == f"warning: there is no `trian.py` in {work}, where the ranks start\n"
+
+
 def test_two_ranks_are_one_job(line, work):
     ended = launch(work, *line, "--smoke")
     assert ended.returncode == 0, ended.stdout + ended.stderr
