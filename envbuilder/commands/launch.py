@@ -174,6 +174,8 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
     script, written = start.script_of(job), ""
     session.text = script.text.removesuffix("\n")
     if path and not dry_run:
+        if kept := start.keep_other(path, script):
+            Console(color=session.color).say(f"the earlier `{path}` is kept as `{kept}`")
         written = str(start.save_script(path, script))
         session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
     session.data = WrittenScript(script=written, text=script.text)

@@ -68,6 +68,16 @@ def test_a_script_that_is_not_there_is_said_before_it_runs(line, work):
     assert said.stderr == f"warning: there is no `trian.py` in {work}, where the ranks start\n"
 
 
+def test_a_script_that_was_edited_is_kept_when_it_is_written_again(line, work):
+    write = (*line, "--write", "job.sh", "--", "train.py")
+    assert [launch(work, *write).stderr for _ in range(2)] == ["", ""]
+    edited = (work / "job.sh").read_text() + "echo mine\n"
+    (work / "job.sh").write_text(edited)
+    assert launch(work, *write).stderr == "the earlier `job.sh` is kept as `job.sh~`\n"
+    assert (work / "job.sh~").read_text() == edited
+    assert "echo mine" not in (work / "job.sh").read_text()
+
+
 def test_two_ranks_are_one_job(line, work):
     ended = launch(work, *line, "--smoke")
     assert ended.returncode == 0, ended.stdout + ended.stderr

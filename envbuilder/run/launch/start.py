@@ -76,6 +76,16 @@ def save_script(path: Path, script: Script) -> Path:
     return path.absolute()
 
 
+def keep_other(path: Path, script: Script) -> Path | None:
+    """Give a file with another text than the script's a second name, `FILE~`, and return that: somebody may have edited it."""
+    if not path.is_file() or path.read_bytes() == script.text.encode():
+        return None
+    kept = path.with_name(f"{path.name}~")
+    with blaming_path(f"cannot keep `{path}` as `{kept}`", hint="write the script to another file"):
+        path.replace(kept)
+    return kept
+
+
 def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str], None]) -> Started:
     """Submit the script; with `wait`, wait for the end of the job. Raises LaunchError when Slurm rejects it."""
     name = script.name
