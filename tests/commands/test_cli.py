@@ -437,6 +437,13 @@ def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path,
     assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
 
 
+def test_verify_of_a_sif_that_is_none_speaks_of_that(call: Call, tmp_path: Path):
+    text = tmp_path / "text.sif"
+    text.write_text("no SIF")
+    assert f"there is no SIF `{tmp_path / 'absent.sif'}`" in call("verify", tmp_path / "absent.sif").err
+    assert f"`{text}` is not a SIF" in call("verify", text).err
+
+
 def test_verify_without_artifacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
     answer = call("verify", "cpu", "--output", tmp_path)
     assert answer.code in (2, 7)
