@@ -14,6 +14,7 @@ import docker
 import docker.errors
 from docker.models.containers import Container
 from docker.models.images import Image
+from docker.types import LogConfig
 from requests.exceptions import RequestException
 
 from envbuilder.artifacts.oci.layout import Layout, layout_size, read_archive
@@ -145,10 +146,11 @@ class DockerEngine:
     def run(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Completed:
         """Run a command in a new container and keep its output; raises UsageError, ToolError, BuildError."""
         with self._container(image, argv, options) as container:
-            pieces = container.attach(stdout=True, stderr=True, stream=True, logs=True)
             _start(container)
-            output = b"".join(pieces)
-            return Completed(code=int(container.wait()["StatusCode"]), output=output.decode(errors="replace"))
+            code = int(container.wait()["StatusCode"])
+            # Not by `attach`: the engine answers it before it listens, and a short command may have ended by then.
+            output = container.logs(stdout=True, stderr=True)
+            return Completed(code=code, output=output.decode(errors="replace"))
 
     @contextlib.contextmanager
     def _container(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Iterator[Container]:
@@ -158,6 +160,7 @@ class DockerEngine:
                 list(argv),
                 tty=False,
                 stdin_open=False,
+                log_config=LogConfig(type=LogConfig.types.JSON),  # an engine may be set to keep none
                 **options,  # type: ignore[arg-type]
             )
         except docker.errors.ImageNotFound as error:

@@ -1,6 +1,5 @@
 """The Docker engine: how a run in a container ends, which image is held, and which errors a user sees."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -35,11 +34,7 @@ class Client:
         if not self._image:
             raise docker.errors.ImageNotFound("no such image")
         self.asked = {"image": image, "command": command, **options}
-        return SimpleNamespace(attach=self.attach, start=self.start, wait=self.wait, remove=self.remove)
-
-    def attach(self, **_: object) -> Iterator[bytes]:
-        self.events.append("attach")
-        return iter(self._output)
+        return SimpleNamespace(start=self.start, wait=self.wait, logs=self.logs, remove=self.remove)
 
     def start(self) -> None:
         self.events.append("start")
@@ -47,6 +42,10 @@ class Client:
     def wait(self) -> dict[str, int]:
         self.events.append("wait")
         return {"StatusCode": self._code}
+
+    def logs(self, **_: object) -> bytes:
+        self.events.append("logs")
+        return b"".join(self._output)
 
     def remove(self, *, force: bool) -> None:
         self.events.append(f"remove force={force}")
@@ -59,14 +58,15 @@ def run(client: Client) -> Completed:
 def test_a_container_gets_the_command_and_the_options():
     client = Client()
     run(client)
+    kept = {"Type": "json-file", "Config": {}}  # also in an engine that keeps nothing
     wanted = {"image": NAME, "command": ["true", "two words"], "tty": False, "stdin_open": False, **OPTIONS}
-    assert client.asked == wanted
+    assert client.asked == wanted | {"log_config": kept}
 
 
-def test_output_is_read_from_the_start_and_the_container_removed_at_the_end():
+def test_output_is_read_when_all_of_it_is_there_and_the_container_removed_at_the_end():
     client = Client()
     run(client)
-    assert client.events == ["attach", "start", "wait", "remove force=True"]
+    assert client.events == ["start", "wait", "logs", "remove force=True"]
 
 
 def test_a_run_gives_the_exit_code_and_the_output():
@@ -143,7 +143,7 @@ def test_an_interrupted_container_is_removed():
     client = Interrupted()
     with pytest.raises(KeyboardInterrupt):
         run(client)
-    assert client.events == ["attach", "remove force=True"]
+    assert client.events == ["remove force=True"]
 
 
 def engine_with(identity: str, root: dict[str, object]) -> DockerEngine:

@@ -9,7 +9,7 @@ from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
 from envbuilder.artifacts.sif import processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import sha256_file
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
@@ -35,6 +35,8 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     image, docker = outputs.image_name, need_engine(outputs, settings)
     identity = need_image(docker, name, outputs, settings)
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
+    if read.code and PINS not in read.output:  # it did not even come to `cat`
+        raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
     torch, cuda = _parse_pins(read.output, image)
     return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
 
