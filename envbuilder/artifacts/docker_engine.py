@@ -148,7 +148,7 @@ class DockerEngine:
         with self._container(image, argv, options) as container:
             _start(container)
             code = int(container.wait()["StatusCode"])
-            # Not by `attach`: the engine answers it before it listens, and a short command may have ended by then.
+            # `attach` with its earlier output may lose that of a short command (https://github.com/moby/moby/issues/29285).
             output = container.logs(stdout=True, stderr=True)
             return Completed(code=code, output=output.decode(errors="replace"))
 
