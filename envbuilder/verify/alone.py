@@ -117,14 +117,8 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
         where = LOCK
         lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
     except (ValueError, KeyError, TypeError, LockError) as error:
-        return (
-            None,
-            "",
-            [
-                *findings,
-                Finding(code=Code.DOCUMENT, where=f"/{where}", message=f"it cannot be read: {error}"),
-            ],
-        )
+        message = f"it cannot be read: {error}"
+        return None, "", [*findings, Finding(code=Code.DOCUMENT, where=f"/{where}", message=message)]
     installed = read_dpkg({DPKG: files.read(DPKG)} if DPKG in files.there else {})
     for deb in lock.debs:
         if installed.get(deb.name) != deb.version:
@@ -150,17 +144,21 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
         findings += _differing(named, files.there, f"/{path}")
         listed.update(named)
     for path in files.below(_DPKG_LISTS, ".md5sums"):
-        owned = files.read(path.removesuffix("md5sums") + "list").split(b"\n")
+        listing = path.removesuffix("md5sums") + "list"
+        if listing not in files.there:
+            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"there is no /{listing}"))
+            continue
+        owned = set(files.read(listing).split(b"\n"))
         for line in files.read(path).split(b"\n"):
-            digest, _, raw = line.partition(b"  ")
+            md5, _, raw = line.partition(b"  ")
             if b"/" + raw not in owned:  # another package has the file now
                 continue
             name = follow(files.there, os.fsdecode(raw))
             if name is not None and files.there[name].kind is Kind.FILE:
                 listed.add(name)
                 found = hashlib.md5(files.read(name), usedforsecurity=False).hexdigest()
-                if found != digest.decode():
-                    message = f"its md5 is {found}, and {digest.decode()} in /{path}"
+                if found.encode() != md5:
+                    message = f"its md5 is {found}, and {md5.decode(errors='replace')} in /{path}"
                     findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
             elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
                 where = f"/{os.fsdecode(raw)}"

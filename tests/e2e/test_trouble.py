@@ -240,11 +240,13 @@ def test_a_sif_alone_is_verified_by_its_own_lists(bench: Bench, spacious: Path):
     (tree / "usr/bin/env").write_bytes((tree / "usr/bin/env").read_bytes() + b"\0")
     (tree / "etc/debian_version").unlink()  # a configuration file, which no list has
     (tree / "usr/bin/yes").unlink()
+    (tree / "var/lib/dpkg/info/tar.list").unlink()
     run("apptainer", "build", *WITH_ZSTD, spacious / "changed.sif", tree)
     ended = attempt(ENVBUILDER, "verify", spacious / "changed.sif", "--json", env=nothing)
     assert ended.returncode == 7
     assert [(one["code"], one["where"]) for one in findings(ended)] == [
         ("EB703", f"/{module.relative_to(tree)}"), ("EB703", "/usr/bin/env"), ("EB701", "/usr/bin/yes"),
+        ("EB708", "/var/lib/dpkg/info/tar.md5sums"),
     ]  # fmt: skip
 
 

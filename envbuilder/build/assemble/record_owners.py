@@ -62,16 +62,9 @@ _LONGEST: Final = 4096  # PATH_MAX
 _MOST_LINKS: Final = 40  # links that a path may go through, as in Linux
 _CAPABILITY: Final = b"security.capability"
 # linux/ptrace.h
-_SEIZE, _LISTEN, _CONTINUE_TRACED, _GET, _SET = (
-    0x4206,
-    0x4208,
-    7,
-    12,
-    13,
-)  # PTRACE_: …, CONT, GETREGS, SETREGS
-_TRACED: Final = (
-    0x100000 | 0x80 | 0xE
-)  # PTRACE_O_: EXITKILL, TRACESECCOMP, and TRACEFORK, TRACEVFORK, TRACECLONE
+_SEIZE, _LISTEN, _CONTINUE_TRACED, _GET, _SET = 0x4206, 0x4208, 7, 12, 13  # PTRACE_: …, CONT, GETREGS, SETREGS  # fmt: skip
+# PTRACE_O_: EXITKILL, TRACESECCOMP, and TRACEFORK, TRACEVFORK, TRACECLONE
+_TRACED: Final = 0x100000 | 0x80 | 0xE
 _AT_CALL, _AT_STOP = 7, 128  # PTRACE_EVENT_: SECCOMP, STOP
 _STOPPING: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _REGISTERS: Final = 27
