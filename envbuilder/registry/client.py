@@ -23,6 +23,9 @@ Answer = TypeVar("Answer")
 CLIENT: Final = "envbuilder"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
 _MOST_SHOWN: Final = 300  # characters of a registry's message
+# CNCF Distribution says so of a blob that it has, in the moment in which another client's upload of the same blob
+# writes its link anew. Of a blob that it really lacks it says so every time.
+_UNKNOWN_BLOB: Final = "MANIFEST_BLOB_UNKNOWN"
 
 
 class Client:
@@ -152,7 +155,10 @@ class Client:
         """Return the error for an answer with an unexpected status."""
         if passing := busy(response):
             return passing
-        status, words = response.status_code, _words(response)
+        said = _read_errors(response)
+        status, words = response.status_code, _words(said)
+        if any(code == _UNKNOWN_BLOB for code, _ in said):
+            return TransientError(f"it answered {status}{words}", status=status)
         host, name = reference.registry, f"`{reference}`"
         if status in (401, 403):
             return AccessError(
@@ -216,12 +222,17 @@ def _read_token(reference: Reference, response: Response) -> str:
     raise AccessError(f"the token service of `{reference.registry}` sends no token")
 
 
-def _words(response: Response) -> str:
-    """Return the registry's error message in one printable line."""
+def _read_errors(response: Response) -> list[tuple[str, str]]:
+    """Return code and message of each error that the registry names; nothing where it does so in another form."""
     try:
         errors = load_json(content(response))["errors"]
-        text = "; ".join(filter(None, (one.get("message") for one in errors)))
+        return [(str(one.get("code") or ""), str(one.get("message") or "")) for one in errors]
     except (ValueError, LookupError, TypeError, AttributeError, TransientError):
-        return ""
+        return []
+
+
+def _words(errors: list[tuple[str, str]]) -> str:
+    """Return the registry's error messages in one printable line."""
+    text = "; ".join(message for _, message in errors if message)
     plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
     return f": {plain}" if plain else ""
