@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import RootModel
 
 from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
@@ -22,7 +21,7 @@ from envbuilder.commands.context import (
     offer,
     recipe_argument,
 )
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
@@ -33,7 +32,7 @@ from envbuilder.run.launch import array as arrays
 from envbuilder.run.launch import start
 
 
-class BuiltRecipes(RootModel[tuple[BuiltRecipe, ...]]):
+class BuiltRecipes(BareAnswer[tuple[BuiltRecipe, ...]]):
     """One row for each recipe."""
 
 
@@ -45,7 +44,7 @@ class PlannedRecipe(Answer):
     commands: tuple[str, ...]
 
 
-class PlannedRecipes(RootModel[tuple[PlannedRecipe, ...]]):
+class PlannedRecipes(BareAnswer[tuple[PlannedRecipe, ...]]):
     """The answer of `--dry-run`."""
 
 
@@ -57,7 +56,7 @@ class PreparedRecipe(Answer):
     command: str
 
 
-class PreparedRecipes(RootModel[tuple[PreparedRecipe]]):
+class PreparedRecipes(BareAnswer[tuple[PreparedRecipe]]):
     """The answer of `--prepare`."""
 
 

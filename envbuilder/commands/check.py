@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue, RootModel
+from pydantic import JsonValue
 
 from envbuilder.build.extensions.list import find_twins
 from envbuilder.commands._console import open_runner
@@ -14,7 +14,7 @@ from envbuilder.commands.context import Name, Recipes, Session, command, open_st
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.context import make_context
 from envbuilder.compat.tables.torch import index_build
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
@@ -39,7 +39,7 @@ class CheckedRecipe(Answer):
     security: MissedUpdates | None
 
 
-class CheckedVariants(RootModel[tuple[CheckedRecipe, ...]]):
+class CheckedVariants(BareAnswer[tuple[CheckedRecipe, ...]]):
     """The answer for a recipe that stands for several environments, one row for each."""
 
 

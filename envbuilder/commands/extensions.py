@@ -1,10 +1,10 @@
 """`extensions`: what a recipe compiles, and what the cache has of it."""
 
-from pydantic import Field, RootModel
+from pydantic import Field
 
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.columns import columns
 from envbuilder.plan.make import make_plan
 
@@ -27,7 +27,7 @@ class ListedExtension(Answer):
     origin: str
 
 
-class ExtensionList(RootModel[tuple[ListedExtension, ...]]):
+class ExtensionList(BareAnswer[tuple[ListedExtension, ...]]):
     """The compiled extensions of the recipe."""
 
 

@@ -1,9 +1,7 @@
 """`list`: the recipes of a folder with their pins."""
 
-from pydantic import RootModel
-
 from envbuilder.commands.context import Recipes, Session, command
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
 from envbuilder.core.processor import X86_64
@@ -25,7 +23,7 @@ class ListedRecipe(Answer):
     gcc: str
 
 
-class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
+class RecipeList(BareAnswer[tuple[ListedRecipe, ...]]):
     """The recipes of the folder that could be read."""
 
 

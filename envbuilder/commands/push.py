@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import RootModel
 
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
@@ -13,12 +12,13 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
+from envbuilder.core.answer import BareAnswer
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
 
-class PushedVariants(RootModel[tuple[registry.Pushed, ...]]):
+class PushedVariants(BareAnswer[tuple[registry.Pushed, ...]]):
     """The answer for a recipe that was built for several processors, one row for each."""
 
 

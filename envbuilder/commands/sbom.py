@@ -4,14 +4,15 @@ import json
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue, RootModel
+from pydantic import JsonValue
 
 from envbuilder.build.built import read_documents
 from envbuilder.commands.context import Output, Session, command, recipe_argument
+from envbuilder.core.answer import BareAnswer
 from envbuilder.recipe.load import recipes_folder
 
 
-class Document(RootModel[dict[str, JsonValue]]):
+class Document(BareAnswer[dict[str, JsonValue]]):
     """An SPDX document, or with `--provenance` an in-toto statement."""
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pydantic import RootModel
 
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, load_record, names_built
@@ -21,7 +20,7 @@ from envbuilder.build.engine import layer_keys, record_key
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
@@ -66,7 +65,7 @@ class VerifiedPair(Answer):
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
 
 
-class VerifiedPairs(RootModel[tuple[VerifiedPair, ...]]):
+class VerifiedPairs(BareAnswer[tuple[VerifiedPair, ...]]):
     """The answer for a recipe that was built for several processors, one row for each."""
 
 
