@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from envbuilder.artifacts.oci.model import Descriptor, Manifest, describe, make_
 from envbuilder.artifacts.oci.naming import ENTRY_KEY, ENTRY_TYPE
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import Sha256, Store, sha256_text
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import BusyError, UsageError
 from envbuilder.core.http import session as wire
 from envbuilder.layers.layer import load_layer, write_layer
 from envbuilder.registry.client import Client
@@ -171,6 +172,38 @@ def test_several_machines_may_put_and_fetch_one_entry_at_once(
             list(pool.map(work, machines))
     assert [one.said for one in machines] == [""] * 4
     assert all(one.fetch() and files(one.cache.extension(KEY)) == files(compiled) for one in machines)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_blob_whose_link_a_registry_is_writing_is_asked_for_again(
+    machine: Callable[..., Machine],
+    compiled: Path,
+    real: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    comes_back: bool,
+):
+    """While another machine sends the same blob, its link is empty for a moment, and the manifest is refused."""
+    one = machine("first")
+    one.put(compiled)
+    _, reference, manifest = entry(one)
+    folder = real.folder / "data/docker/registry/v2/repositories" / reference.repository / "_layers/sha256"
+    link = folder / manifest.layers[0].digest / "link"
+    text, pauses = link.read_text(), list[float]()
+    link.write_text("")
+
+    def wait(seconds: float, _stop: threading.Event) -> None:
+        pauses.append(seconds)
+        if comes_back:
+            link.write_text(text)
+
+    monkeypatch.setattr(wire, "wait", wait)
+    if comes_back:
+        rewrite(one, manifest.layers)
+        assert len(pauses) == 1
+    else:
+        with pytest.raises(BusyError, match=r"after several tries: it answered 400.*blob unknown"):
+            rewrite(one, manifest.layers)
+        assert len(pauses) == len(wire.PAUSES)
 
 
 @pytest.mark.parametrize("times", [1, 30])
