@@ -127,7 +127,8 @@ def find_recipe(name: str, folder: Path) -> Path:
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
             raise UsageError(
-                f"there is no recipe file `{name}`", hint="give a path to a file, or a name from `list`"
+                f"there is no recipe file `{name}`",
+                hint=f"{_with_ending(name)}give a path to a file, or a name from `list`",
             )
         return Path(name)
     path, here = folder / f"{name}{SUFFIX}", Path(f"{name}{SUFFIX}")
@@ -137,9 +138,16 @@ def find_recipe(name: str, folder: Path) -> Path:
         known = (*list_recipes(folder), *_recipes_here(folder))
         empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
         listing = f"recipes: {', '.join(known)}" if known else empty
-        hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"
+        meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
+        hint = f"{meant}{listing}; a path to a recipe file works as well"
         raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
     return path
+
+
+def _with_ending(path: str) -> str:
+    """Return a question about the file whose ending was left out, "" where there is none."""
+    files = (f"{path}{ending}" for ending in (SUFFIX, ".yml"))
+    return next((f"did you mean `{file}`? " for file in files if Path(file).is_file()), "")
 
 
 def new_path(name: str, folder: Path, text: str | None = None) -> Path:

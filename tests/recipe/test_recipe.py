@@ -87,6 +87,25 @@ def test_a_recipe_of_this_folder_is_listed_and_suggested():
     assert caught.value.hint.startswith("did you mean `polar`? recipes: polar; ")
 
 
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("other", "other.yml"),
+        ("./other", "./other.yml"),
+        ("old", "recipes/old.yml"),
+        ("./polar", "./polar.yaml"),
+    ],
+)
+def test_a_recipe_whose_ending_was_left_out_is_suggested(name: str, meant: str):
+    Path("other.yml").write_text(LEAST)
+    Path("recipes").mkdir()
+    Path("recipes/old.yml").write_text(LEAST)
+    with pytest.raises(UsageError) as caught:
+        find_recipe(name, Path("recipes"))
+    assert caught.value.hint.startswith(f"did you mean `{meant}`? ")
+
+
 def test_the_recipe_of_a_sif_is_named_by_its_path(project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(project.parent)
     with pytest.raises(UsageError) as caught:
