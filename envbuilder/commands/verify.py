@@ -24,11 +24,13 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.run.exec import need_sif
+from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
 from envbuilder.verify.compare import Code, VerifyReport, opened_sif
@@ -195,13 +197,9 @@ def verify_sif(
     sif: Path, context: BuildContext, *, oldest_host: str = "", key: Path | None = None
 ) -> tuple[VerifiedSif, tuple[Finding, ...]]:
     """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
-    from envbuilder.verify.alone import verify_alone  # noqa: PLC0415 - reads packages, for a SIF alone
-
     glibc = _glibc(oldest_host)
     if key is not None:
-        from envbuilder.artifacts.signing import verify_sif_signature  # noqa: PLC0415 - cryptography, for signatures alone
-
-        verify_sif_signature(sif, key=key, runner=context.runner)
+        _need_signatures(sif, key, context.runner)
     with context.console.step("verify the SIF by its own lists"):
         found = verify_alone(sif, threads=context.limits.threads)
     if found.findings:
@@ -219,6 +217,17 @@ def verify_sif(
         files=found.files, listed=found.listed, signed=key is not None,
     )  # fmt: skip
     return answer, warnings
+
+
+def _need_signatures(sif: Path, key: Path, runner: Runner, image: Path | None = None) -> None:
+    """Raise VerifyError unless the SIF, and the image where there is one, are signed with the key."""
+    from envbuilder.artifacts import signing  # noqa: PLC0415 - cryptography, for signatures alone
+
+    if image is None:
+        signing.verify_sif_signature(sif, key=key, runner=runner)
+    else:
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        signing.verify_signatures(image, sif, bundle, key=key, runner=runner)
 
 
 def _exports(tree: SquashfsTree) -> dict[str, str]:
@@ -253,10 +262,7 @@ def _verify(
 ) -> Verified:
     sif = names[1]
     if key is not None:
-        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
-        from envbuilder.artifacts.signing import verify_signatures  # noqa: PLC0415 - cryptography, for signatures alone
-
-        verify_signatures(place, sif, bundle, key=key, runner=context.runner)
+        _need_signatures(sif, key, context.runner, image=place)
     glibc = _glibc(oldest_host)
     promised = [f"{layer.digest} {layer.diff_id} {layer.tree}" for layer in layers]
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
