@@ -1,9 +1,12 @@
-"""Turn measured jobs into a Markdown table, a list of met and missed targets, and an SVG plot. No I/O."""
+"""Turn measured jobs into a Markdown table, a list of met and missed targets, and SVG plots. No I/O."""
 
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -18,6 +21,11 @@ WIDTH: Final = 960
 LEFT: Final = 330  # where the axis begins
 STEP: Final = 15  # from one way to the next
 GAP: Final = 12  # between jobs
+GREY: Final = "#9db4c8"
+_LOGGED: Final = re.compile(
+    r"^(?P<time>\S+ \S+) envbuilder\.core\.console (?P<what>start|end): (?P<title>.*?)(?: \([\d.]+ s\))?$",
+    re.MULTILINE,
+)
 
 
 def table(jobs: Sequence[Job]) -> str:
@@ -117,6 +125,79 @@ def plot(jobs: Sequence[Job], facts: Mapping[str, str]) -> str:
     )
     title = _text(12, 18, "CPU seconds for the same job (median; line: least to most)", weight="bold")
     return "\n".join([head, title, *grid, *parts, _text(12, y + 18, about, color="#555"), "</svg>\n"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a build; its times are in seconds since the first step began."""
+
+    title: str
+    start: float
+    end: float
+
+
+def read_steps(log: str) -> tuple[Step, ...]:
+    """Return the steps that ended, by their start, from the log of a build."""
+    began, steps = dict[str, datetime](), list[Step]()
+    zero = None
+    for found in _LOGGED.finditer(log):
+        time = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").replace(
+            tzinfo=UTC
+        )  # only differences count
+        zero = zero or time
+        if found["what"] == "start":
+            began[found["title"]] = time
+        elif start := began.pop(found["title"], None):
+            steps.append(
+                Step(
+                    title=found["title"],
+                    start=(start - zero).total_seconds(),
+                    end=(time - zero).total_seconds(),
+                )
+            )
+    return tuple(sorted(steps, key=lambda step: (step.start, -step.end)))
+
+
+def waited_for(step: Step, steps: Sequence[Step]) -> Step | None:
+    """Return the step that ended last before this one began."""
+    return max((one for one in steps if one.end <= step.start), key=lambda one: one.end, default=None)
+
+
+def timeline(steps: Sequence[Step], title: str) -> str:
+    """Draw a bar for each step, and a line from the step that it waited for.
+
+    The bars that decide the whole time are dark: the last one, and what each of them waited for.
+    """
+    end = max(step.end for step in steps)
+    deciding, last = list[Step](), max(steps, key=lambda step: step.end, default=None)
+    while last:
+        deciding.append(last)
+        last = waited_for(last, steps)
+    scale = (WIDTH - 2 * GAP - LEFT) / end
+    height = 60 + STEP * len(steps)
+    parts = [_text(GAP, 18, title, weight="bold")]
+    every = next(
+        one for one in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000) if end / one <= 12 or one == 2000
+    )
+    for second in range(0, int(end) + 1, every):
+        x = GAP + second * scale
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{height - 12}" stroke="#ddd"/>')
+        parts.append(_text(x, 36, f"{second} s", anchor="middle" if second else "start", color="#555"))
+    row = {step: 52 + STEP * number for number, step in enumerate(steps)}
+    for step, y in row.items():
+        x, color = GAP + step.start * scale, BLUE if step in deciding else GREY
+        if before := waited_for(step, steps):
+            parts.append(
+                f'<path d="M{GAP + before.end * scale:.1f},{row[before]} V{y} H{x:.1f}" fill="none" stroke="{color}"/>'
+            )
+        width = max((step.end - step.start) * scale, 1)
+        parts.append(f'<rect x="{x:.1f}" y="{y - 4}" width="{width:.1f}" height="9" fill="{color}"/>')
+        parts.append(_text(x + width + 5, y + 4, f"{step.title}  {step.end - step.start:.1f} s"))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">'
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>'
+    )
+    return "\n".join([head, *parts, "</svg>\n"])
 
 
 def _text(x: float, y: float, text: str, *, color: str = "#222", weight: str = "normal", anchor: str = "start") -> str:  # fmt: skip

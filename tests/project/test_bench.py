@@ -1,18 +1,35 @@
 """What the benchmark makes of its samples; `bench/run --quick` shows that it runs."""
 
+import contextlib
 import json
+import logging
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from envbuilder.core.console import Console
+from envbuilder.core.log import log_to
+
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/e2e")]
 
-from figures import plot, seconds, spread, table, targets_table, verdicts  # noqa: E402
+from figures import (  # noqa: E402
+    Step,
+    plot,
+    read_steps,
+    seconds,
+    spread,
+    table,
+    targets_table,
+    timeline,
+    verdicts,
+    waited_for,
+)
 from jobs import Done, Job, Sample, Target, amounts, as_data, exponent, from_data, interleaved, merged  # noqa: E402
 from measure import MARK, Disk, Failed, forget, measured, run, work_folder  # noqa: E402
 from rows import BUILDS, ROWS, TARGETS  # noqa: E402
@@ -157,6 +174,39 @@ def test_a_file_can_be_dropped_from_memory(tmp_path: Path):
     assert path.stat().st_size == 1 << 20
 
 
+def test_the_steps_of_a_log_are_read_and_those_that_did_not_end_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    console = Console(quiet=True)
+    caplog.set_level(logging.INFO, logger="envbuilder")
+    with contextlib.ExitStack() as unended, log_to(tmp_path / "log"):
+        unended.enter_context(console.step("never ends"))
+        with console.step("install cuda (12.4)"), console.step("inner"):
+            time.sleep(0.02)
+        with console.step("pack"):
+            pass
+    steps = read_steps((tmp_path / "log").read_text())
+    assert [step.title for step in steps] == ["install cuda (12.4)", "inner", "pack"]
+    assert 0.02 <= steps[1].end - steps[1].start < 5
+    assert steps[0].end <= steps[2].start
+
+
+def test_a_timeline_shows_what_a_step_waited_for_and_which_steps_decide():
+    steps = (
+        Step(title="os", start=0, end=9), Step(title="a<b", start=0, end=4), Step(title="pack", start=4.5, end=7),
+        Step(title="sif", start=9, end=12),
+    )  # fmt: skip
+    waits = [waited_for(step, steps) for step in steps]
+    assert [one and one.title for one in waits] == [None, None, "a<b", "os"]
+    drawn = ET.fromstring(timeline(steps, "x.log"))
+    bars = [one for one in drawn.iter("{http://www.w3.org/2000/svg}rect") if one.get("fill") != "white"]
+    dark = [one.get("fill") == bars[0].get("fill") for one in bars]
+    assert dark == [True, False, False, True]
+    ends = [float(one.get("x", "")) + float(one.get("width", "")) for one in bars]
+    assert ends[3] == max(ends) < 960
+    assert ends[0] == pytest.approx(float(bars[3].get("x", "")), abs=0.2)
+
+
 @pytest.mark.programs
 def test_a_wrong_row_is_refused_with_the_known_ones():
     ended = subprocess.run(
@@ -168,7 +218,8 @@ def test_a_wrong_row_is_refused_with_the_known_ones():
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    "name", ["compare", "faults", "logs", "nodes", "packing", "peers", "reproducible", "run", "travel"]
+    "name",
+    ["compare", "faults", "logs", "nodes", "packing", "peers", "reproducible", "run", "timeline", "travel"],
 )
 def test_a_benchmark_can_be_started(name: str):
     """A name that moved in the product is found here and not on the day of the next comparison."""
