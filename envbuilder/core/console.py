@@ -6,6 +6,7 @@ and one at its end.
 
 import contextlib
 import copy
+import functools
 import getpass
 import logging
 import re
@@ -21,6 +22,8 @@ from envbuilder.core.log import owned
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from envbuilder.core.screen import Screen
+
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
 POLL: Final = 0.5  # seconds between two counts of what a program has done
 SILENCE: Final = 5.0  # seconds without an answer, after which the user is told who is asked
@@ -32,10 +35,9 @@ class Console:
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
         """`folds` names the CI system that folds its log: github, gitlab or ""."""
-        from envbuilder.core.screen import Screen  # noqa: PLC0415 - rich takes 0.05 s, and `--help` shows no progress
-
         self._folds = folds
-        self._screen = Screen(color=color, quiet=quiet)
+        self._guard = threading.Lock()
+        self._open = functools.cache(functools.partial(_open_screen, color=color, quiet=quiet))
         self.owner = ""
 
     def named(self, owner: str) -> "Console":
@@ -43,6 +45,12 @@ class Console:
         other = copy.copy(self)
         other.owner = owner
         return other
+
+    @property
+    def _screen(self) -> "Screen":
+        """Return what all consoles of this process write to; the first line opens it."""
+        with self._guard:
+            return self._open()
 
     def say(self, text: str) -> None:
         """Print one line, and log it."""
@@ -63,6 +71,9 @@ class Console:
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:
         """Fold the lines of the block in the log of a CI system. The error of a failed block stays visible."""
+        if not self._folds:
+            yield
+            return
         opening, closing = _fold(self._folds, title)
         self._screen.mark(opening)
         try:
@@ -113,7 +124,14 @@ class Console:
 
     def close(self) -> None:
         """Restore the terminal, even while steps run."""
-        self._screen.close()
+        if self._open.cache_info().currsize:
+            self._screen.close()
+
+
+def _open_screen(*, color: bool, quiet: bool) -> "Screen":
+    from envbuilder.core.screen import Screen  # noqa: PLC0415 - rich takes 0.05 s, and many commands show no progress
+
+    return Screen(color=color, quiet=quiet)
 
 
 def ended_steps(log: str) -> tuple[tuple[str, float], ...]:
@@ -132,11 +150,9 @@ def _fold(system: str, title: str) -> tuple[str, str]:
     """Return the lines that open and close a fold, as the CI system documents them."""
     if system == "github":
         return f"::group::{title}", "::endgroup::"
-    if system == "gitlab":
-        name, now = re.sub(r"[^a-z0-9]+", "_", title.lower()), int(time.time())
-        start = f"\x1b[0Ksection_start:{now}:{name}[collapsed=true]\r\x1b[0K{title}"
-        return start, f"\x1b[0Ksection_end:{now}:{name}\r\x1b[0K"
-    return "", ""
+    name, now = re.sub(r"[^a-z0-9]+", "_", title.lower()), int(time.time())
+    start = f"\x1b[0Ksection_start:{now}:{name}[collapsed=true]\r\x1b[0K{title}"
+    return start, f"\x1b[0Ksection_end:{now}:{name}\r\x1b[0K"
 
 
 @dataclass(slots=True, kw_only=True)

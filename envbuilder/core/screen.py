@@ -32,7 +32,7 @@ class Screen:
     def mark(self, line: str) -> None:
         """Print the line unchanged, because a fold needs its carriage return."""
         with self._guard:
-            if line and not self._quiet:
+            if not self._quiet:
                 print(line, file=self._out.file, flush=True)
 
     def enter(self, title: str, total: int | None) -> tuple[Progress, TaskID]:
