@@ -69,7 +69,7 @@ SETTINGS: Final = {
     "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
     "ENVBUILDER_SITE": "the site profile of `exec`, `shell`, `launch` and `build --on slurm`",
     "ENVBUILDER_RECIPES": "the folder of recipes; `recipes` if unset",
-    "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt",
+    "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt, otherwise `ftp.debian.org`",
     "ENVBUILDER_DEBIAN_SECURITY": "mirrors of Debian's security archive; if unset, those of this machine's apt, otherwise"
     " `…/debian-security` beside a mirror `…/debian`",
     "ENVBUILDER_DEBIAN_KEYRING": "the keys that sign these mirrors; Debian's if unset, which envbuilder brings",

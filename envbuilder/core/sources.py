@@ -32,6 +32,7 @@ STANDALONE_RELEASES: Final = (
     "https://releases.astral.sh/github/python-build-standalone/releases/download/",
     "https://github.com/astral-sh/python-build-standalone/releases/download/",
 )
+DEBIAN_ARCHIVE: Final = "http://ftp.debian.org/debian/"
 UBUNTU_ARCHIVE: Final = "http://archive.ubuntu.com/ubuntu/"
 UBUNTU_SNAPSHOT: Final = "https://snapshot.ubuntu.com/ubuntu/"
 UBUNTU_FILES: Final = "https://launchpad.net/ubuntu/+archive/primary/+files/"
@@ -76,8 +77,7 @@ class Wanted(Protocol):
 class Sources:
     """Base URLs (`http`, `https` or `file`) and folders; URLs may hold credentials, so show them with `shown` only."""
 
-    # Mirrors of the Debian archive. The first one resolves; empty where none is known.
-    debian: tuple[str, ...]
+    debian: tuple[str, ...]  # mirrors of the Debian archive; the first one resolves
     security: tuple[str, ...] = ()  # of Debian's security archive
     snapshot: str = DEBIAN_SNAPSHOT  # keeps both as they were on every day; "" for none
     keyring: Path | None = None  # what signs the suites of both; None for the toolbox's
@@ -199,6 +199,7 @@ def _mirrors(environment: Mapping[str, str], runner: Runner) -> dict[str, tuple[
     if not all(found.values()):
         configured = _apt_mirrors(runner)
         found = {source: urls or configured.get(source, ()) for source, urls in found.items()}
+    found[DEBIAN] = found[DEBIAN] or (DEBIAN_ARCHIVE,)
     beside = (url.removesuffix("/debian/") for url in found[DEBIAN] if url.endswith("/debian/"))
     found[DEBIAN_SECURITY] = found[DEBIAN_SECURITY] or tuple(f"{url}/{DEBIAN_SECURITY}/" for url in beside)
     found[UBUNTU] = found[UBUNTU] or (UBUNTU_ARCHIVE,)

@@ -11,6 +11,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.sources import (
     CUDA,
     CUDA_REDIST,
+    DEBIAN_ARCHIVE,
     PYTORCH_INDEX,
     STANDALONE_RELEASES,
     UBUNTU_ARCHIVE,
@@ -138,12 +139,14 @@ def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
     assert found.debian == ("http://one.invalid/debian/", "http://two.invalid/debian/")
 
 
-def test_a_machine_without_apt_has_no_mirror() -> None:
+def test_a_machine_without_apt_takes_debians_own_mirror() -> None:
     class NoApt(FakeRunner):
         def run(self, command: Command, **_options: object) -> str:
             raise ToolError("`apt-get` is not installed")
 
-    assert probe({}, NoApt()).debian == ()
+    found = probe({}, NoApt())
+    assert found.debian == (DEBIAN_ARCHIVE,)
+    assert found.security == (DEBIAN_ARCHIVE.replace("/debian/", "/debian-security/"),)
 
 
 def test_pip_and_uv_variables_count_with_their_ways_to_write_several(tmp_path: Path) -> None:
