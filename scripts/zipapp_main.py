@@ -50,11 +50,14 @@ def unpack(archive, folder):
     from pathlib import Path
 
     home = folder.parent
-    sys.stderr.write("envbuilder: unpacking into %s, once\n" % folder)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = home.lstat()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = home.lstat()
+    except OSError as error:  # a user without a home
+        refuse("`%s` could not be made: %s" % (home, error), "set XDG_CACHE_HOME")
     if status.st_uid != os.geteuid() or status.st_mode & 0o022 or home.is_symlink():
         refuse("`%s` must be a folder of yours that nobody else can write" % home, "set XDG_CACHE_HOME")
+    sys.stderr.write("envbuilder: unpacking into %s, once\n" % folder)
     scratch = Path(tempfile.mkdtemp(prefix="new-", dir=str(home)))
     # The user's settings of uv and of Python must not change what is installed.
     environment = {
@@ -107,7 +110,7 @@ def main():
         )
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(caches, "envbuilder-app", hashlib.sha256(inputs).hexdigest()[:16])
-        if not folder.is_dir():
+        if not os.path.isdir(str(folder)):  # False as well where a parent may not be entered
             unpack(archive, folder)
     python = str(folder / "bin/python")
     isolated = ["-I"] if sys.flags.isolated else []

@@ -100,12 +100,14 @@ def test_the_start_of_the_single_file_can_be_read_by_an_old_python():
         ("platform.machine = lambda: 'aarch64'", "this file is for x86-64 Linux with glibc, and this is Linux aarch64"),
         ("platform.system = lambda: 'Darwin'; del os.confstr", "this is Darwin x86_64"),
         ("os.confstr = lambda name: 'glibc 2.17'", "envbuilder needs glibc 2.28 or newer, and this is glibc 2.17"),
+        ("sys.version_info = (3, 11, 0); os.environ['XDG_CACHE_HOME'] = '/dev/null'", "`/dev/null/envbuilder-app` could not be made"),
     ],
 )  # fmt: skip
 def test_the_single_file_says_in_one_sentence_where_it_cannot_run(change: str, told: str, tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "one.pyz", "w") as archive:
         archive.write(ROOT / "scripts/zipapp_main.py", "__main__.py")
         archive.writestr("pythons.txt", "3.11\n3.12")
+        archive.writestr("requirements.txt", "")
     code = f"import os, platform, runpy, sys; {change}; runpy.run_path({str(tmp_path / 'one.pyz')!r}, run_name='__main__')"
     ended = subprocess.run([sys.executable, "-I", "-c", code], check=False, capture_output=True, text=True)
     assert (ended.returncode, told in ended.stderr.splitlines()[0]) == (8, True), ended.stderr
