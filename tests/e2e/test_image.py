@@ -1,6 +1,7 @@
 """envbuilder's own image and SIF, which `scripts/image` makes, build what an installation builds."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,17 +72,26 @@ def test_what_is_named_reaches_envbuilder(own: Own):
     assert run(ENVBUILDER, *words) == "42\n"
 
 
-def need_same(own: Own, tiny: Built, place: Path, user: int, *start: object) -> None:
-    """Build `tiny` offline from an empty cache, as a user, by a command line that ends where envbuilder's words begin."""
-    cache = cache_with_toolbox(cache_with_artifacts(place, own.recipe, copy=True))
+def need_same(recipe: Path, outside: Built, place: Path, user: int, *start: object) -> None:
+    """Build offline from an empty cache, as a user, by a command line that ends where envbuilder's words begin."""
+    cache = cache_with_toolbox(cache_with_artifacts(place, recipe, copy=True))
     run("chown", "-R", f"{user}:{user}", place)
-    words = ("build", own.recipe, "--output", place / "out", "--json", "--offline")
-    data = json.loads(run(*start, *words, cwd=place, env={"ENVBUILDER_CACHE": str(cache)}))["data"][0]
-    assert (data["manifest"], data["sif_sha256"]) == tiny.digests
+    words = ("build", recipe, "--output", place / "out", "--json", "--offline")
+    env = {"ENVBUILDER_CACHE": str(cache)}
+    data = json.loads(run(*start, *words, cwd=place, env=env, timeout=3000))["data"][0]
+    assert (data["manifest"], data["sif_sha256"]) == outside.digests
 
 
 def test_the_sif_builds_the_same_files(own: Own, tiny: Built, spacious: Path):
-    need_same(own, tiny, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+    need_same(own.recipe, tiny, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+
+
+@pytest.mark.release
+def test_the_sif_compiles_the_same_extension(own: Own, cpu: Built, spacious: Path):
+    for name in ("cpu.yaml", "cpu.lock"):
+        shutil.copy(ROOT / "recipes" / name, spacious)
+    shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
+    need_same(spacious / "cpu.yaml", cpu, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
 
 
 @pytest.mark.release
@@ -97,4 +107,4 @@ def test_the_image_builds_the_same_files_without_privileges(own: Own, tiny: Buil
         "--workdir",
         spacious,
     )
-    need_same(own, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, own.image)
+    need_same(own.recipe, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, own.image)
