@@ -5,7 +5,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from xml.sax.saxutils import escape
@@ -137,25 +137,19 @@ class Step:
 
 
 def read_steps(log: str) -> tuple[Step, ...]:
-    """Return the steps that ended, by their start, from the log of a build."""
-    began, steps = dict[str, datetime](), list[Step]()
-    zero = None
+    """Return the steps that ended, in the order in which they began, from the log of a build."""
+    began, steps = dict[str, float](), dict[str, Step]()
     for found in _LOGGED.finditer(log):
-        time = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").replace(
-            tzinfo=UTC
-        )  # only differences count
-        zero = zero or time
+        # Only differences count, so the zone does not matter.
+        time = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC).timestamp()
+        title = found["title"]
         if found["what"] == "start":
-            began[found["title"]] = time
-        elif start := began.pop(found["title"], None):
-            steps.append(
-                Step(
-                    title=found["title"],
-                    start=(start - zero).total_seconds(),
-                    end=(time - zero).total_seconds(),
-                )
-            )
-    return tuple(sorted(steps, key=lambda step: (step.start, -step.end)))
+            began[title] = time
+        elif title in began:
+            steps[title] = Step(title=title, start=began[title], end=time)
+    first = min(began.values(), default=0.0)
+    ended = (steps[title] for title in began if title in steps)
+    return tuple(replace(step, start=step.start - first, end=step.end - first) for step in ended)
 
 
 def waited_for(step: Step, steps: Sequence[Step]) -> Step | None:
