@@ -266,7 +266,7 @@ def run_recipe_tests(
     """
     findings: list[Finding] = []
     console, processor = job.console, job.plan.processor
-    if docker and recipe.tests and job.plan.tools and not machine_has(processor.elf):
+    if docker and recipe.tests and job.cross_tools and not machine_has(processor.elf):
         docker = None
         findings.append(
             Finding(

@@ -26,7 +26,7 @@ def mark_used(job: Job) -> None:
     """Note on the entries in the cache that a build has just used them."""
     store = job.store
     layers = (folder for key in job.keys.values() for folder in (store.layer(key), store.tree(key)))
-    tools = (tools_tree(job),) if job.plan.tools else ()
+    tools = (tools_tree(job),) if job.cross_tools else ()
     for folder in (*layers, *tools, *(folder for folder, _ in compiled_entries(job))):
         with contextlib.suppress(FileNotFoundError):  # few trees are there
             os.utime(folder)

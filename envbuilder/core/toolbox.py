@@ -22,8 +22,10 @@ from envbuilder.core.deb import members, read_tar
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
+from envbuilder.core.install import install_command
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.processor import PROCESSORS, X86_64
+from envbuilder.core.processor import PROCESSORS, X86_64, processor_of_machine
+from envbuilder.core.system import machine_name
 
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
@@ -83,12 +85,17 @@ def make_toolbox(
 ) -> Path:
     """Return the folder of the toolbox, after its packages are fetched and unpacked if need be.
 
-    Raises FetchError, or ToolError on a system that is not Linux.
+    Raises FetchError, or ToolError on a system that is not Linux, or not x86-64.
     """
     if platform.system() != "Linux":
         raise ToolError(
             f"apt, which finds the distribution's packages, does not run on {platform.system()}",
             hint="run `envbuilder lock` on Linux or in a container, and commit the lock: the other commands need no apt",
+        )
+    if processor_of_machine(machine_name()) is not X86_64:
+        raise ToolError(
+            f"envbuilder's own apt and sandbox are for {X86_64.title}, and this machine is {machine_name()}",
+            hint=f"run `envbuilder lock` on {X86_64.title}; to build here, `{install_command('bubblewrap')}`",
         )
     folder = toolbox_folder(store)
     if folder.is_dir():

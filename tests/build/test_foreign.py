@@ -3,10 +3,16 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+
+from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.assemble.foreign import emulation, make_tools, native_python, tools_tree
+from envbuilder.build.assemble.python import interpreter, interpreter_packages
 from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import ToolError
+from envbuilder.core.fetch import Fetcher
 from envbuilder.lock.model import Artifact, Tools
 from tests.support.debs import write_package
 from tests.support.locks import make_artifact
@@ -77,7 +83,26 @@ def test_the_python_of_the_distribution_is_a_native_one_while_it_is_configured(t
     assert (folder.source / Path(real).name).read_text() == "usr/bin/python3.11"
 
 
-def test_nothing_of_this_runs_for_the_machines_own_processor(tmp_path: Path):
-    job = make_job(tmp_path)
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_path: Path, monkeypatch):
+    """`bench/on-arm` compares the bytes that a machine of each kind gives."""
+    monkeypatch.setattr("envbuilder.build.engine.machine_name", lambda: machine)
+    job = make_job(tmp_path) if machine == "x86_64" else make_arm_job(tmp_path)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/python3.11").touch()
     assert emulation(job, os_tree=Path("/trees/os")) is None
     assert native_python(job, tmp_path) == ()
+    assert interpreter_packages("3.11", job) == interpreter("3.11", job.plan.os.artifacts)
+    artifacts = AssembleEngine(job=job).artifacts()
+    assert not {one.sha256 for one in artifacts} & {one.sha256 for one in tools_of(job)}
+
+
+def tools_of(job: Job) -> tuple[Artifact, ...]:
+    return job.plan.tools.artifacts if job.plan.tools else ()
+
+
+def test_a_machine_for_arm_does_not_build_for_x86_64(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("envbuilder.build.assemble.engine.machine_name", lambda: "aarch64")
+    job = make_job(tmp_path)
+    with pytest.raises(ToolError, match=f"`{job.plan.name}` is for x86-64, and this machine is 64-bit Arm"):
+        AssembleEngine(job=job).need_tools(Fetcher(job.store, lambda: (), offline=True))

@@ -160,6 +160,13 @@ def test_a_lock_elsewhere_is_refused_with_what_to_do(system: str, tmp_path: Path
     assert "commit the lock" in caught.value.hint
 
 
+def test_the_toolbox_is_refused_on_another_processor(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("envbuilder.core.toolbox.machine_name", lambda: "aarch64")
+    with pytest.raises(ToolError, match="for x86-64, and this machine is aarch64") as caught:
+        make_toolbox(Store(tmp_path), None, None)
+    assert "run `envbuilder lock` on x86-64" in caught.value.hint
+
+
 def tracked() -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--stage"], cwd=ROOT, check=True, capture_output=True, text=True

@@ -27,6 +27,8 @@ from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, processor_of_machine
+from envbuilder.core.system import machine_name
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
@@ -57,10 +59,11 @@ class AssembleEngine:
     def need_tools(self, fetcher: Fetcher) -> None:
         missing = self.missing()
         if missing:
+            _need_processor(self.job)
             by_proot = open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
             if by_proot and self.job.plan.os in missing:
                 _need_no_systemd(self.job.plan.os)
-        if self.job.plan.tools:
+        if self.job.cross_tools:
             _need_emulation(self.job)
 
     def missing(self) -> tuple[Step, ...]:
@@ -78,9 +81,10 @@ class AssembleEngine:
         for step in self.missing():
             found += inputs(step)
             if isinstance(step, PythonStep | InterpreterStep):
-                found += python.interpreter_packages(step.python, self.job.plan)
-        if self.job.plan.tools and not tools_tree(self.job).is_dir():
-            found += self.job.plan.tools.artifacts
+                found += python.interpreter_packages(step.python, self.job)
+        tools = self.job.cross_tools
+        if tools and not tools_tree(self.job).is_dir():
+            found += tools.artifacts
         return tuple(dict.fromkeys(found))
 
     def commands(self) -> tuple[Command, ...]:
@@ -111,7 +115,7 @@ class AssembleEngine:
                 assert_never(step)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        if self.job.plan.tools:
+        if self.job.cross_tools:
             make_tools(self.job)
         run = Run(self.job, pool)
         return tuple(run.start(step) for step in self.job.plan.steps)
@@ -235,6 +239,16 @@ def _need_no_systemd(step: OsStep) -> None:
                 hint="allow namespaces (`envbuilder doctor --for build` says how), leave out what brings systemd under "
                 "`apt`, or build with `--engine docker`",
             )
+
+
+def _need_processor(job: Job) -> None:
+    """Raise ToolError on a machine that is neither of the plan's processor nor x86-64, for which the tools are."""
+    own, wanted = processor_of_machine(machine_name()), job.plan.processor
+    if own not in (wanted, X86_64):
+        raise ToolError(
+            f"`{job.plan.name}` is for {wanted.title}, and this machine is {own.title if own else machine_name()}",
+            hint=f"build on a machine that is {X86_64.title}, which builds for every processor",
+        )
 
 
 def _need_emulation(job: Job) -> None:

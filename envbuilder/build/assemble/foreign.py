@@ -35,15 +35,15 @@ _FOLDERS: Final = (
 
 def tools_tree(job: Job) -> Path:
     """Return the folder of the plan's tools, which `make_tools` writes."""
-    plan = job.plan
-    assert plan.tools, f"{plan.name} is for this processor"
-    words = [f"tools {_FORM} {plan.platform}", *(one.sha256 for one in plan.tools.artifacts)]
+    tools = job.cross_tools
+    assert tools, f"{job.plan.name} is for this processor"
+    words = [f"tools {_FORM} {job.plan.platform}", *(one.sha256 for one in tools.artifacts)]
     return job.store.tree(sha256_text("\n".join(words)))
 
 
 def make_tools(job: Job) -> None:
     """Unpack the plan's tools, unless the store has their tree."""
-    final, tools = tools_tree(job), job.plan.tools
+    final, tools = tools_tree(job), job.cross_tools
     assert tools, f"{job.plan.name} is for this processor"
     with job.store.lock(f"tree-{final.name}"):
         if final.is_dir():
@@ -89,7 +89,7 @@ def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
 
     Its folder is one that no package of the other processor has.
     """
-    if job.plan.tools is None or job.plan.interpreter:
+    if job.cross_tools is None or job.plan.interpreter:
         return ()
     tree, name = tools_tree(job), f"python{job.plan.python.python}"
     if not (root / "usr/bin" / name).is_file():
@@ -99,8 +99,8 @@ def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
 
 
 def emulation(job: Job, *, os_tree: Path | None = None, cuda_tree: Path | None = None) -> Emulation | None:
-    """Return how programs of the plan's processor run, None if it is x86-64. The compilers in these trees are native."""
-    if job.plan.tools is None:
+    """Return how programs of the plan's processor run, None if it is this machine's. The compilers in these trees are native."""
+    if job.cross_tools is None:
         return None
     tree, folders = tools_tree(job), list[tuple[Path, Path]]()
     if os_tree:

@@ -101,20 +101,20 @@ def interpreter(python: str, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
     return tuple(deb for deb in debs if deb.name in names)
 
 
-def interpreter_packages(python: str, plan: Plan) -> tuple[Artifact, ...]:
+def interpreter_packages(python: str, job: Job) -> tuple[Artifact, ...]:
     """Return the packages of the root that a layer of Python is made in. Byte code is the same on each processor.
 
     So the packages are native, but for a standalone Python, which needs those of its own processor.
     """
-    is_native = plan.tools is not None and plan.interpreter is None
-    return interpreter(python, plan.tools.debs if plan.tools and is_native else plan.os.artifacts)
+    native = None if job.plan.interpreter else job.cross_tools
+    return interpreter(python, native.debs if native else job.plan.os.artifacts)
 
 
 def unpack_root(python: str, job: Job, work: Path) -> None:
     """Make a root with a minimal Python in `work/interpreter`, out of the locked packages."""
     root = work / "interpreter"
     make_merged_root(root)
-    debs = interpreter_packages(python, job.plan)
+    debs = interpreter_packages(python, job)
     unpack({deb.name: job.store.artifact(deb.sha256) for deb in debs}, root, threads=job.limits.threads)
     for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
         (root / name).mkdir(exist_ok=True)

@@ -32,23 +32,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-_ARCHITECTURE: Final = 0xC000003E  # AUDIT_ARCH_X86_64; the numbers are those of its system calls
-_CHOWN, _FCHOWN, _LCHOWN, _FCHOWNAT = 92, 93, 94, 260
-_SETXATTR, _LSETXATTR, _FSETXATTR = 188, 189, 190
+_X86, _ARM = 62, 183  # e_machine of 64-bit programs
+with Path("/proc/self/exe").open("rb") as _own:
+    _MACHINE: Final = int.from_bytes(_own.read(20)[18:], "little")
+_ARCHITECTURE: Final = 0xC0000000 | _MACHINE  # AUDIT_ARCH_…
+_ABSENT: Final = -1  # Arm has the newer calls alone
+_CHOWN, _FCHOWN, _LCHOWN, _FCHOWNAT, _SETXATTR, _LSETXATTR, _FSETXATTR, _SECCOMP = {
+    _X86: (92, 93, 94, 260, 188, 189, 190, 317),
+    _ARM: (_ABSENT, 55, _ABSENT, 54, 5, 6, 7, 277),
+}[_MACHINE]
 _ASKED: Final = (_CHOWN, _FCHOWN, _LCHOWN, _FCHOWNAT, _SETXATTR, _LSETXATTR, _FSETXATTR)
-_IGNORED: Final = (
-    105,
-    106,
-    113,
-    114,
-    116,
-    117,
-    119,
-)  # setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid
+# setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid
+_IGNORED: Final = {_X86: (105, 106, 113, 114, 116, 117, 119), _ARM: (146, 144, 145, 143, 159, 147, 149)}[
+    _MACHINE
+]
 # Processes and threads at once. Packages need some ten; Java starts one or two for each core.
 _MOST: Final = 1000
 _BETWEEN: Final = 0.2  # seconds between two counts
-_SECCOMP: Final = 317
 _ALLOW, _SUCCEED, _ASK = 0x7FFF0000, 0x00050000, 0x7FC00000  # SECCOMP_RET_: ALLOW, ERRNO of 0, USER_NOTIF
 _STOP: Final = 0x7FF00000  # SECCOMP_RET_TRACE
 _RECEIVE, _ANSWER = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_: RECV, SEND
@@ -67,7 +67,7 @@ _SEIZE, _LISTEN, _CONTINUE_TRACED, _GET, _SET = 0x4206, 0x4208, 7, 12, 13  # PTR
 _TRACED: Final = 0x100000 | 0x80 | 0xE
 _AT_CALL, _AT_STOP = 7, 128  # PTRACE_EVENT_: SECCOMP, STOP
 _STOPPING: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_REGISTERS: Final = 27
+_REGISTERS: Final = 27  # of x86-64
 _ARGUMENTS: Final = (14, 13, 12, 7, 9, 8)  # rdi, rsi, rdx, r10, r8, r9 in struct user_regs_struct
 _RESULT, _NUMBER = 10, 15  # rax, orig_rax
 _WORD: Final = (1 << 64) - 1
@@ -91,7 +91,7 @@ def _install_filter(*, traced: bool) -> int:
     """
     steps = [(0x20, 0, 0, 4), (0x15, 1, 0, _ARCHITECTURE), (0x06, 0, 0, _ALLOW), (0x20, 0, 0, 0)]
     for numbers, answer in ((_ASKED, _STOP if traced else _ASK), (_IGNORED, _SUCCEED)):
-        for number in numbers:
+        for number in (one for one in numbers if one != _ABSENT):
             steps += [(0x15, 0, 1, number), (0x06, 0, 0, answer)]
     steps.append((0x06, 0, 0, _ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
@@ -361,6 +361,8 @@ def main() -> int:
     _libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     ours, theirs = socket.socketpair()
     traced = not _is_asked()
+    if traced and _MACHINE != _X86:
+        raise SystemExit("record_owners: this kernel does not ask about calls: Linux 5.5 does")
     pid = os.fork()
     if not pid:
         try:

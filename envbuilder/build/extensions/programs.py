@@ -64,7 +64,7 @@ class Program:
         own = (
             (f"/{self.file}", image.path(self.file)),
             (STEADY, image.path("kit/steady.sh")),
-            *(((NO_COMMENT, image.path(f"kit{NO_COMMENT}")),) if root.emulation else ()),
+            (NO_COMMENT, image.path(f"kit{NO_COMMENT}")),
         )
         return sandboxed(
             root,
