@@ -311,7 +311,7 @@ def test_a_recipe_for_arm_is_told_what_is_possible(gpu):
     (found,) = findings(**ARM | {"gpus": (gpu,)})
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
     assert (
-        f"$.gpus[0]: {gpu} sits beside a 64-bit Arm processor: `build` makes it with an emulator"
+        f"$.gpus[0]: {gpu} sits beside a 64-bit Arm processor: on x86-64, `build` makes it with an emulator"
         in found.message
     )
 

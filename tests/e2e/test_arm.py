@@ -12,11 +12,10 @@ from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.emulate import FORMATS
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.recipe.load import load
 from tests.support.conditions import USER, Conditions
 from tests.support.registries import registry
-from tests.support.sdists import locked, with_source, write_sdist
-from tests.support.tiny import make_lock, make_tiny
+from tests.support.sdists import make_arm
+from tests.support.tiny import make_lock
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -31,26 +30,13 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-ROOTS = ("python3.11", "python3.11-dev", "gcc-12", "libc6-dev", "libcrypt1", "usr-is-merged")
-# `fast` is compiled in the build, so the tests of the recipe show that its code runs on the other processor.
-TESTS = """\
-tests:
-  - python -c "import fast, numpy, platform; assert platform.machine() == 'aarch64'; print(numpy.ones(3) + 1)"
-"""
 
 
 @pytest.fixture(scope="module")
 def recipe() -> Iterator[Path]:
     fetch_packages("gh200", kinds=("deb",))
     with open_folder() as folder:
-        path, lock = make_tiny(folder / "here", "arm", ("numpy",), roots=ROOTS, of="gh200")
-        sdist = write_sdist(folder / "files", "fast", "1.0", with_source("fast", "1.0"))
-        save_text(path, path.read_text() + TESTS)
-        new = dataclasses.replace(
-            lock, recipe=load(path).digest, wheels=(locked(sdist, "fast", "1.0"), *lock.wheels)
-        )
-        save_text(path.with_suffix(".lock"), lock_text(new))
-        yield path
+        yield make_arm(folder)
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,24 @@ def locked(path: Path, name: str, version: str) -> Artifact:
     )  # fmt: skip
 
 
+ARM_ROOTS = ("python3.11", "python3.11-dev", "gcc-12", "libc6-dev", "libcrypt1", "usr-is-merged")
+# They show that the code of `fast` runs on that processor.
+ARM_TESTS = """\
+tests:
+  - python -c "import fast, numpy, platform; assert platform.machine() == 'aarch64'; print(numpy.ones(3) + 1)"
+"""
+
+
+def make_arm(folder: Path) -> Path:
+    """Write a recipe for 64-bit Arm and its lock: numpy, and the package `fast`, which a build compiles. Its source lies in `files`."""
+    path, lock = make_tiny(folder / "here", "arm", ("numpy",), roots=ARM_ROOTS, of="gh200")
+    sdist = write_sdist(folder / "files", "fast", "1.0", with_source("fast", "1.0"))
+    save_text(path, path.read_text() + ARM_TESTS)
+    new = replace(lock, recipe=load(path).digest, wheels=(locked(sdist, "fast", "1.0"), *lock.wheels))
+    save_text(path.with_suffix(".lock"), lock_text(new))
+    return path
+
+
 def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     """Write a recipe and its lock: packages that setuptools and a backend of their own build, and two projects as extensions.
 

@@ -13,7 +13,7 @@ from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest_names
 
 # What is possible for a processor other than x86-64.
-_TODAY: Final = "`build` makes it with an emulator (qemu); `--engine docker` is not possible"
+_TODAY: Final = "on x86-64, `build` makes it with an emulator (qemu); `--engine docker` is not possible"
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
