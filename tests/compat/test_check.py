@@ -320,7 +320,7 @@ def test_what_is_possible_for_arm_is_said_once():
     assert [one.code for one in findings(**ARM | {"gpus": ("GB200", "GH200")})] == [CheckCode.ARM_HOST]
     (found,) = findings(**ARM | {"gpus": ("H100",), "platform": "linux/arm64"})
     assert (found.code, found.severity) == (CheckCode.ARM_HOST, Severity.WARNING)
-    assert found.message.startswith("$.platform: the recipe is for a 64-bit Arm processor: `build` makes it")
+    assert found.message.startswith("$.platform: the recipe is for a 64-bit Arm processor: on x86-64,")
     assert findings(**ARM | {"gpus": ("H100",), "platform": "linux/amd64"}) == ()
 
 
