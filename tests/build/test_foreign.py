@@ -85,7 +85,7 @@ def test_the_python_of_the_distribution_is_a_native_one_while_it_is_configured(t
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_path: Path, monkeypatch):
-    """`bench/on-arm` compares the bytes that a machine of each kind gives."""
+    """`bench/arm` compares the bytes that a machine of each kind gives."""
     monkeypatch.setattr("envbuilder.build.engine.machine_name", lambda: machine)
     job = make_job(tmp_path) if machine == "x86_64" else make_arm_job(tmp_path)
     (tmp_path / "usr/bin").mkdir(parents=True)
