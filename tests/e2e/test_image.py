@@ -87,11 +87,12 @@ def test_the_sif_builds_the_same_files(own: Own, tiny: Built, spacious: Path):
 
 
 @pytest.mark.release
-def test_the_sif_compiles_the_same_extension(own: Own, cpu: Built, spacious: Path):
-    for name in ("cpu.yaml", "cpu.lock"):
-        shutil.copy(ROOT / "recipes" / name, spacious)
+def test_the_sif_compiles_the_same_extension(own: Own, built: Built, spacious: Path):
+    name = built.name
+    for file in (f"{name}.yaml", f"{name}.lock"):
+        shutil.copy(ROOT / "recipes" / file, spacious)
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
-    need_same(spacious / "cpu.yaml", cpu, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+    need_same(spacious / f"{name}.yaml", built, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
 
 
 @pytest.mark.release
