@@ -8,6 +8,7 @@ from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import driver_floor
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.errors import UsageError
+from envbuilder.node.nccl.profile import profile_data
 from envbuilder.recipe.model import AUTO, Recipe
 
 NEEDS: Final = "opt/envbuilder/needs.json"
@@ -24,8 +25,6 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
         return ()
     if host is None and recipe.nccl == "off":
         return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
-    from envbuilder.node.nccl.profile import profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
-
     path = host or recipe.path.parent / recipe.nccl
     profile = load_host_facts(path).profile
     if profile is None:

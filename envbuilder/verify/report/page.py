@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
@@ -71,6 +69,8 @@ class Page:
 
 
 def render(page: Page) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - `report --help` does without
+
     environment = Environment(
         autoescape=True,
         loader=FileSystemLoader(_FOLDER),
