@@ -138,17 +138,19 @@ class Step:
 
 def read_steps(log: str) -> tuple[Step, ...]:
     """Return the steps that ended, in the order in which they began, from the log of a build."""
-    began, steps = dict[str, float](), dict[str, Step]()
+    began, steps = dict[str, int](), list[Step]()
     for found in _LOGGED.finditer(log):
         # Only differences count, so the zone does not matter.
         time = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC).timestamp()
         title = found["title"]
         if found["what"] == "start":
-            began[title] = time
+            began[title] = len(steps)
+            steps.append(Step(title=title, start=time, end=math.inf))
         elif title in began:
-            steps[title] = Step(title=title, start=began[title], end=time)
-    first = min(began.values(), default=0.0)
-    ended = (steps[title] for title in began if title in steps)
+            at = began.pop(title)
+            steps[at] = replace(steps[at], end=time)
+    first = min((step.start for step in steps), default=0.0)
+    ended = (step for step in steps if step.end < math.inf)
     return tuple(replace(step, start=step.start - first, end=step.end - first) for step in ended)
 
 
