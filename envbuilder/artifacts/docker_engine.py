@@ -26,6 +26,7 @@ from envbuilder.core.system import DOCKER_SOCKET
 
 TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
 STAGED: Final = ":part-"  # begins the tag of a staged image
+REPLACED: Final = ".replaced"  # ends the tag of an image that is losing its own
 PATIENCE: Final = 0.5  # seconds for an interrupted load to end
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 
@@ -81,7 +82,7 @@ class DockerEngine:
         """
         staged = self._find(self._staged(name))
         if staged is not None and self.holds(self._staged(name), layout.manifest.digest):
-            with self._without_dangling(name), contextlib.suppress(*_ERRORS):  # then all of it is loaded
+            with self._replacing(name), contextlib.suppress(*_ERRORS):  # then all of it is loaded
                 staged.tag(*name.rsplit(":", 1))
         if not self.holds(name, layout.manifest.digest):
             self._load(layout, name=name, target=name, console=console)
@@ -115,7 +116,7 @@ class DockerEngine:
             tags = [tag for image in self._client.images.list() for tag in image.tags]
         except _ERRORS:
             return ()
-        return tuple((tag, tag.rpartition(STAGED)[2]) for tag in tags if STAGED in tag)
+        return tuple((tag, tag.rpartition(STAGED)[2].removesuffix(REPLACED)) for tag in tags if STAGED in tag)
 
     def abandon(self, name: str) -> None:
         """End the loading of the image and remove what is loaded. Later loads of this object fail."""
@@ -182,18 +183,20 @@ class DockerEngine:
             return None
 
     @contextlib.contextmanager
-    def _without_dangling(self, name: str) -> Iterator[None]:
-        """Remove the image that loses the name in the block, unless it has another name or a container."""
-        before = self._find(name)
+    def _replacing(self, name: str) -> Iterator[None]:
+        """Remove the image that loses the name in the block, unless it has another name.
+
+        Meanwhile it has a staged name, so that it can be found after an interruption at any moment. A container
+        of it keeps it, without a name.
+        """
+        self._remove_replaced(name)
+        if before := self._find(name):
+            before.tag(*self._replaced(name).rsplit(":", 1))
         try:
             yield
         finally:
             with contextlib.suppress(*_ERRORS):
-                after = self._find(name)
-                if before is not None and (after is None or before.id != after.id):
-                    before.reload()
-                    if not before.tags:
-                        self._client.images.remove(str(before.id))
+                self._remove_replaced(name)
 
     def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
         """Load the layout as `target`.
@@ -206,7 +209,7 @@ class DockerEngine:
             with console.step(f"load {name}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
-                    with self._loading, self._without_dangling(target):
+                    with self._loading, self._replacing(target):
                         # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
                         self._client.images.load(self._until_abandoned(pieces))  # type: ignore[arg-type]  # requests takes it
                 except _ERRORS as failure:
@@ -232,9 +235,17 @@ class DockerEngine:
         """
         return f"{name.rpartition(':')[0]}{STAGED}{self._build}"
 
+    def _replaced(self, name: str) -> str:
+        return self._staged(name) + REPLACED
+
     def _remove_staged(self, name: str) -> None:
         with contextlib.suppress(docker.errors.ImageNotFound):
             self._client.images.remove(self._staged(name))
+        self._remove_replaced(name)  # last: a load at this moment may take the staged name from it
+
+    def _remove_replaced(self, name: str) -> None:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            self._client.images.remove(self._replaced(name), force=True)
 
 
 def connect(environment: Mapping[str, str], build: str = "") -> DockerEngine | None:
