@@ -9,8 +9,7 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
-from envbuilder.core.processor import PROCESSORS, Processor, processor_of_machine
-from envbuilder.core.system import machine_name
+from envbuilder.core.processor import PROCESSORS, Processor, own_processor
 
 SIF: Final = ".sif"
 VERSIONS: Final = "ENVBUILDER_VERSIONS"  # how many versions of a SIF a folder keeps
@@ -122,7 +121,7 @@ def find_outputs(name: str, folder: Path) -> Outputs:
     )
     if named.exist or Path(name).suffix == SIF:
         return named
-    own = processor_of_machine(machine_name())
+    own = own_processor()
     return next((one for processor, one in _by_processor(named) if processor is own), named)
 
 

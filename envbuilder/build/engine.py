@@ -22,8 +22,7 @@ from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.fetch import Fetcher, each
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.processor import processor_of_machine
-from envbuilder.core.system import machine_name
+from envbuilder.core.processor import own_processor
 from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
@@ -102,7 +101,7 @@ class Job:
     @property
     def cross_tools(self) -> Tools | None:
         """Return the tools that build for another processor, None on a machine of the plan's own: its programs give the same bytes."""
-        return None if processor_of_machine(machine_name()) is self.plan.processor else self.plan.tools
+        return None if own_processor() is self.plan.processor else self.plan.tools
 
     @functools.cached_property
     def keys(self) -> dict[Step, Sha256]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from envbuilder.core.system import machine_name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
@@ -96,6 +98,13 @@ def processor_for(platform: str, gpus: Iterable[str]) -> Processor:
     return processor_of(platform) or (AARCH64 if any(one in AARCH64.gpus for one in gpus) else X86_64)
 
 
-def processor_of_machine(machine: str) -> Processor | None:
-    """Return the processor of this name (`system.machine_name`), None if no environment is for it."""
+def own_processor() -> Processor | None:
+    """Return the processor of this machine, None if no environment is for it."""
+    machine = machine_name()
     return next((one for one in PROCESSORS if machine in (one.machine, one.debian)), None)
+
+
+def own_title() -> str:
+    """Return what messages call the processor of this machine: its title, or its own name if no environment is for it."""
+    own = own_processor()
+    return own.title if own else machine_name()

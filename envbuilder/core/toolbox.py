@@ -24,8 +24,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.processor import PROCESSORS, X86_64, processor_of_machine
-from envbuilder.core.system import machine_name
+from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
 
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
@@ -92,9 +91,9 @@ def make_toolbox(
             f"apt, which finds the distribution's packages, does not run on {platform.system()}",
             hint="run `envbuilder lock` on Linux or in a container, and commit the lock: the other commands need no apt",
         )
-    if processor_of_machine(machine_name()) is not X86_64:
+    if own_processor() is not X86_64:
         raise ToolError(
-            f"envbuilder's own apt and sandbox are for {X86_64.title}, and this machine is {machine_name()}",
+            f"envbuilder's own apt and sandbox are for {X86_64.title}, and this machine is {own_title()}",
             hint=f"run `envbuilder lock` on {X86_64.title}; to build here, `{install_command('bubblewrap')}`",
         )
     folder = toolbox_folder(store)

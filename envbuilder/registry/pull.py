@@ -29,8 +29,7 @@ from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_f
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
-from envbuilder.core.processor import X86_64, Processor, processor_of, processor_of_machine
-from envbuilder.core.system import machine_name
+from envbuilder.core.processor import X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import (
@@ -154,7 +153,7 @@ def find_artifacts(
 
 
 def _wanted(platform: str) -> Processor:
-    return processor_of(platform) or processor_of_machine(machine_name()) or X86_64
+    return processor_of(platform) or own_processor() or X86_64
 
 
 def _find_image(client: Client, reference: Reference, platform: str) -> Manifest:

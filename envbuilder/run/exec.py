@@ -1,7 +1,6 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
-from envbuilder.core.processor import Processor, processor_of_machine
+from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
@@ -122,11 +121,9 @@ def need_processor(sif: Path) -> None:
 
 def _why_not_here(what: str, processor: Processor) -> str:
     """Return the sentence about another processor than this machine's, "" if the machine runs its programs."""
-    machine = os.uname().machine
-    own = processor_of_machine(machine)
-    if processor is own or Path(EMULATORS, f"qemu-{processor.machine}").exists():
+    if processor is own_processor() or Path(EMULATORS, f"qemu-{processor.machine}").exists():
         return ""
-    return f"{what} is for {processor.title}, and this machine is {own.title if own else machine}"
+    return f"{what} is for {processor.title}, and this machine is {own_title()}"
 
 
 def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":

@@ -86,7 +86,7 @@ def test_the_python_of_the_distribution_is_a_native_one_while_it_is_configured(t
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_path: Path, monkeypatch):
     """`bench/arm` compares the bytes that a machine of each kind gives."""
-    monkeypatch.setattr("envbuilder.build.engine.machine_name", lambda: machine)
+    monkeypatch.setattr("envbuilder.core.processor.machine_name", lambda: machine)
     job = make_job(tmp_path) if machine == "x86_64" else make_arm_job(tmp_path)
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/python3.11").touch()
@@ -102,7 +102,7 @@ def tools_of(job: Job) -> tuple[Artifact, ...]:
 
 
 def test_a_machine_for_arm_does_not_build_for_x86_64(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("envbuilder.build.assemble.engine.machine_name", lambda: "aarch64")
+    monkeypatch.setattr("envbuilder.core.processor.machine_name", lambda: "aarch64")
     job = make_job(tmp_path)
     with pytest.raises(ToolError, match=f"`{job.plan.name}` is for x86-64, and this machine is 64-bit Arm"):
         AssembleEngine(job=job).need_tools(Fetcher(job.store, lambda: (), offline=True))

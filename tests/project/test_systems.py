@@ -161,8 +161,8 @@ def test_a_lock_elsewhere_is_refused_with_what_to_do(system: str, tmp_path: Path
 
 
 def test_the_toolbox_is_refused_on_another_processor(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("envbuilder.core.toolbox.machine_name", lambda: "aarch64")
-    with pytest.raises(ToolError, match="for x86-64, and this machine is aarch64") as caught:
+    monkeypatch.setattr("envbuilder.core.processor.machine_name", lambda: "aarch64")
+    with pytest.raises(ToolError, match="for x86-64, and this machine is 64-bit Arm") as caught:
         make_toolbox(Store(tmp_path), None, None)
     assert "run `envbuilder lock` on x86-64" in caught.value.hint
 

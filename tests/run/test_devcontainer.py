@@ -304,7 +304,7 @@ def test_the_files_for_arm_are_written_on_any_machine_which_says_where_they_open
     machine: str,
     warned: bool,
 ):
-    monkeypatch.setattr(exec_module.os, "uname", lambda: SimpleNamespace(machine=machine))
+    monkeypatch.setattr("envbuilder.core.processor.machine_name", lambda: machine)
     monkeypatch.setattr(exec_module, "EMULATORS", str(tmp_path))
     monkeypatch.setattr(docker_engine, "connect", lambda _: None)
     assert cli.run(["devcontainer", "gh200", "--write", str(tmp_path)]) == 0

@@ -27,8 +27,7 @@ from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
-from envbuilder.core.processor import X86_64, processor_of_machine
-from envbuilder.core.system import machine_name
+from envbuilder.core.processor import X86_64, own_processor, own_title
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
@@ -243,10 +242,10 @@ def _need_no_systemd(step: OsStep) -> None:
 
 def _need_processor(job: Job) -> None:
     """Raise ToolError on a machine that is neither of the plan's processor nor x86-64, for which the tools are."""
-    own, wanted = processor_of_machine(machine_name()), job.plan.processor
-    if own not in (wanted, X86_64):
+    wanted = job.plan.processor
+    if own_processor() not in (wanted, X86_64):
         raise ToolError(
-            f"`{job.plan.name}` is for {wanted.title}, and this machine is {own.title if own else machine_name()}",
+            f"`{job.plan.name}` is for {wanted.title}, and this machine is {own_title()}",
             hint=f"build on a machine that is {X86_64.title}, which builds for every processor",
         )
 
