@@ -4,6 +4,7 @@ Image, SIF and plan are compared by these lines, so a path has one spelling. Byt
 line-based tools could misread are escaped. Nothing in a line depends on the machine that wrote the tree.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ def make_manifest(entries: Iterable[Entry]) -> str:
     return "".join(f"{entry}\n" for entry in sorted(entries, key=path_order))
 
 
+@functools.lru_cache(8)  # a build reads each layer's up to seven times, and an environment has some 40,000 lines
 def parse_manifest(text: str) -> tuple[Entry, ...]:
     return tuple(parse_entry(line) for line in text.splitlines())
 

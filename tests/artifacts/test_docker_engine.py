@@ -121,14 +121,16 @@ def test_an_image_that_is_not_loaded_has_the_engines_words(
     def fail(*_: object) -> NoReturn:
         raise docker.errors.APIError("500", explanation=words)
 
-    def miss(_: str) -> NoReturn:
+    def miss(_: str, **__: object) -> NoReturn:
         raise docker.errors.ImageNotFound("no such image")
 
     config = ImageConfig(env=(), cmd=(), entrypoint=(), workdir="/", labels=())
     layout = write_layout(
         layers=[], config=config, epoch=0, platform="linux/amd64", folder=tmp_path / "oci", name=NAME
     )
-    client = SimpleNamespace(images=SimpleNamespace(load=fail, get=miss), version=dict, info=dict)
+    client = SimpleNamespace(
+        images=SimpleNamespace(load=fail, get=miss, remove=miss), version=dict, info=dict
+    )
     with pytest.raises(BuildError, match=f"could not load the image .*{words}") as caught:
         DockerEngine(client).load(layout, name=NAME, console=Console(quiet=True))
     assert type(caught.value) is kind

@@ -101,10 +101,8 @@ def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
         contents.add(layer)
     entries = {entry.path: entry for layer in layers for entry in layer.entries}
     for path in list(entries):
-        while path:
-            path = path.rpartition("/")[0]  # noqa: PLW2901  # upwards
-            folder = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
-            entries.setdefault(path, folder)
+        while path and (path := path.rpartition("/")[0]) not in entries:  # upwards
+            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
     return _Tables(entries, contents).lay_out(epoch)
 
 
