@@ -7,9 +7,11 @@ Each function calls the stages in order and passes their results on. The decisio
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import TypeAlias
 
 from envbuilder.artifacts import history, sif
 from envbuilder.artifacts.docker_engine import DockerEngine, connect
@@ -20,7 +22,7 @@ from envbuilder.build.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.choice import EngineChoice, EngineName
-from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
+from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.build.fetch_inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
@@ -157,6 +159,10 @@ def _locked_context(
     return found
 
 
+# Both artifacts, the loading of the image, and the findings of the imports.
+_Verified: TypeAlias = tuple[Artifacts, ImageLoader, Future[tuple[Finding, ...]]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Build:
     """One build of a recipe."""
@@ -173,8 +179,9 @@ class _Build:
         outputs, docker = self.outputs, self.docker
         with beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
-            built, loading = self._make_verified(staged)
-            findings = self._import(staged)  # meanwhile, the image is loaded
+            built, loading, imported = self._make_verified(staged)
+            with self._keep_rejected(staged):
+                findings = imported.result()
             findings += self._test(staged, loading.finish())
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
@@ -187,8 +194,8 @@ class _Build:
         image = outputs.image_name if docker else ""
         return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
 
-    def _make_verified(self, staged: Outputs) -> tuple[Artifacts, ImageLoader]:
-        """Make and verify both artifacts. After a failure, damaged layers in the cache are made again."""
+    def _make_verified(self, staged: Outputs) -> _Verified:
+        """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""
         try:
             return self._try_once(staged)
         except (BuildError, VerifyError):
@@ -198,7 +205,7 @@ class _Build:
             self.context.console.say(f"damaged in the cache, making again: {', '.join(damaged)}")
             return self._try_once(staged)
 
-    def _try_once(self, staged: Outputs) -> tuple[Artifacts, ImageLoader]:
+    def _try_once(self, staged: Outputs) -> _Verified:
         plan, console = self.engine.job.plan, self.context.console
         drop_rejected(self.outputs)
         self.engine.job.fetch_layers()
@@ -208,7 +215,14 @@ class _Build:
         fetch_inputs(wanted, self.fetcher, console)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
         built = build_artifacts(self.engine, staged, loading)
-        with console.step("verify image ≡ SIF ≡ plan"):
+        with worker_threads(1, self.context.runner) as pool:
+            imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
+            self._verify(staged, built)
+        return built, loading, imported
+
+    def _verify(self, staged: Outputs, built: Artifacts) -> None:
+        """Raise VerifyError unless both artifacts are what the layers promise."""
+        with self.context.console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
             known = load_contents(self.context.store, built.layers)
             report = verify(staged.image, staged.sif, layers=built.layers, threads=threads, known=known)
@@ -220,16 +234,12 @@ class _Build:
                         hint=f"the log is `{self.outputs.log}`",
                     )
             save_contents(self.context.store, built.layers, known)
-        return built, loading
 
     def _import(self, staged: Outputs) -> tuple[Finding, ...]:
         """Import the extensions. Returns a warning if that is not possible here."""
         job, context = self.engine.job, self.context
-        with self._keep_rejected(staged):
-            imports = list_imports(self.recipe, job.plan, context.store)
-            return import_in_sif(
-                imports, staged.sif, job, fetcher=self.fetcher, environment=context.environment
-            )
+        imports = list_imports(self.recipe, job.plan, context.store)
+        return import_in_sif(imports, staged.sif, job, fetcher=self.fetcher, environment=context.environment)
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
