@@ -1,5 +1,6 @@
 """Settings of all tests. Costly tests need an option, and a test may start programs only with a marker."""
 
+import gc
 import os
 import signal
 import sys
@@ -46,6 +47,17 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(watch)
     # A shell that starts pytest in the background makes it and its children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Spare the garbage collector the modules and tests, which live until the end: it took a tenth of the CPU time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

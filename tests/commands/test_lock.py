@@ -1,6 +1,7 @@
 """The sentences of `lock` on the command line, with a mirror, an index and an archive of all days that are folders."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +64,33 @@ def ask(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"ENVBUILDER_{name}", value)
 
 
+@pytest.fixture(scope="module")
+def locked(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the recipe, its lock and the cache of both, made where the world was as it is in `world`."""
+    folder = tmp_path_factory.mktemp("locked")
+    path = folder / "test.yaml"
+    path.write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        use_cache(folder, patch)
+        ask(world, patch)
+        for words in (("lock", path), ("cache", "vendor", path, folder / "kept")):
+            assert cli.run([str(word) for word in words]) == 0
+    return folder
+
+
+def use_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the cache in this folder, with the programs of this machine as the toolbox."""
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(folder / "cache"))
+    toolbox = toolbox_folder(Store(folder / "cache"))
+    if not toolbox.is_symlink():
+        toolbox.symlink_to("/")
+    monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
+
+
 @pytest.fixture
 def place(
     tmp_path: Path,
-    world: Sources,
+    locked: Path,
     moved: Sources,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -76,17 +100,10 @@ def place(
         code = cli.run([str(word) for word in words])
         return (code, *capsys.readouterr())
 
-    path = tmp_path / "test.yaml"
-    path.write_text(RECIPE)
-    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
-    toolbox_folder(Store(tmp_path / "cache")).symlink_to("/")  # the programs of this machine
-    monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
-    ask(world, monkeypatch)
-    for words in (("lock", path), ("cache", "vendor", path, tmp_path / "kept")):
-        code, _, err = run(*words)
-        assert code == 0, err
+    shutil.copytree(locked, tmp_path, symlinks=True, dirs_exist_ok=True)
+    use_cache(tmp_path, monkeypatch)
     ask(moved, monkeypatch)
-    return Place(path, run)
+    return Place(tmp_path / "test.yaml", run)
 
 
 def test_a_lock_that_fits_its_recipe_is_left_alone_whatever_is_newer(place: Place):

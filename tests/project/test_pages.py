@@ -14,6 +14,7 @@ from typer.main import get_command
 from envbuilder import cli
 from tests.support import pages
 from tests.support.pages import DOCS, PAGES, ROOT
+from tests.support.warm import warm_envbuilder
 
 SECONDS = 120  # for what takes five, on a machine that builds as well
 DOCUMENTS = [
@@ -75,9 +76,17 @@ def test_every_code_is_explained():
     assert [code for code, (_, words) in explained.items() if not words] == []
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_envbuilder(tmp_path_factory.mktemp("warm")) as folder:
+        yield folder
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=short)
-def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, request: pytest.FixtureRequest):
+def test_commands_print_what_the_page_says(
+    page: Path, tmp_path: Path, warm: Path, request: pytest.FixtureRequest
+):
     """Without a network, a Docker engine or anything that was built."""
     folder = tmp_path / "project"
     pages.place(folder)
@@ -90,7 +99,7 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, request: 
         ),
         "HOME": str(tmp_path),
     }
-    different = pages.differences(page, folder, built=False, env=env, seconds=SECONDS)
+    different = pages.differences(page, folder, built=False, env=env, seconds=SECONDS, programs=warm)
     if request.config.getoption("--update-golden"):
         pages.update(page, different)
     assert not different, pages.told(different)

@@ -10,13 +10,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import pytest
 
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Sources
+from tests.support.debs import write_package
 
 DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)
 
@@ -72,18 +73,14 @@ def write_deb(
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
     path = f"{pool}/{name}_{version.rpartition(':')[2]}_{processor.debian}.deb"
-    with tempfile.TemporaryDirectory() as work:
-        (Path(work) / "DEBIAN").mkdir(mode=0o755)
-        text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
-        (Path(work) / "DEBIAN/control").write_text(text)
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        for place, data in files.items():
-            (Path(work) / place).parent.mkdir(parents=True, exist_ok=True)
-            (Path(work) / place).write_bytes(data)
-            (Path(work) / place).chmod(0o755 if "/bin/" in place else 0o644)
-        subprocess.run(
-            ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
-        )
+    parents = {f"./{one}/" for place in files for one in PurePosixPath(place).parents if one.name}
+    members = [
+        *((name, "", 0o755) for name in ("./", *sorted(parents))),
+        *((f"./{place}", data, 0o755 if "/bin/" in place else 0o644) for place, data in files.items()),
+    ]
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    about = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
+    write_package(folder / path, members, about=about, packed="")
     content = (folder / path).read_bytes()
     return f"{control}Filename: {path}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
 

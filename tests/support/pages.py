@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+BIN = ROOT / ".venv/bin"
 PAGES = sorted(DOCS.rglob("*.md"))
 BUILT = "built"
 _FENCE = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -84,9 +85,12 @@ def place(folder: Path) -> None:
 
 
 def differences(
-    page: Path, folder: Path, *, built: bool, env: dict[str, str], seconds: float = 120
+    page: Path, folder: Path, *, built: bool, env: dict[str, str], seconds: float = 120, programs: Path = BIN
 ) -> list[tuple[Command, str]]:
-    """Run a page's commands in one shell, in order. Return those that print something else, with their output."""
+    """Run a page's commands in one shell, in order. Return those that print something else, with their output.
+
+    `programs` is the folder whose `envbuilder` the shell runs.
+    """
     every = blocks(page)
     for block in every:
         if block.file:
@@ -96,7 +100,7 @@ def differences(
     wanted = [command for block in kinds for command in commands(block)]
     script = "".join(f"{one.text}\n__rc=$?; printf '{_MARK}'; (exit $__rc)\n" for one in wanted)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ENVBUILDER_")}
-    path = f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join((str(programs), str(BIN), os.environ["PATH"]))
     ended = subprocess.run(
         ["bash", "--norc", "-c", script], cwd=folder, timeout=seconds, text=True, check=False,
         env=clean | {"PATH": path, "TERM": "dumb", "LC_ALL": "C.UTF-8", **env},
