@@ -234,7 +234,7 @@ def run(argv: Sequence[object], *, log: Path, env: Mapping[str, str], cost: Cost
     with log.open("w") as stream:
         print("$", *words, file=stream, flush=True)
         process = subprocess.Popen(
-            words, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_environment() | env,
+            words, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**_environment(), **env},
             cwd=REPOSITORY, start_new_session=True,
         )  # fmt: skip
         timer = threading.Timer(LIMIT, _end, [process.pid])

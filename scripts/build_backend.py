@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from flit_core import buildapi
-from flit_core.buildapi import (  # noqa: F401 - the other hooks of PEP 517 and 660, as they are
+from flit_core import buildapi  # type: ignore[import-untyped]
+from flit_core.buildapi import (  # type: ignore[import-untyped]  # noqa: F401 - the other hooks of PEP 517 and 660, as they are
     build_editable,
     build_sdist,
     get_requires_for_build_editable,

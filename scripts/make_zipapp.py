@@ -37,7 +37,7 @@ def locked(names: set[str]) -> str:
     """Return the lines of requirements.lock for these packages."""
     entries = re.split(r"\n(?=[a-z0-9])", (ROOT / "requirements.lock").read_text(encoding="utf-8"))
     found = {canonicalize_name(entry.partition("==")[0]): entry.strip() for entry in entries}
-    return "\n".join(found[name] for name in sorted(names)) + "\n"
+    return "\n".join(found[name] for name in sorted(map(canonicalize_name, names))) + "\n"
 
 
 def download(lock: str, python: str, folder: Path) -> None:

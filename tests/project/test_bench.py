@@ -215,13 +215,3 @@ def test_a_wrong_row_is_refused_with_the_known_ones():
     )
     assert ended.returncode == 2
     assert re.search(r"'nothing' \(choose from '?version'?, ", ended.stderr)  # quoted by some Pythons
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    "name",
-    ["compare", "faults", "logs", "nodes", "packing", "peers", "reproducible", "run", "timeline", "travel"],
-)
-def test_a_benchmark_can_be_started(name: str):
-    """A name that moved in the product is found here and not on the day of the next comparison."""
-    subprocess.run([sys.executable, ROOT / "bench" / name, "--help"], capture_output=True, check=True)
