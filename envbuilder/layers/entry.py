@@ -99,7 +99,8 @@ def make_manifest(entries: Iterable[Entry]) -> str:
     return "".join(f"{entry}\n" for entry in sorted(entries, key=path_order))
 
 
-@functools.lru_cache(8)  # a build reads each layer's up to seven times, and an environment has some 40,000 lines
+# A build reads each layer's up to seven times, and an environment has some 40,000 lines.
+@functools.lru_cache(8)
 def parse_manifest(text: str) -> tuple[Entry, ...]:
     return tuple(parse_entry(line) for line in text.splitlines())
 

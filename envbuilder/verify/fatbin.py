@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import IO, Final
 
 from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
+
+from envbuilder.verify.elf import open_elf
 
 SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
 _CONTAINER: Final = struct.Struct("<I2HQ")  # magic, version, bytes of this head, bytes of the images
@@ -58,7 +59,7 @@ def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
     """
     found: set[GpuCode] = set()
     try:
-        elf = ELFFile(stream)
+        elf = open_elf(stream)
         if elf.num_sections() > _MOST_SECTIONS:
             raise ValueError(f"{elf.num_sections()} sections are no library's")
         for section in map(elf.get_section_by_name, SECTIONS):

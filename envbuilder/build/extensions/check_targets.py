@@ -9,6 +9,7 @@ from envbuilder.build.extensions.cache import TREE
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.verify.fatbin import read_gpu_code
 
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
@@ -28,8 +29,6 @@ class ExtensionCode(CodeEnum):
 
 def targets_of(library: Path) -> tuple[str, ...]:
     """Return the targets: `sm_80` for machine code, `compute_80` for PTX. Raises BuildError if it is no library."""
-    from envbuilder.verify.fatbin import read_gpu_code  # noqa: PLC0415 - pyelftools takes 0.1 s, and few builds compile
-
     try:
         with library.open("rb") as stream:
             return tuple(code.target for code in read_gpu_code(stream))

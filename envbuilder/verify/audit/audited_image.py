@@ -4,16 +4,19 @@ import posixpath
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Final, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.enums import ENUM_E_MACHINE
-from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from envbuilder.core.findings import CodeEnum
 from envbuilder.layers.entry import Entry, Kind, follow
+from envbuilder.verify.elf import machine_of, open_elf
+
+if TYPE_CHECKING:
+    from elftools.elf.dynamic import DynamicSection
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
+    from elftools.elf.sections import Section
 
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
@@ -125,12 +128,12 @@ def read_audited(tree: Tree, *, outside: ImageTexts) -> AuditedImage:
 def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
     """Read the dynamic section; raises ValueError when the file is damaged."""
     try:
-        elf = ELFFile(stream)
+        elf = open_elf(stream)
         if elf.num_sections() > _MOST:
             raise ValueError(f"it is damaged: {elf.num_sections()} sections")
-        dynamic = elf.get_section_by_name(".dynamic")
+        dynamic = cast("DynamicSection | None", _section(elf, ".dynamic", "SHT_DYNAMIC"))
         texts: dict[str, list[str]] = {"soname": [], "needed": [], "runpath": [], "rpath": []}
-        for tag in _bounded(dynamic.iter_tags()) if isinstance(dynamic, DynamicSection) else ():
+        for tag in _bounded(dynamic.iter_tags()) if dynamic else ():
             kind = str(tag.entry.d_tag).removeprefix("DT_").lower()
             if kind in texts:
                 texts[kind].append(str(getattr(tag, kind)))
@@ -140,7 +143,7 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
         loads = [one.header for one in elf.iter_segments() if one.header.p_type == "PT_LOAD"]
         return Elf(
             entry=entry,
-            machine=int(ENUM_E_MACHINE.get(elf.header.e_machine, elf.header.e_machine)),
+            machine=machine_of(elf),
             alignment=min((int(one.p_align) for one in loads), default=0),
             soname=texts["soname"][0] if texts["soname"] else "",
             needed=tuple(texts["needed"]),
@@ -154,16 +157,20 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
         raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
 
 
-def _needs(elf: ELFFile) -> Iterator[tuple[str, str]]:
-    section = elf.get_section_by_name(".gnu.version_r")
-    if isinstance(section, GNUVerNeedSection):
+def _section(elf: "ELFFile", name: str, kind: str) -> "Section | None":
+    """Return the section of this name if it is of this kind, by which pyelftools chooses its class."""
+    section = elf.get_section_by_name(name)
+    return section if section is not None and section["sh_type"] == kind else None
+
+
+def _needs(elf: "ELFFile") -> Iterator[tuple[str, str]]:
+    if section := cast("GNUVerNeedSection | None", _section(elf, ".gnu.version_r", "SHT_GNU_verneed")):
         for library, versions in _bounded(section.iter_versions()):
             yield from ((str(library.name), str(version.name)) for version in _bounded(versions))
 
 
-def _gives(elf: ELFFile) -> Iterator[str]:
-    section = elf.get_section_by_name(".gnu.version_d")
-    if isinstance(section, GNUVerDefSection):
+def _gives(elf: "ELFFile") -> Iterator[str]:
+    if section := cast("GNUVerDefSection | None", _section(elf, ".gnu.version_d", "SHT_GNU_verdef")):
         for _, names in _bounded(section.iter_versions()):
             yield str(next(iter(names)).name)  # further names are the versions that it follows
 
