@@ -19,10 +19,8 @@ from envbuilder.build.context import worker_threads
 from envbuilder.build.engine import Engine, Job, KeptStep, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
-from envbuilder.plan.contents import entry_point
-from envbuilder.plan.documents import PROVENANCE
+from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
 from envbuilder.plan.model import Plan
-from envbuilder.plan.sbom import SBOM
 from envbuilder.run.devcontainer import image_labels
 
 if TYPE_CHECKING:

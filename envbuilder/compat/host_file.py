@@ -6,6 +6,7 @@ a few lines of YAML written by hand.
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,6 +36,7 @@ class HostFacts:
     # As nvidia-smi or a recipe names them, each kind at least once; () where the machine has none.
     gpus: tuple[str, ...] | None = None
     profile: "Profile | None" = None
+    profile_data: Mapping[str, object] | None = None  # the profile as an image keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +59,22 @@ def load_host_facts(path: Path) -> HostFacts:
     profile = _profile(root, mistakes) if root and file else None
     if file is None or profile is None or mistakes.findings:
         raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)
-    return HostFacts(path=path, driver=file.driver, gpus=file.gpus, profile=profile)
+    read, data = profile
+    return HostFacts(path=path, driver=file.driver, gpus=file.gpus, profile=read, profile_data=data)
 
 
-def _profile(root: Node, mistakes: Mistakes) -> "Profile | None":
-    from envbuilder.node.nccl.profile import parse_profile  # noqa: PLC0415 - NCCL's rules, for a profile alone
+def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, object]] | None":
+    """Return the profile, and its data."""
+    from envbuilder.node.nccl.profile import parse_profile, profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
 
     try:
-        return parse_profile(to_jsonable_python(root.value))
+        profile = parse_profile(to_jsonable_python(root.value))
     except ValueError as error:
         place, _, message = str(error).partition(": ")
         hint = "`envbuilder detect --save FILE` writes a profile"
         mistakes.add(Code.VALUE, root.where, f"{place}: {message}", hint=hint)
         return None
+    return profile, profile_data(profile)
 
 
 @functools.cache

@@ -15,14 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from envbuilder.core.log import owned
+from envbuilder.core.plain_screen import PlainScreen
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-    from envbuilder.core.screen import Screen
+    from envbuilder.core.screen import Screen, View
 
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
 POLL: Final = 0.5  # seconds between two counts of what a program has done
@@ -47,7 +46,7 @@ class Console:
         return other
 
     @property
-    def _screen(self) -> "Screen":
+    def _screen(self) -> "Screen | PlainScreen":
         """Return what all consoles of this process write to; the first line opens it."""
         with self._guard:
             return self._open()
@@ -89,11 +88,11 @@ class Console:
         """
         screen, shown = self._screen, self._titled(title)
         started = time.monotonic()
-        progress, task = screen.enter(shown, total)
+        view = screen.enter(shown, total)
         self._log.info("start: %s", title)
-        if progress.disable:
+        if view is None:
             screen.show(("…", "dim"), " ", shown)
-        step = Step(title=shown, total=total, say=screen.show, progress=progress, task=task)
+        step = Step(title=shown, total=total, say=screen.show, view=view)
         verdict = ("✗", "red")
         try:
             yield step
@@ -102,7 +101,7 @@ class Console:
             seconds = time.monotonic() - started
             self._log.info("end: %s (%.1f s)", title, seconds)
             note = f" {step.note}" if step.note else ""
-            screen.leave(progress, task, verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
+            screen.leave(view, verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
 
     @contextlib.contextmanager
     def waiting(self, pending: Callable[[], Iterable[str]]) -> Iterator[None]:
@@ -128,8 +127,10 @@ class Console:
             self._screen.close()
 
 
-def _open_screen(*, color: bool, quiet: bool) -> "Screen":
-    from envbuilder.core.screen import Screen  # noqa: PLC0415 - rich takes 0.05 s, and many commands show no progress
+def _open_screen(*, color: bool, quiet: bool) -> "Screen | PlainScreen":
+    if not sys.stderr.isatty():
+        return PlainScreen(quiet=quiet)
+    from envbuilder.core.screen import Screen  # noqa: PLC0415 - rich takes 0.05 s, and only a terminal needs it
 
     return Screen(color=color, quiet=quiet)
 
@@ -162,8 +163,7 @@ class Step:
     title: str
     total: int | None
     say: Callable[[str], None]
-    progress: "Progress"
-    task: "TaskID"
+    view: "View | None"  # None where there is no terminal
     note: str = ""
     has_items: bool = False  # `total` is a number of items and not of bytes
     is_skipped: bool = False
@@ -177,15 +177,15 @@ class Step:
         self.total, self.has_items = total, items
         self._began = self._last_line = time.monotonic()
         self._done = 0
-        self.progress.update(self.task, total=total, completed=0, items=items)
+        self._update(total=total, completed=0, items=items)
 
     def advance(self, count: int) -> None:
         """Count `count` more bytes or items."""
         with self._guard:
             self._done += count
-            self.progress.update(self.task, completed=self._done)
+            self._update(completed=self._done)
             now = time.monotonic()
-            if self.progress.disable and self.total and self._done and now - self._last_line > LINE_EVERY:
+            if self.view is None and self.total and self._done and now - self._last_line > LINE_EVERY:
                 self._last_line = now
                 left = (now - self._began) * (self.total - self._done) / self._done
                 unit, name = (1, "") if self.has_items else (1e6, " MB")
@@ -219,4 +219,9 @@ class Step:
         """Show a short note beside the step."""
         with self._guard:
             self.note = note
-            self.progress.update(self.task, note=note)
+            self._update(note=note)
+
+    def _update(self, **changes: Any) -> None:
+        if self.view:
+            progress, line = self.view
+            progress.update(line, **changes)

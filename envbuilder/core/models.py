@@ -25,6 +25,12 @@ KEY: Final = "[key]"  # pydantic's last step to the key of a map
 LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
 
 
+@functools.cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return the compiled pattern. `re.fullmatch` looks for it much longer, and tables hold thousands of texts."""
+    return re.compile(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The pattern of a text. `expected` completes the sentence "expected …"."""
@@ -46,7 +52,7 @@ class Shape:
 
     def check(self, value: object) -> str:
         """Return the text; raises PydanticCustomError for a value that is no text of this shape."""
-        if isinstance(value, str) and re.fullmatch(self.pattern, value):
+        if isinstance(value, str) and _pattern(self.pattern).fullmatch(value):
             return value
         raise PydanticCustomError(
             "shape", "expected {expected}", {"expected": self.expected, "hint": self.hint}

@@ -22,6 +22,7 @@ MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
 # libyaml, where PyYAML was built with it, is ten times faster.
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RESOLVER: Final = yaml.resolver.Resolver()
 
 Step = int | str
 Location = tuple[Step, ...]
@@ -250,6 +251,9 @@ class _YamlReader:
     def _value(self, event: yaml.Event, at: Location) -> Any:
         """Return the value that begins with this event."""
         assert isinstance(event, yaml.NodeEvent)
+        is_plain = len(at) <= MAX_DEPTH and event.anchor is None  # as nearly all are
+        if is_plain and isinstance(event, yaml.ScalarEvent) and event.tag is None:
+            return _scalar(event.value, _yaml_kind(event.value, event.implicit))
         if event.anchor is not None and event.anchor not in self._anchors:
             self._anchors.add(event.anchor)
             message = f"anchors and aliases (`{event.anchor}`) are not taken"
@@ -268,8 +272,7 @@ class _YamlReader:
         if isinstance(event, yaml.AliasEvent):
             return ""
         assert isinstance(event, yaml.ScalarEvent)
-        kind = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit).rpartition(":")[2]
-        return _scalar(event.value, kind)
+        return _scalar(event.value, _yaml_kind(event.value, event.implicit))
 
     def _list(self, at: Location) -> List:
         found = List((), ())
@@ -301,6 +304,13 @@ class _YamlReader:
     def _refuse(self, code: Code, event: yaml.Event, at: Location, message: str, hint: str = "") -> None:
         path = functools.reduce(_inner_path, at, "$")
         self._mistakes.add(code, self._where(event), f"{path}: {message}", hint=hint)
+
+
+@functools.lru_cache(4096)
+def _yaml_kind(text: str, implicit: tuple[bool, bool]) -> str:
+    """Return what YAML takes a scalar for; `implicit` is that of its event. Tables repeat most of their words."""
+    tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, implicit)  # type: ignore[no-untyped-call]
+    return tag.rpartition(":")[2]
 
 
 def _scalar(text: str, kind: str) -> str | int | bool | Unquoted | None:

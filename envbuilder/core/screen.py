@@ -1,4 +1,4 @@
-"""The lines and the live view on stderr, drawn by rich. `console.py` is what others use."""
+"""The lines and the live view on a terminal, drawn by rich. `console.py` is what others use."""
 
 import functools
 import threading
@@ -7,7 +7,9 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-Part = str | tuple[str, str]  # of a line: a text, or a text and its style
+from envbuilder.core.plain_screen import Part
+
+View = tuple[Progress, TaskID]  # of a step: the live view, and its line in it
 
 
 class Screen:
@@ -35,16 +37,18 @@ class Screen:
             if not self._quiet:
                 print(line, file=self._out.file, flush=True)
 
-    def enter(self, title: str, total: int | None) -> tuple[Progress, TaskID]:
-        """Add a step to the live view, which begins with the first step. Without a terminal it shows nothing."""
+    def enter(self, title: str, total: int | None) -> View:
+        """Add a step to the live view, which begins with the first step."""
         with self._guard:
             if self.live is None:
                 self.live = _make_view(self._out)
                 self.live.start()
             return self.live, self.live.add_task(title, total=total, note="", items=False)
 
-    def leave(self, progress: Progress, task: TaskID, *last: Part) -> None:
+    def leave(self, view: View | None, *last: Part) -> None:
         """Remove a step and print its last line. The last step closes the view."""
+        assert view is not None, "every step is in the view"
+        progress, task = view
         with self._guard:
             progress.remove_task(task)
             if progress is self.live and not progress.tasks:
@@ -68,7 +72,6 @@ def _make_view(out: RichConsole) -> Progress:
         TimeElapsedColumn(),
         console=out,
         transient=True,
-        disable=not out.is_terminal,
     )
 
 

@@ -92,6 +92,8 @@ def seeded_package(packages: Iterable[str]) -> str:
 
 # ---- the runtime layer
 
+SBOM: Final = "opt/envbuilder/sbom.spdx.json"
+PROVENANCE: Final = "opt/envbuilder/provenance.json"
 # Apptainer sources env/*.sh in order and executes the runscript. Since 3.6, it has its own action scripts.
 START: Final = "/opt/envbuilder/start"
 STARTSCRIPT: Final = "#!/bin/sh\n"

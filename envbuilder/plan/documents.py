@@ -20,11 +20,11 @@ from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import SBOM, every_artifact, image_purl, make_sbom, purl
+from envbuilder.plan.sbom import every_artifact, image_purl, make_sbom, purl
 
-PROVENANCE: Final = "opt/envbuilder/provenance.json"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
 BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it

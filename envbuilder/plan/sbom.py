@@ -19,7 +19,6 @@ from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
 
-SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 NOASSERTION: Final = "NOASSERTION"
 
 

@@ -8,7 +8,6 @@ from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import driver_floor
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.errors import UsageError
-from envbuilder.node.nccl.profile import profile_data
 from envbuilder.recipe.model import AUTO, Recipe
 
 NEEDS: Final = "opt/envbuilder/needs.json"
@@ -26,11 +25,11 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
     if host is None and recipe.nccl == "off":
         return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
     path = host or recipe.path.parent / recipe.nccl
-    profile = load_host_facts(path).profile
-    if profile is None:
+    facts = load_host_facts(path)
+    if facts.profile is None:
         raise UsageError(f"`{path}` holds no profile", hint="`envbuilder detect --save FILE` writes one")
-    text = json.dumps({"mode": "profile", "profile": profile_data(profile)}, indent=1, sort_keys=True) + "\n"
-    fixed = "".join(f"{name}={value}\n" for name, value in profile.fixed)
+    text = json.dumps({"mode": "profile", "profile": facts.profile_data}, indent=1, sort_keys=True) + "\n"
+    fixed = "".join(f"{name}={value}\n" for name, value in facts.profile.fixed)
     return ((BAKED, text), *(((NCCL_CONF, fixed),) if fixed else ()))
 
 

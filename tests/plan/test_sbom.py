@@ -18,10 +18,11 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.documents import PROVENANCE, make_provenance, write_documents
+from envbuilder.plan.contents import PROVENANCE, SBOM
+from envbuilder.plan.documents import make_provenance, write_documents
 from envbuilder.plan.license import UNKNOWN, License, debian_license, own_references, wheel_license
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import SBOM, make_sbom, purl
+from envbuilder.plan.sbom import make_sbom, purl
 
 EPOCH = 1_700_000_000
 
