@@ -193,7 +193,7 @@ def launch_lint(
     scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],
 ) -> None:
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
-    session.findings = lint_files(scripts)
+    session.findings = lint_files(scripts, ProcessRunner(session.environment))
     errors = sum(one.severity == Severity.ERROR for one in session.findings)
     warnings = len(session.findings) - errors
     session.exit_code = 2 if errors else 0

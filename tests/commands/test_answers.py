@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         "diagnose README.md",
         pytest.param("devcontainer cpu --print", marks=pytest.mark.programs),
         "init mine --gpu A100 --pytorch 2.6.0 --recipes {folder}",
-        "launch lint scripts/test",
+        pytest.param("launch lint scripts/test", marks=pytest.mark.programs),
     ],
 )
 def test_a_real_answer_fits_the_schema(call: Call, tmp_path: Path, line: str):

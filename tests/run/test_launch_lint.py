@@ -1,5 +1,6 @@
 """What `launch lint` finds in sbatch scripts: each mistake where it stands, and nothing in a script that is right."""
 
+import os
 import re
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import pytest
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
+from envbuilder.core.process import ProcessRunner
 from envbuilder.run.launch.lint import lint, lint_files
 from envbuilder.run.launch.mistakes import LintCode
+from envbuilder.run.launch.syntax import check_syntax
+from tests.support.programs import Machine
+from tests.support.runner import FakeRunner
 
 GOOD = """\
 #!/bin/bash
@@ -63,7 +68,7 @@ def test_nothing_is_found_in_a_script_that_is_right(text):
     ids=lambda path: path.stem,
 )
 def test_nothing_is_found_in_what_is_generated(name):
-    assert lint_files([name]) == ()
+    assert lint_files([name], FakeRunner()) == ()
 
 
 # Code, the script, what stands there, what stands there instead, and the line that is told.
@@ -154,7 +159,7 @@ def test_a_program_of_python_is_no_script(name, text):
 
 
 def test_every_rule_has_a_case():
-    assert {case[0] for case in CASES} == set(LintCode)
+    assert {case[0] for case in CASES} == set(LintCode) - {LintCode.SYNTAX}
 
 
 def test_a_comment_is_no_command():
@@ -472,7 +477,7 @@ def test_what_is_forced_is_said_with_its_reason():
 def test_a_script_that_cannot_be_read_is_said(tmp_path):
     for path in (tmp_path / "none.sh", tmp_path):
         with pytest.raises(UsageError, match="a script cannot be read") as caught:
-            lint_files([path])
+            lint_files([path], FakeRunner())
         assert "`jobs/*.sbatch`" in caught.value.hint
 
 
@@ -530,15 +535,17 @@ def test_a_sourced_file_is_followed(tmp_path: Path, command: str, word: str):
     job = tmp_path / "job.sh"
     head = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -c 8 --signal=B:TERM@60\n"
     job.write_text(f'{head}HERE="$(cd "$(dirname "$0")" && pwd)"\n{command} {word}\ntrain\n')
-    assert [(one.code, one.where) for one in lint_files([job])] == [("EB889", f"{tmp_path / 'env.sh'}:4")]
+    assert [(one.code, one.where) for one in lint_files([job], FakeRunner())] == [
+        ("EB889", f"{tmp_path / 'env.sh'}:4")
+    ]
     (tmp_path / "env.sh").write_text(f"source {tmp_path}/env.sh\n")  # itself
-    assert "EB875" not in [one.code for one in lint_files([job])]
+    assert "EB875" not in [one.code for one in lint_files([job], FakeRunner())]
 
 
 @pytest.mark.parametrize("word", ["/dev/zero", ".", f"/{'long' * 100}", "<(module load x)", "none.sh"])
 def test_what_is_no_file_is_not_read(tmp_path: Path, word: str):
     (tmp_path / "job.sh").write_text(f"#!/bin/bash\nsource {word}\npython train.py\n")
-    assert [(one.code, one.where) for one in lint_files([tmp_path / "job.sh"])] == [
+    assert [(one.code, one.where) for one in lint_files([tmp_path / "job.sh"], FakeRunner())] == [
         ("EB896", f"{tmp_path}/job.sh:2")
     ]
 
@@ -589,3 +596,65 @@ NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
 )
 def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[str]):
     assert [code for code, _ in found(f"{HEAD}{step}\n")] == codes
+
+
+def syntax(text: str) -> list[tuple[str, str, Severity]]:
+    findings = check_syntax(Path("job.sh"), text, ProcessRunner(os.environ))
+    assert {one.code for one in findings} <= {LintCode.SYNTAX}
+    return [(one.where, one.message, one.severity) for one in findings]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "first",
+    ["#!/bin/bash", "#!/bin/sh -e", "#!/usr/bin/env bash", "#! /usr/bin/env -S bash -l", "#!/opt/x/bash"],
+)
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("if true; then\nsrun ./run\n", 3, "syntax error: unexpected end of file"),
+        ("srun ./run\nfi\n", 3, "syntax error near unexpected token `fi'"),
+        ('srun echo "a\n', 2, "unexpected EOF while looking for matching `\"'"),
+    ],
+)
+def test_a_script_that_bash_rejects_is_an_error_in_bashs_words(first: str, text: str, line: int, words: str):
+    """Newer versions of bash add which command is open, and on which line it began."""
+    ((where, message, severity),) = syntax(f"{first}\n{text}")
+    assert (where, severity) == (f"job.sh:{line}", Severity.ERROR)
+    assert message.startswith(f"bash stops at this line: {words}")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        TASKS,
+        "#!/bin/zsh\nfi\n",
+        "#!/usr/bin/env python3\nif x:\n",
+        "fi\n",  # the shell that reads it is not known
+        GOOD.replace("\n", "\r\n") + "fi\r\n",  # EB886 says what is wrong
+        "#!/bin/bash\ncat <<EOF\na\n",  # bash warns, and goes on
+        "#!/bin/bash\nshopt -s extglob\nrm !(a)\n",
+    ],
+)
+def test_a_script_that_bash_reads_or_that_is_not_for_bash_has_no_mistake_of_syntax(text: str):
+    assert syntax(text) == []
+
+
+@pytest.mark.programs
+def test_what_stands_below_the_end_of_a_script_is_not_sure_to_be_read():
+    assert [severity for _, _, severity in syntax("#!/bin/bash\n./run\nexit 0\n(((\n")] == [Severity.WARNING]
+
+
+@pytest.mark.programs
+def test_a_script_is_checked_by_bash_before_the_rules(tmp_path: Path):
+    (tmp_path / "job.sh").write_text(f"{GOOD}export NCCL_IB_DISABLE=1\nfi\n")
+    syntax_error, other = lint_files([tmp_path / "job.sh"], ProcessRunner(os.environ))
+    assert (syntax_error.code, other.code) == (LintCode.SYNTAX, LintCode.NCCL_FORCED)
+    assert syntax_error.hint == f"`bash -n {tmp_path}/job.sh` checks it again"
+
+
+def test_without_bash_the_rules_are_applied_alone(tmp_path: Path):
+    (tmp_path / "job.sh").write_text(f"{GOOD}fi\n")
+    assert lint_files([tmp_path / "job.sh"], Machine({})) == ()

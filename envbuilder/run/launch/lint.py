@@ -13,6 +13,7 @@ from typing import Final
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
+from envbuilder.core.process import Runner
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.run.launch.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
 from envbuilder.run.launch.reader import read_jobs
@@ -34,6 +35,7 @@ from envbuilder.run.launch.sbatch import (
     ray_starts,
     srun_values,
 )
+from envbuilder.run.launch.syntax import check_syntax
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"  # --rocm adds nothing where /dev is bound
@@ -414,15 +416,18 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
     return tuple(sorted(findings, key=lambda one: one.severity != Severity.ERROR))
 
 
-def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
-    """Return the mistakes of several scripts; raises UsageError for unreadable files."""
+def lint_files(paths: Sequence[Path], runner: Runner) -> tuple[Finding, ...]:
+    """Return the mistakes of several scripts, that of the syntax first; raises UsageError for unreadable files."""
     mistakes = Mistakes()
     texts = [(path, load_text(path, mistakes)) for path in paths]
     if mistakes.findings:
         hint = "give the files that you hand to `sbatch`, such as `jobs/*.sbatch`"
         raise UsageError("a script cannot be read", findings=mistakes.findings, hint=hint)
     return tuple(
-        finding for path, text in texts if text is not None for finding in lint(path, text, _sourced)
+        finding
+        for path, text in texts
+        if text is not None
+        for finding in (*check_syntax(path, text, runner), *lint(path, text, _sourced))
     )
 
 

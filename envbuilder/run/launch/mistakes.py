@@ -40,6 +40,7 @@ class LintCode(CodeEnum):
     UNKNOWN_LAUNCHER = "EB895", "a launcher that lint does not know: rules about ranks do not apply"
     NOT_FOLLOWED = "EB896", "a sourced file or a function that lint cannot follow"
     GPUS_HIDDEN = "EB897", "CUDA_VISIBLE_DEVICES names fewer GPUs than the job or its launcher asks for"
+    SYNTAX = "EB898", "a line at which bash stops reading the script"
 
 
 ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
