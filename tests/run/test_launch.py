@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder import __version__
+from envbuilder import __version__, cli
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.processor import PROCESSORS
@@ -26,7 +26,7 @@ from envbuilder.run.launch.job import (
     words_for_rank,
 )
 from envbuilder.run.launch.script import PARTS, quoted_path, render
-from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
+from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, find_slurm_site, load_site
 from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
 from tests.support.runner import FakeRunner
 
@@ -338,6 +338,33 @@ def test_a_profile_is_found_by_its_name_or_the_nearest_is_told(tmp_path):
     with pytest.raises(UsageError, match="there is no site profile") as caught:
         find_site("juwel", tmp_path)
     assert "did you mean `juwels`?" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "words", [["launch", "slurm", "a100", "--dry-run"], ["build", "a100", "--on", "slurm", "--dry-run"]]
+)
+def test_a_site_with_another_scheduler_gets_no_script_for_slurm(words, clean_environment, capsys):
+    profile = "sites/examples/miyabi.yaml"
+    assert cli.run([*words, "--profile", profile]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert (
+        f"the site profile `{profile}` says `scheduler: pbs`, and envbuilder writes jobs for Slurm alone"
+        in err
+    )
+    if words[0] == "launch":
+        assert f"`envbuilder launch local a100 --profile {profile} -- PROGRAM` runs on its node" in err
+        assert (
+            f"`envbuilder launch ssh a100 --profile {profile} --hosts NODE,NODE -- PROGRAM` on several" in err
+        )
+    else:
+        assert "without `--on slurm` this machine builds them" in err
+
+
+def test_a_profile_of_any_scheduler_serves_inside_a_job(tmp_path):
+    (tmp_path / "pbs.yaml").write_text("scheduler: pbs\nbinds: [/work]\n")
+    assert find_site("pbs", tmp_path).binds == ("/work",)
+    assert find_slurm_site("", hint="") == Site()
 
 
 def test_binds_are_those_that_this_machine_has(tmp_path):

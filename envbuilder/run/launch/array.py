@@ -10,7 +10,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LaunchError
 from envbuilder.core.findings import Finding
 from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
-from envbuilder.run.launch.site import OPTION, Site, find_site, need_shape
+from envbuilder.run.launch.site import OPTION, Site, find_slurm_site, need_shape
 from envbuilder.run.launch.start import Script
 
 NAME: Final = "build"  # of the job, its script and its logs
@@ -40,9 +40,9 @@ def make_array(
     options: Sequence[str],
     at_once: int,
 ) -> Array:
-    """Raises UsageError for an invalid site profile or option of `sbatch`."""
+    """Raises UsageError for a site profile that is invalid or without Slurm, or an invalid option of `sbatch`."""
     need_shape("--sbatch", options, OPTION)
-    site = find_site(profile)
+    site = find_slurm_site(profile, hint="without `--on slurm` this machine builds them")
     words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
     words += ["--offline"] if offline else []
     words += ["--host", str(host.absolute())] if host else []

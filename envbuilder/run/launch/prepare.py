@@ -13,7 +13,7 @@ from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
-from envbuilder.run.launch.site import find_site
+from envbuilder.run.launch.site import Site, find_site, find_slurm_site
 from envbuilder.verify.compare import opened_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
@@ -21,6 +21,7 @@ PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run."""
+    site = _find_site(options)
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
@@ -28,7 +29,18 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
         if options.where == "local":
             need_processor(outputs.sif)
         environment = _probe_sif(outputs)
-    return make_job(options, environment, find_site(options.profile), project_folder(options.folder))
+    return make_job(options, environment, site, project_folder(options.folder))
+
+
+def _find_site(options: LaunchOptions) -> Site:
+    if options.where != "slurm":
+        return find_site(options.profile)
+    words = f"{options.name} --profile {options.profile}"
+    hint = (
+        f"inside a job, `envbuilder launch local {words} -- PROGRAM` runs on its node, "
+        f"and `envbuilder launch ssh {words} --hosts NODE,NODE -- PROGRAM` on several"
+    )
+    return find_slurm_site(options.profile, hint=hint)
 
 
 def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:

@@ -18,6 +18,7 @@ from envbuilder.core.spelling import nearest
 
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")
+SLURM: Final = "slurm"
 
 WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
 # No host begins with a dash, which `ssh` would read as an option.
@@ -78,6 +79,7 @@ class Site:
     """The settings of one cluster. The default has none."""
 
     summary: Line = ""  # for people
+    scheduler: Word = SLURM  # or another, such as pbs, for which envbuilder writes no scripts
     modules: tuple[Word, ...] = ()
     apptainer: Annotated[str, _PROGRAM] = "apptainer"
     binds: tuple[Annotated[str, _BIND], ...] = ()
@@ -121,6 +123,17 @@ def find_site(given: str, folder: Path = SITES) -> Site:
             "docs/how-to/launch.md has one to copy",
         )
     return load_site(path)
+
+
+def find_slurm_site(given: str, *, hint: str) -> Site:
+    """Return the profile. Raises UsageError with the hint for a site with another scheduler than Slurm."""
+    site = find_site(given)
+    if site.scheduler != SLURM:
+        raise UsageError(
+            f"the site profile `{given}` says `scheduler: {site.scheduler}`, and envbuilder writes jobs for Slurm alone",
+            hint=hint,
+        )
+    return site
 
 
 def load_site(path: Path) -> Site:
