@@ -643,8 +643,12 @@ def test_a_script_that_bash_reads_or_that_is_not_for_bash_has_no_mistake_of_synt
 
 
 @pytest.mark.programs
-def test_what_stands_below_the_end_of_a_script_is_not_sure_to_be_read():
-    assert [severity for _, _, severity in syntax("#!/bin/bash\n./run\nexit 0\n(((\n")] == [Severity.WARNING]
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [("exit 0", Severity.WARNING), ("exec srun ./run", Severity.WARNING), ("exec >log 2>&1", Severity.ERROR)],
+)
+def test_what_stands_below_the_end_of_a_script_is_not_sure_to_be_read(line: str, severity: Severity):
+    assert [found for _, _, found in syntax(f"#!/bin/bash\n./run\n{line}\n(((\n")] == [severity]
 
 
 @pytest.mark.programs

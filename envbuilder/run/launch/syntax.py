@@ -1,6 +1,7 @@
 """Ask bash whether it can read a batch script: `launch lint` does not parse the shell's language itself."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,8 @@ from envbuilder.run.launch.sbatch import Line
 
 _FOR_BASH: Final = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba)?sh(?:\s|$)")
 _REFUSED: Final = re.compile(r"^\S+: line (\d+): (?!warning: )(.+)$", re.MULTILINE)
-_LEAVES: Final = re.compile(r"^(?:exit|exec)\b", re.MULTILINE)  # what follows it may be no command at all
+# Bash may never read what follows it. `exec >log` only redirects.
+_LEAVES: Final = re.compile(r"exit\b|exec\s+[A-Za-z/$\"]")
 
 
 def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
@@ -22,12 +24,11 @@ def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
     """
     if not _FOR_BASH.match(text) or "\r\n" in text:
         return ()
-    patterns = (
-        ("-O", "extglob") if "extglob" in text else ()
-    )  # it changes how bash reads, and `-n` does not set it
+    # It changes how bash reads, and with `-n` bash does not run the line that sets it.
+    bash = ("bash", *(("-O", "extglob") if "extglob" in text else ()), "-n")
     command = Command(
-        argv=("bash", *patterns, "-n", "/dev/stdin"), why="check the syntax of a script", accept=(0, 1, 2),
-        merged=True, input=text.encode(),
+        argv=(*bash, "/dev/stdin"), why="check the syntax of a script", accept=(0, 1, 2), merged=True,
+        input=text.encode(),
     )  # fmt: skip
     try:
         found = _REFUSED.search(runner.run(command))
@@ -35,15 +36,9 @@ def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
         return ()
     if found is None:
         return ()
-    lines = text.splitlines(keepends=True)
-    number, words = (
-        min(int(found[1]), len(lines)),
-        found[2],
-    )  # of what does not end, bash names the line after the last
-    before = "".join(lines[: number - 1])
-    return (
-        Mistake(
-            LintCode.SYNTAX, Line(number=number, text=""), f"bash stops at this line: {words}",
-            f"`bash {' '.join((*patterns, '-n'))} {path}` checks it again", is_sure=not _LEAVES.search(before),
-        ).finding(path),
-    )  # fmt: skip
+    lines = text.rstrip("\n").split("\n")
+    number = min(int(found[1]), len(lines))  # of what never ends, bash names the line after the last
+    is_read = not any(map(_LEAVES.match, lines[: number - 1]))
+    line, hint = Line(number=number, text=""), f"`{shlex.join((*bash, str(path)))}` checks it again"
+    mistake = Mistake(LintCode.SYNTAX, line, f"bash stops at this line: {found[2]}", hint, is_sure=is_read)
+    return (mistake.finding(path),)
