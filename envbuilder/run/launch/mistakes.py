@@ -11,6 +11,7 @@ from envbuilder.run.launch.sbatch import Line
 class LintCode(CodeEnum):
     """The mistakes in sbatch scripts."""
 
+    SYNTAX = "EB868", "a line at which bash stops reading the script"
     RAY_ENDS = "EB869", "Ray that ends at once: no `--block` in a step, or a script that ends before it"
     GPUS_PER_TASK = "EB870", "`--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs"
     MASTER_GUESSED = "EB871", "MASTER_ADDR or the rendezvous is localhost, or falls back to it"
@@ -40,7 +41,6 @@ class LintCode(CodeEnum):
     UNKNOWN_LAUNCHER = "EB895", "a launcher that lint does not know: rules about ranks do not apply"
     NOT_FOLLOWED = "EB896", "a sourced file or a function that lint cannot follow"
     GPUS_HIDDEN = "EB897", "CUDA_VISIBLE_DEVICES names fewer GPUs than the job or its launcher asks for"
-    SYNTAX = "EB898", "a line at which bash stops reading the script"
 
 
 ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
