@@ -75,12 +75,16 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     session.data = checked
     need_sound(recipe, report)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
-    unlisted = tuple(check_packages(recipe, store))
-    findings = (*report.findings, *unlisted, *lacking, *_twins(name, recipe, recipes, store))
+    unlisted = check_packages(recipe, store)
+    findings = (*report.findings, *(unlisted or ()), *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
     own = build and recipe.pytorch
     lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if own else []
+    if unlisted is None:
+        lines.append(
+            "the names under `apt` were not looked at: `lock` brings the lists of the suite's packages"
+        )
     session.text = "\n".join([*session.text.splitlines(), *lines])
     return checked
 

@@ -46,28 +46,32 @@ def find_unlisted(recipe: Recipe, names: Collection[str]) -> Iterator[Unlisted]:
             )
 
 
-def check_packages(recipe: Recipe, store: Store) -> Iterator[Finding]:
-    """Yield a warning for each package that the suite lacks, nothing if the cache does not know the suite's packages.
+def check_packages(recipe: Recipe, store: Store) -> tuple[Finding, ...] | None:
+    """Return a warning for each package that the suite lacks; None if the cache does not know the suite's packages.
 
     A warning and no error, because the suite may have the package by now.
     """
+    if not recipe.apt:
+        return ()
     base = known_locked_base(recipe, store=store) if recipe.image else None
     rows = load_distributions().by_name
     row = suite_of(base.inside, rows) if base else rows.get(recipe.base)
-    if row is None or not recipe.apt:
-        return
+    if row is None:
+        return None
     more = tag(repositories(recipe, base.inside if base else None))
     folder = lists_folder(store, row, row.components, recipe.processor, security=recipe.security, more=more)
     path = folder / NAMES
     if not path.is_file():
-        return
+        return None
     have = {package.partition("=")[0] for package in base.packages} if base else set()
     read = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    for one in find_unlisted(recipe, have.union(path.read_text(encoding="utf-8").split())):
-        yield Finding(
+    return tuple(
+        Finding(
             code=PackageCode.UNKNOWN,
             severity=Severity.WARNING,
             where=one.place,
             message=f"{row.suite} has no package `{one.name}` (package lists read {read})",
             hint=one.hint,
         )
+        for one in find_unlisted(recipe, have.union(path.read_text(encoding="utf-8").split()))
+    )
