@@ -251,9 +251,6 @@ class _YamlReader:
     def _value(self, event: yaml.Event, at: Location) -> Any:
         """Return the value that begins with this event."""
         assert isinstance(event, yaml.NodeEvent)
-        is_plain = len(at) <= MAX_DEPTH and event.anchor is None  # as nearly all are
-        if is_plain and isinstance(event, yaml.ScalarEvent) and event.tag is None:
-            return _scalar(event.value, _yaml_kind(event.value, event.implicit))
         if event.anchor is not None and event.anchor not in self._anchors:
             self._anchors.add(event.anchor)
             message = f"anchors and aliases (`{event.anchor}`) are not taken"
