@@ -27,6 +27,7 @@ from envbuilder.core.system import DOCKER_SOCKET
 TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
 STAGED: Final = ":part-"  # begins the tag of a staged image
 REPLACED: Final = ".replaced"  # ends the tag of an image that is losing its own
+OWNER: Final = "envbuilder.build"  # label of a container: the build that made it
 PATIENCE: Final = 0.5  # seconds for an interrupted load to end
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 
@@ -48,7 +49,7 @@ class DockerEngine:
     """A Docker engine that answered."""
 
     def __init__(self, client: "docker.DockerClient", build: str = "") -> None:
-        """`build` identifies the build whose image is staged."""
+        """`build` identifies the build whose image is staged and tested."""
         self._client, self._build = client, build
         self._abandoned = threading.Event()
         self._loading = threading.Lock()
@@ -100,14 +101,18 @@ class DockerEngine:
         if len(self.known_layers(layout, name)) < len(layout.layers):
             self._load(layout, name=name, target=self._staged(name), console=console)
 
-    def drop_staged(self, name: str) -> None:
-        """Remove what `load_staged` loaded; an engine that lost it or that is gone is not an error."""
-        staged = self._staged(name)
+    def drop_containers(self) -> None:
+        """Remove the containers of the build, which keep an image; an engine that is gone is not an error."""
         with contextlib.suppress(*_ERRORS):
-            image = self._find(staged)
-            if image is not None and image.tags == [staged]:  # an interrupted test's container keeps it
-                for container in self._client.containers.list(all=True, filters={"ancestor": str(image.id)}):
-                    container.remove(force=True)
+            for container in self._client.containers.list(
+                all=True, filters={"label": f"{OWNER}={self._build}"}
+            ):
+                container.remove(force=True)
+
+    def drop_staged(self, name: str) -> None:
+        """Remove the containers and what `load_staged` loaded; an engine that lost it or is gone is not an error."""
+        self.drop_containers()
+        with contextlib.suppress(*_ERRORS):
             self._remove_staged(name)
 
     def staged(self) -> tuple[tuple[str, str], ...]:
@@ -161,6 +166,7 @@ class DockerEngine:
                 list(argv),
                 tty=False,
                 stdin_open=False,
+                labels={OWNER: self._build},
                 log_config=LogConfig(type=LogConfig.types.JSON),  # an engine may be set to keep none
                 **options,  # type: ignore[arg-type]
             )
@@ -251,7 +257,7 @@ class DockerEngine:
 def connect(environment: Mapping[str, str], build: str = "") -> DockerEngine | None:
     """Return the Docker engine that `DOCKER_HOST` or the default socket leads to, or None when none answers.
 
-    `build` identifies the build whose image is staged.
+    `build` identifies the build whose image is staged and tested.
     """
     kind, _, path = (environment.get("DOCKER_HOST") or DOCKER_SOCKET).partition("://")
     if kind == "unix" and not Path(path).exists():

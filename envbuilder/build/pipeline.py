@@ -121,12 +121,14 @@ def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
 
 @contextlib.contextmanager
 def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: BuildContext) -> Iterator[None]:
-    """Remove the staged image when the block fails or the process is interrupted."""
+    """Remove the staged image when the block fails or the process is interrupted, and first what a killed build runs."""
 
     def abandon() -> None:
         if docker:
             docker.abandon(outputs.image_name)
 
+    if docker:
+        docker.drop_containers()
     context.when_interrupted.append(abandon)
     try:
         yield

@@ -31,12 +31,14 @@ class CheckedRecipe(Answer):
 
     `torch_index` is `cpu` or `cu118` if that part of PyTorch's own index alone has the build, "" for the package index.
     `security` is null if it is not known: without a lock, or without package lists in the cache to compare it with.
+    `apt_checked` is false if the names under `apt` were not looked at: without those lists, or with errors in the recipe.
     """
 
     name: str
     torch_index: str
     repairs: tuple[dict[str, JsonValue], ...]
     security: MissedUpdates | None
+    apt_checked: bool
 
 
 class CheckedVariants(BareAnswer[tuple[CheckedRecipe, ...]]):
@@ -70,12 +72,19 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     missed = missed_updates(recipe, store, open_runner(session, store))
     repairs = [repair.data() for repair in report.repairs]
     checked = CheckedRecipe.model_validate(
-        {"name": recipe.name, "torch_index": build, "repairs": repairs, "security": missed}
+        {
+            "name": recipe.name,
+            "torch_index": build,
+            "repairs": repairs,
+            "security": missed,
+            "apt_checked": False,
+        }
     )
     session.data = checked
     need_sound(recipe, report)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
     unlisted = check_packages(recipe, store)
+    session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})
     findings = (*report.findings, *(unlisted or ()), *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
