@@ -100,10 +100,13 @@ STARTSCRIPT: Final = "#!/bin/sh\n"
 USER_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
 )
-# Without this file Apptainer ignores `--env` and APPTAINERENV_X.
-BASE_ENVIRONMENT: Final = (
-    "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
-)
+# `--nv` binds the driver's libraries into a folder that a program finds by this variable alone: without it, no program sees a GPU.
+# Without this file Apptainer also ignores `--env` and APPTAINERENV_X.
+BASE_ENVIRONMENT: Final = """\
+#!/bin/sh
+# The driver's libraries of `--nv`. Apptainer sets what `--env` and APPTAINERENV_X say right after this file.
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+"""
 LOGIN: Final = "etc/profile.d/envbuilder.sh"
 
 

@@ -220,7 +220,7 @@ class RuntimeStep:
 
     def lines(self) -> tuple[str, ...]:
         return (
-            "step runtime layout 3",
+            "step runtime layout 4",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *([f"  run {shlex.join(self.run)}"] if self.run else []),

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1", "SHELL": "/bin/bash"}  # the image may lack the user's own shell
-# Variables of the machine's conda, modules and tools that change which Python, libraries or start files a program uses.
-LEFT_OUT: Final = ("PYTHONHOME", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "VIRTUAL_ENV")
+# Variables of the machine's conda, modules and tools that change which Python, libraries, start files or compilers a program uses.
+LEFT_OUT: Final = (
+    "PYTHONHOME", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "VIRTUAL_ENV", "CC", "CXX", "CUDAHOSTCXX",
+)  # fmt: skip
 LEFT_OUT_PREFIX: Final = "CONDA_"
 FOREIGN_PACKAGES: Final = ("site-packages", "dist-packages")
 # Shells read this file in place of these, which may start conda or pyenv, and of Debian's /etc/profile, which resets PATH.

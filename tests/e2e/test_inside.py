@@ -191,6 +191,18 @@ def test_what_a_person_sets_on_purpose_reaches_the_program(line, project):
     assert "kept out of the environment: PYTHONPATH; " in ended.stderr
 
 
+@pytest.mark.parametrize("words", ["python", "bash -lc 'exec python'", "sh -c 'exec python'"])
+@pytest.mark.parametrize("command", ["exec", "run"])
+def test_programs_find_the_libraries_that_apptainer_binds(tiny, project, command, words):
+    """As it binds those of NVIDIA's driver with `--nv`. Without them torch sees no GPU: seen on a machine with an H100."""
+    run("cc", "-shared", "-x", "c", "-o", project / "libdriver.so.1", "/dev/null")
+    ended = subprocess.run(
+        ["apptainer", command, tiny.sif, *shlex.split(words)], input="import ctypes; ctypes.CDLL('libdriver.so.1')",
+        env=os.environ | {"APPTAINER_CONTAINLIBS": str(project / "libdriver.so.1")}, check=False, text=True, capture_output=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
 RANKS = """
 import sys
 import torch.distributed as dist

@@ -35,7 +35,7 @@ settings=(environment sif_bytes sif_sha256 machine copier copy program nodes ran
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
 keep_out() {
   local entry kept='' entries=()
-  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV "${!CONDA_@}"
+  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV CC CXX CUDAHOSTCXX "${!CONDA_@}"
   if [ -z "${PYTHONPATH-}" ]; then return; fi
   IFS=: read -ra entries <<<"$PYTHONPATH"
   for entry in "${entries[@]}"; do

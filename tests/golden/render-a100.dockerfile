@@ -801,7 +801,8 @@ END
 
 file 755 /root/out/.singularity.d/env/99-base.sh <<'END'
 |#!/bin/sh
-|# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.
+|# The driver's libraries of `--nv`. Apptainer sets what `--env` and APPTAINERENV_X say right after this file.
+|export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
 END
 
 file 755 /root/out/.singularity.d/runscript <<'END'

@@ -74,11 +74,11 @@
 @@ -418 +468 @@
 -FROM os AS start
 +FROM interpreter AS start
-@@ -482 +532 @@
+@@ -483 +533 @@
 -PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
 +PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/python/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
-@@ -488,0 +539 @@
+@@ -489,0 +540 @@
 +COPY --link --from=interpreter /opt/python /opt/python
-@@ -497 +548 @@
+@@ -498 +549 @@
 -LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/usr/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"
 +LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/opt/python/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"

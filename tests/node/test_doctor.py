@@ -318,6 +318,29 @@ def test_a_new_driver_runs_the_recipe_of_its_gpu(machine: Machine):
     assert items(replace(machine, facts=facts), Purpose.RUN)["recipe a100"].state is State.OK
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_driver_libraries_that_apptainer_would_not_find(machine: Machine, *, elsewhere: bool):
+    folder = machine.root / "usr/local/nvidia/lib64"
+    if elsewhere:
+        folder.mkdir(parents=True)
+        (folder / "libcuda.so.1").touch()
+    facts = replace(machine.facts, gpus=a100s(1), driver="580.95.05")
+    cached = "1 libs found in cache `/etc/ld.so.cache'\n\tlibz.so.1 (libc6,x86-64) => /lib/libz.so.1\n"
+
+    def where(cached: str) -> Machine:
+        says = ALL | {"/sbin/ldconfig": cached, "ldconfig": cached}
+        return replace(machine, facts=facts, runner=FakePrograms(says))
+
+    found = items(where(cached), Purpose.RUN)["driver libraries"]
+    place = "/usr/local/nvidia/lib64" if elsewhere else "FOLDER"
+    assert found.state is State.WARNING
+    assert ("but in /usr/local/nvidia/lib64" in found.found) is elsewhere
+    assert f"APPTAINER_CONTAINLIBS={place}/libcuda.so.1,{place}/libnvidia-ml.so.1" in found.repair
+    with_them = f"{cached}\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\n"
+    assert items(where(with_them), Purpose.RUN)["driver libraries"].state is State.OK
+    assert items(replace(machine, facts=facts), Purpose.RUN)["driver libraries"].state is State.UNKNOWN
+
+
 def test_gpus_without_a_driver_and_gpus_that_could_not_be_looked_for(machine: Machine):
     bare = replace(machine.facts, gpus=a100s(2))
     assert items(replace(machine, facts=bare), Purpose.RUN)["driver"].state is State.WARNING

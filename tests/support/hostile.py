@@ -6,7 +6,7 @@ from pathlib import Path
 # What a program sees of the Python that runs it. `evil` is a module of the hostile home.
 SEEN = """
 import json, os, shutil, sys
-names = ("PYTHONHOME", "PYTHONPATH", "LD_PRELOAD", "CONDA_PREFIX", "BASH_ENV")
+names = ("PYTHONHOME", "PYTHONPATH", "LD_PRELOAD", "CONDA_PREFIX", "BASH_ENV", "CC")
 print(json.dumps({
     "python": sys.executable, "found": shutil.which("python"), "prefix": sys.prefix, "evil": "evil" in sys.modules,
     "left": [name for name in names if name in os.environ],
@@ -23,6 +23,7 @@ VARIABLES = {
     "LD_LIBRARY_PATH": "HOME/evil",
     "CONDA_PREFIX": "HOME/conda",
     "BASH_ENV": "HOME/.bashrc",
+    "CC": "HOME/conda/bin/gcc",
 }
 START_FILE = """\
 echo "the machine's start file was read" >&2

@@ -27,6 +27,8 @@ _SWITCHES: Final = (  # below /proc/sys: the file, the value that forbids, the c
         "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 )
+_LIBCUDA: Final = "libcuda.so.1"
+_DRIVER_FOLDERS: Final = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # of virtual machines and WSL
 # PCI Express Base Specification 7.7.11, Access Control Services, among the extended capabilities of a bridge.
 _EXTENDED: Final = 0x100  # where they begin; only root may read from there on
 _ACS: Final = 0x000D
@@ -131,7 +133,31 @@ def check_driver(machine: Machine) -> Iterator[Item]:
     else:
         yield driver.ok("no NVIDIA GPU here; none is needed to build")
     if version:
+        yield from _driver_libraries(machine)
         yield from _recipes(machine, version)
+
+
+def _driver_libraries(machine: Machine) -> Iterator[Item]:
+    """Look for libcuda where Apptainer's `--nv` does."""
+    why = (
+        "`apptainer exec --nv` takes the driver's libraries from the cache of ldconfig, and from nowhere else"
+    )
+    libraries = Subject(DoctorCode.DRIVER, "driver libraries", why)
+    cached = machine.output_of("/sbin/ldconfig", "-p", why="ask for the libraries that Apptainer finds")
+    if cached is None:
+        yield libraries.unknown("`/sbin/ldconfig -p` does not answer")
+    elif _LIBCUDA in cached:
+        yield libraries.ok("in the cache of ldconfig")
+    else:
+        searched = (*machine.environment.get("LD_LIBRARY_PATH", "").split(":"), *_DRIVER_FOLDERS)
+        here = [one for one in searched if one and (machine.root / one.lstrip("/") / _LIBCUDA).exists()]
+        folder = here[0] if here else "FOLDER"
+        found = f", but in {folder}" if here else ""
+        yield libraries.warning(
+            f"`{_LIBCUDA}` is not in the cache of ldconfig{found}: no program in a SIF sees a GPU",
+            f"as root: echo {folder} >/etc/ld.so.conf.d/nvidia.conf && ldconfig; otherwise: export "
+            f"APPTAINER_CONTAINLIBS={folder}/{_LIBCUDA},{folder}/libnvidia-ml.so.1",
+        )
 
 
 def _recipes(machine: Machine, driver: str) -> Iterator[Item]:
