@@ -5,7 +5,6 @@ one run share the artifacts. Tests that are run by hand find `a100` in `build/`,
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import pickle
@@ -120,7 +119,7 @@ def tiny() -> Iterator[Built]:
             if not recipe.with_suffix(".lock").exists():
                 make_tiny(recipe.parent)
             built = build(str(recipe), folder / "tiny")
-        yield dataclasses.replace(built, name="tiny", recipe=recipe)
+        yield built
 
 
 @contextlib.contextmanager

@@ -42,8 +42,7 @@ def recipe() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def arm(recipe: Path) -> Built:
     env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
-    built = build(str(recipe), recipe.parent.parent / "out", env=env)
-    return dataclasses.replace(built, name="arm", recipe=recipe)
+    return build(str(recipe), recipe.parent.parent / "out", env=env)
 
 
 def test_an_environment_for_arm_is_built_and_tested_and_the_machine_stays_as_it_was(arm: Built):

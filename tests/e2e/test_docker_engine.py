@@ -47,8 +47,8 @@ def world() -> Iterator[World]:
         world = World(
             recipe,
             lock,
-            replace(composed, name=NAME),
-            replace(baked, name=NAME),
+            composed,
+            baked,
             server,
             plant(folder, server.host),
         )
@@ -95,8 +95,7 @@ def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_d
 @pytest.fixture(scope="module")
 def on_debian(world: World) -> Built:
     recipe = write_on_image(world, "engine-debian", torch="2.13.0")
-    by_itself = build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
-    return replace(by_itself, name="engine-debian")
+    return build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
 
 
 def recipe_of(world: World, built: Built) -> Path:
@@ -150,8 +149,7 @@ def build_on_devel(world: World, recipe: Path, name: str) -> Built:
     folder = world.folder / name
     folder.mkdir()
     cache = {"ENVBUILDER_CACHE": str(cache_with_artifacts(folder, recipe))}
-    built = build(str(recipe), folder / "out", "--no-cache", env=world.login | cache)
-    return replace(built, name="engine-devel")
+    return build(str(recipe), folder / "out", "--no-cache", env=world.login | cache)
 
 
 @pytest.fixture(scope="module")

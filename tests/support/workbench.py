@@ -124,7 +124,8 @@ def build(
     answer = json.loads(run(*prefix, *build_command(name, output, *options), env=env, timeout=3000))
     log = Path(answer["data"][0]["sif"]).with_suffix(".log")
     assert_healthy(log)
-    return Built(name, output, answer["data"][0])
+    path = Path(name)
+    return Built(path.stem, output, answer["data"][0], path if path.suffix else None)
 
 
 def assert_healthy(logs: Path) -> None:
