@@ -141,7 +141,7 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || code=$?
+  (inside python -m envbuilder_smoke --check --gpus "$gpus") || code=$?
   case $code in
     0) ;;
     137 | 143) return "$code" ;; # another node's failure has ended it

@@ -186,15 +186,20 @@ def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path
         f"from pathlib import Path\nimport envbuilder_smoke.check as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
         "sys.path.append(smoke.LIB)\nfrom envbuilder_extensions import gpus\n"
         "gpus.visible = lambda: [gpus.Gpu('A100', 8, 0)]\n"
-        f"smoke.INDEX = Path({str(tmp_path / 'index.json')!r})\nprint(*smoke.check_node(), sep='\\n')\n"
+        f"smoke.INDEX = Path({str(tmp_path / 'index.json')!r})\nsmoke.DRIVER = 'libnowhere.so.1'\n"
+        "print(*smoke.check_node(gpus_wanted=1), sep='\\n')\nassert len(smoke.check_node(gpus_wanted=0)) == 3\n"
     )
     files = {
         "site/torch/__init__.py": "raise SystemExit('torch takes seconds, and no rank has started')\n",
-        "site/torch/version.py": "__version__ = '2.6.0+cu124'\n",
+        "site/torch/version.py": "__version__ = '2.6.0+cu124'\ncuda = '12.4'\n",
     }
     said, _ = python(tmp_path, script, files, ENVBUILDER_START="off", PYTORCH_VERSION="2.7.0")
     assert said.splitlines() == [
         f"torch is 2.6.0+cu124 from {tmp_path}/site/torch/__init__.py, and the environment was made with 2.7.0",
+        (
+            "torch will see no GPU, for the driver's library is not in the environment: libnowhere.so.1: cannot open "
+            "shared object file: No such file or directory (`envbuilder doctor` says more)"
+        ),
         "the extension gone is not there: /nowhere/gone.so",
         "the extension other has code for sm_90, not for A100 (sm_80)",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -11,27 +12,39 @@ from pathlib import Path
 
 INDEX = Path("/opt/envbuilder/extensions/index.json")
 LIB = "/opt/envbuilder/lib"
+DRIVER = "libcuda.so.1"
 
 
-def find_torch() -> tuple[str, str]:
-    """Return the version and the file of the torch that a rank would import."""
+def find_torch() -> tuple[str, str, str]:
+    """Return the version of the torch that a rank would import, that of its CUDA, and its file."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.origin:
-        return "", ""
+        return "", "", ""
     file = os.path.join(os.path.dirname(spec.origin), "version.py")
-    version = runpy.run_path(file)["__version__"] if os.path.isfile(file) else "another one"
-    return str(version), spec.origin
+    about = runpy.run_path(file) if os.path.isfile(file) else {"__version__": "another one"}
+    return str(about["__version__"]), str(about.get("cuda") or ""), spec.origin
 
 
-def check_node() -> list[str]:
-    """Return what cannot work on this node."""
+def why_no_driver() -> str:
+    """Return why torch would not find the driver that Apptainer or Docker brings into the environment."""
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError as error:
+        return f"torch will see no GPU, for the driver's library is not in the environment: {error} (`envbuilder doctor` says more)"
+    return ""
+
+
+def check_node(gpus_wanted: int) -> list[str]:
+    """Return what cannot work on this node, whose ranks use this many GPUs."""
     sys.path.append(LIB)
     gpus = importlib.import_module("envbuilder_extensions.gpus")
     wrong = []
-    wanted, (version, place) = os.environ.get("PYTORCH_VERSION", ""), find_torch()
+    wanted, (version, cuda, place) = os.environ.get("PYTORCH_VERSION", ""), find_torch()
     if wanted and version.partition("+")[0] != wanted:
         found = f"torch is {version} from {place}" if place else "torch is not there"
         wrong.append(f"{found}, and the environment was made with {wanted}")
+    if gpus_wanted and cuda and (why := why_no_driver()):
+        wrong.append(why)
     index = json.loads(INDEX.read_text(encoding="utf-8")) if INDEX.exists() else {"extensions": []}
     for extension in index["extensions"]:
         name, file, targets = extension["name"], extension.get("file"), extension["targets"]
