@@ -102,7 +102,7 @@ class DockerEngine:
             self._load(layout, name=name, target=self._staged(name), console=console)
 
     def drop_containers(self) -> None:
-        """Remove the containers of the build, which keep an image; an engine that is gone is not an error."""
+        """Remove the build's containers, which would keep their image; an engine that is gone is not an error."""
         with contextlib.suppress(*_ERRORS):
             for container in self._client.containers.list(
                 all=True, filters={"label": f"{OWNER}={self._build}"}

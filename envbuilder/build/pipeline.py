@@ -121,7 +121,7 @@ def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
 
 @contextlib.contextmanager
 def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: BuildContext) -> Iterator[None]:
-    """Remove the staged image when the block fails or the process is interrupted, and first what a killed build runs."""
+    """Remove the containers of a killed build, and the staged image when the block fails or the process is interrupted."""
 
     def abandon() -> None:
         if docker:
