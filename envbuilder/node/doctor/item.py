@@ -26,7 +26,7 @@ class DoctorCode(CodeEnum):
     LOCKS = "EB821", "locks that killed compilations of torch's load() left"
     SOURCES = "EB822", "a mirror or an index that does not answer"
     CLOCK = "EB823", "not synchronised, or far from that of the sources"
-    DRIVER = "EB824", "NVIDIA's driver is not there, does not answer, or Apptainer does not find its libraries"
+    DRIVER = "EB824", "NVIDIA's driver does not answer, or Apptainer does not find its libraries"
     RECIPE = "EB825", "what a recipe needs of the driver and the GPUs"
     SHARED_MEMORY = "EB826", "a small /dev/shm"
     IOMMU = "EB827", "it translates what GPUs send each other"
