@@ -354,13 +354,13 @@ BUILDS: Final = {
 BUILD_PAIRS: Final = 2
 
 TARGETS: Final = (
-    Target(job="version", what="cpu", peer="hpccm", most=0.6, words="`--version`, CPU in proportion to hpccm's"),
-    Target(job="check", what="cpu", peer=RENDER, most=1.0, words="`check`, CPU in proportion to hpccm's render"),
-    Target(job="cold", what="wall", peer=USUAL, most=1 / 6, words="cold image + SIF, wall in proportion to the usual way"),
+    Target(job="help", what="cpu", most=0.35, words="`--help`, CPU seconds"),
+    Target(job="check", what="cpu", most=0.35, words="`check a100`, CPU seconds"),
+    Target(job="cold", what="wall", peer=USUAL, most=1 / 5, words="cold image + SIF of `cpu`, wall in proportion to the usual way"),
     Target(job="sif", what="cpu", peer=DEFAULT, most=1 / 9, words="SIF alone, CPU in proportion to Apptainer's default"),
     Target(job="sif", what="result", peer=DEFAULT, most=1.0, words="SIF alone, bytes in proportion to Apptainer's default"),
-    Target(job="edit", what="beyond", most=30, words="one-line edit, seconds beside the compiler's"),
-    Target(job="noop", what="wall", most=0.5, words="nothing changed, seconds"),
-    Target(job="import-warm", what="wall", peer=FOLDER, most=1.15, words="`import torch` warm, in a new container, wall in proportion to a plain folder"),
-    Target(job="import-again", what="wall", peer=FOLDER, most=1.15, words="`import torch` again in the same container, likewise"),
+    Target(job="edit", what="beyond", most=6, words="one-line edit, seconds beside the compiler's"),
+    Target(job="noop", what="wall", most=0.6, words="nothing changed, seconds"),
+    Target(job="import-warm", what="wall", peer=FLOOR, most=1.1, words="`import torch` warm, in a new container, wall in proportion to a squashfs without compression"),
+    Target(job="import-again", what="wall", peer=FOLDER, most=1.05, words="`import torch` again in the same container, wall in proportion to a plain folder"),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def test_a_container_gets_the_command_and_the_options():
     run(client)
     kept = {"Type": "json-file", "Config": {}}  # also in an engine that keeps nothing
     wanted = {"image": NAME, "command": ["true", "two words"], "tty": False, "stdin_open": False, **OPTIONS}
-    assert client.asked == wanted | {"log_config": kept}
+    assert client.asked == wanted | {"log_config": kept, "labels": {"envbuilder.build": ""}}
 
 
 def test_output_is_read_when_all_of_it_is_there_and_the_container_removed_at_the_end():
