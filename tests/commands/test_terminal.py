@@ -7,12 +7,14 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.silent import silent_server
 from tests.support.tmux import terminal
+from tests.support.warm import warm_envbuilder
 
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = ROOT / ".venv/bin/envbuilder"
@@ -23,6 +25,13 @@ SECONDS = 60  # for what takes one, on a machine that builds as well
 @pytest.fixture
 def cache(tmp_path: Path) -> dict[str, str]:
     return {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a program that starts at once, for what only shows text."""
+    with warm_envbuilder(tmp_path_factory.mktemp("warm")) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -41,10 +50,10 @@ def cache(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_tables_and_help_fit_the_terminal(
-    words: tuple[str, ...], width: int, tmp_path: Path, cache: dict[str, str]
+    words: tuple[str, ...], width: int, tmp_path: Path, cache: dict[str, str], warm: Path
 ):
     with terminal(ROOT, tmp_path, width=width, height=120, **cache) as screen:
-        screen.start(ENVBUILDER, *words)
+        screen.start(warm / "envbuilder", *words)
         assert screen.code(SECONDS) == 0 or words[0] == "doctor"  # which may find something missing
         lines = screen.screen()
         assert len(lines) > 2
@@ -75,10 +84,10 @@ def test_a_mistake_fits_the_screen_with_its_hint_last(tmp_path: Path, cache: dic
     ],
 )
 def test_what_is_said_of_a_mistake_breaks_between_words(
-    words: tuple[str, ...], tmp_path: Path, cache: dict[str, str]
+    words: tuple[str, ...], tmp_path: Path, cache: dict[str, str], warm: Path
 ):
     with terminal(ROOT, tmp_path, width=80, **cache) as screen:
-        screen.start(ENVBUILDER, *words)
+        screen.start(warm / "envbuilder", *words)
         assert screen.code(SECONDS) == 2
         lines = screen.screen()
         assert lines[1:]
@@ -176,23 +185,25 @@ COMPLETED = (
 
 
 @pytest.mark.parametrize("shell", RC)
-def test_tab_completes_in_a_shell_that_installed_it(shell: str, tmp_path: Path, cache: dict[str, str]):
+def test_tab_completes_in_a_shell_that_installed_it(
+    shell: str, tmp_path: Path, cache: dict[str, str], warm: Path
+):
     """What is typed is known to have come when it is on the screen, what TAB made of it when the shell has echoed it."""
     home = tmp_path / "home"
     rc = home / RC[shell][0]
     rc.parent.mkdir(parents=True)
     rc.write_text(RC[shell][1])
-    env = f"env HOME={home} PATH={shlex.quote(str(ENVBUILDER.parent))}:/usr/bin:/bin"  # tmux would keep the PATH that it was started with
 
-    def begin() -> None:
+    def begin(programs: Path) -> None:
+        env = f"env HOME={home} PATH={shlex.quote(str(programs))}:/usr/bin:/bin"  # tmux would keep the PATH that it was started with
         screen.type(f"clear; exec {env} {shell} -i", "Enter")
         screen.wait(lambda: screen.screen() == [PROMPT], SECONDS)
 
     with terminal(ROOT, tmp_path, width=100, **cache) as screen:
-        begin()
+        begin(ENVBUILDER.parent)  # it looks which shell has started it
         screen.type("envbuilder --install-completion", "Enter")
         screen.wait(lambda: any("take effect" in line for line in screen.screen()), SECONDS)
-        begin()
+        begin(warm)
         for typed, made in COMPLETED if shell == "bash" else COMPLETED[:2]:
             screen.type("-l", f"envbuilder {typed}")
             screen.wait(
