@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch  # type: ignore[import-not-found]
 import torch.distributed as dist  # type: ignore[import-not-found]
-from torch.utils.cpp_extension import load_inline  # type: ignore[import-not-found]
+from torch.utils import cpp_extension  # type: ignore[import-not-found]
 
 KERNEL = """
 #include <torch/extension.h>
@@ -22,12 +22,17 @@ def kernel(source: str = KERNEL, far: int = 0, architecture: str = "") -> None:
     """Compile a kernel for this GPU, or for another one, and run it on 64 numbers."""
     major, minor = torch.cuda.get_device_capability()
     os.environ["TORCH_CUDA_ARCH_LIST"] = architecture or f"{major}.{minor}"
-    module = load_inline(
+    module = cpp_extension.load_inline(
         "fault", "void go(torch::Tensor x, long far);", cuda_sources=source, functions=["go"],
         build_directory=tempfile.mkdtemp(), verbose=True,
     )  # fmt: skip
     module.go(torch.zeros(64, device="cuda"), far)
     torch.cuda.synchronize()
+
+
+def kernel_without_compiler() -> None:
+    cpp_extension.CUDA_HOME = None
+    kernel()
 
 
 def train() -> None:
@@ -92,6 +97,7 @@ def look_up() -> None:
 PROGRAMS: dict[str, Callable[[], object]] = {
     "train": train,
     "kernel": kernel,
+    "no-compiler": kernel_without_compiler,
     "compile": compile_model,
     "two-ranks": two_ranks,
     "missing-rank": missing_rank,

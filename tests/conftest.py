@@ -105,3 +105,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(ROOT)
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of an `envbuilder` that starts at once, for what only shows text."""
+    from tests.support.warm import warm_envbuilder  # noqa: PLC0415 - it imports every command
+
+    with warm_envbuilder(tmp_path_factory.mktemp("warm")) as folder:
+        yield folder

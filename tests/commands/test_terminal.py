@@ -7,14 +7,12 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.silent import silent_server
 from tests.support.tmux import terminal
-from tests.support.warm import warm_envbuilder
 
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = ROOT / ".venv/bin/envbuilder"
@@ -25,13 +23,6 @@ SECONDS = 60  # for what takes one, on a machine that builds as well
 @pytest.fixture
 def cache(tmp_path: Path) -> dict[str, str]:
     return {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a program that starts at once, for what only shows text."""
-    with warm_envbuilder(tmp_path_factory.mktemp("warm")) as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -14,7 +14,6 @@ from typer.main import get_command
 from envbuilder import cli
 from tests.support import pages
 from tests.support.pages import DOCS, PAGES, ROOT
-from tests.support.warm import warm_envbuilder
 
 SECONDS = 120  # for what takes five, on a machine that builds as well
 DOCUMENTS = [
@@ -74,12 +73,6 @@ def test_every_code_is_explained():
     explained = make_reference.codes()
     assert used - set(explained) == set()
     assert [code for code, (_, words) in explained.items() if not words] == []
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_envbuilder(tmp_path_factory.mktemp("warm")) as folder:
-        yield folder
 
 
 @pytest.mark.programs
