@@ -131,7 +131,7 @@ def read_options(words: Sequence[str], own: Path) -> tuple[Sandbox, list[str]]:
                 found.is_root = one == "0"
             case "--chdir":
                 found.folder = one
-            case "--gid" | "--cap-add" | "--hostname":
+            case "--gid" | "--cap-add" | "--cap-drop" | "--hostname" | "--seccomp":
                 pass
             case _:
                 raise SystemExit(f"plain_sandbox: `{option}` is not known")
