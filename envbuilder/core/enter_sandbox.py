@@ -42,7 +42,9 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 40
 _PRIVATE: Final = 1 << 18 | _RECURSIVE
 _SAME_FLAGS: Final = 0xC0F  # flags with the same number in statvfs(3) and mount(2)
 _RELATIVE_TIMES: Final = (4096, 1 << 21)  # ST_RELATIME, MS_RELATIME
-_SET_DUMPABLE: Final = 4  # prctl(2)
+_SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 4, 28, 47  # prctl(2)
+_NO_FIX, _RAISE, _DAC_OVERRIDE = 4, 2, 1  # SECBIT_NO_SETUID_FIXUP, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE
+_LANDLOCK, _LANDLOCK_VERSION = 444, 2  # landlock_create_ruleset; before 2, no file may get another folder
 
 _X86, _ARM = 62, 183  # e_machine of 64-bit programs
 # Calls that reach beyond a build: mounts, namespaces, modules, clocks, keys, file handles, tracing of the kernel.
@@ -147,6 +149,25 @@ def become(to: int) -> None:
     )  # so that it may write its own /proc/self/uid_map
 
 
+def leave_root(to: int) -> None:
+    """Take an id for good, which may enter root's folders as root may: Landlock says which, and without it this is refused.
+
+    The id owns no file of root's, so it cannot change their modes, times and owners.
+    """
+    if _libc.syscall(_LANDLOCK, None, ctypes.c_size_t(0), 1) < _LANDLOCK_VERSION:
+        raise SystemExit(
+            "enter_sandbox: this machine refuses namespaces, and its kernel has no Landlock (Linux 5.19), without which foreign "
+            "code would have root's rights: build as an ordinary user"
+        )
+    # A change of the id leaves the capabilities, and access(2), which proot calls, counts them.
+    _checked(_libc.prctl(_SET_SECURE_BITS, _NO_FIX, 0, 0, 0), "PR_SET_SECUREBITS")
+    become(to)
+    bits = 1 << _DAC_OVERRIDE
+    header, sets = struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", bits, bits, bits, 0, 0, 0)
+    _checked(_libc.capset(header, sets), "capset")
+    _checked(_libc.prctl(_AMBIENT, _RAISE, _DAC_OVERRIDE, 0, 0), "PR_CAP_AMBIENT")
+
+
 # ------------------------------------------------------------------------------------------------------------- the mounts
 
 
@@ -166,6 +187,10 @@ def _enter_namespace(to: int) -> None:
     try:
         _checked(_libc.unshare(_NEW_MOUNTS), "unshare")
     except OSError as error:
+        if error.errno == errno.ENOSPC:  # said of disks everywhere else
+            raise SystemExit(
+                "enter_sandbox: this machine allows no more namespaces (user.max_mnt_namespaces)"
+            ) from None
         if error.errno != errno.EPERM:
             raise
         entered, waiting = os.pipe()
@@ -231,12 +256,13 @@ def prepare(words: Sequence[str]) -> list[str]:
         raise SystemExit("enter_sandbox: `bwrap` is not installed")
     is_plain = Path(bubblewrap).with_name(PLAIN).exists()
     to = other_id()
-    if to is not None and not is_plain:
-        sources = {}
-        for at, is_writable in _binds(options):
-            sources[options[at + 1]] = is_writable
-            if is_writable:
-                give(options[at + 1], to, to, special=True)
+    sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
+    if to is not None:
+        for source in filter(sources.get, sources):
+            give(source, to, to, special=True)
+    if to is not None and is_plain:
+        leave_root(to)
+    elif to is not None:
         folder = (
             Path(bubblewrap).resolve().parent.parent
         )  # of the toolbox: a script there starts programs beside it

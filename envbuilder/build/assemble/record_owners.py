@@ -155,10 +155,17 @@ class Owners:
             self.note(file, capability=_memory(pid, given[2], given[3]).hex())
         else:
             uid, gid = given[1] & _SAME, given[2] & _SAME
-            if Path(f"/proc/{pid}/root").samefile("/"):  # proot calls this user root
-                uid, gid = (0 if uid == os.getuid() else uid), (0 if gid == os.getgid() else gid)
+            if Path(f"/proc/{pid}/root").samefile("/"):  # proot calls the program's own user root
+                own = _ids(pid)
+                uid, gid = (0 if uid == own[0] else uid), (0 if gid == own[1] else gid)
             self.note(file, uid, gid)
         return True
+
+
+def _ids(pid: int) -> tuple[int, ...]:
+    """Return the user and the group of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return tuple(int(line.split()[1]) for line in lines if line.startswith(("Uid:", "Gid:")))
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.core import emulate
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
 from envbuilder.core.sandbox import Mount, sandbox
@@ -26,10 +25,6 @@ class Emulation:
         """Return the words of `emulate.py`."""
         folders = (str(folder) for pair in self.over for folder in pair)
         return (str(self.processor.elf), str(self.program), *folders)
-
-    def wrap(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command line that starts `argv` with the emulator."""
-        return emulate.command_line(self.words(), argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
