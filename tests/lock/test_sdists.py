@@ -1,6 +1,7 @@
 """Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -278,15 +279,16 @@ def test_a_project_that_cannot_be_asked_is_named_with_its_form_as_an_extension(
 ON_THE_MACHINE = "import os; os.path.isdir({folder!r}) and open({mark!r}, 'a').close()"
 REPLACING = """
 
-import os, sys
-folder = os.path.join(sys.prefix, "bin")
-for path in (os.path.join(folder, "python"), os.path.join(sys.prefix, "pyvenv.cfg")):
-    for change in (lambda: os.chmod(folder, 0o777), lambda: os.unlink(path), lambda: open(path, "w").write("#!/bin/sh\\ntouch {mark}\\n")):
-        try:
-            change()
-            raise SystemExit(f"changed {{path}}")
-        except OSError:
-            pass
+import ctypes, os, sys
+ctypes.CDLL(None).mount(None, sys.prefix.encode(), None, 32 | 4096, None)  # writable, if this may mount
+python = os.path.join(sys.prefix, "bin/python")
+try:
+    os.unlink(python)
+    with open(python, "w") as out:
+        out.write("#!/bin/sh\\ntouch {mark}\\nexec {real} \\"$@\\"\\n")
+    os.chmod(python, 0o755)
+except OSError:
+    pass
 
 
 def get_requires_for_build_wheel(config_settings=None):
@@ -298,7 +300,7 @@ def test_nothing_of_a_source_distribution_runs_on_the_machine_that_locks(tmp_pat
     mark = tmp_path / "outside/ran"
     mark.parent.mkdir()
     files = own_backend("plain", "1.0", needs='"evil"')
-    files["backend.py"] += REPLACING.format(mark=mark)
+    files["backend.py"] += REPLACING.format(mark=mark, real=sys.executable)
     start = ON_THE_MACHINE.format(folder=str(mark.parent), mark=str(mark))
     evil = write_wheel(tmp_path / "files", "evil", "1.0", files={"evil.pth": f"{start}\n", "evil.py": ""})
     found = lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files), evil)
