@@ -71,6 +71,7 @@ class Sandbox:
     environment: dict[str, str] = field(default_factory=dict)
     is_root: bool = False
     folder: str = "/"
+    calls: bytes = b""  # the filter of system calls, as `enter_sandbox.py` made it
 
     def place(self, target: str) -> Path:
         """Return the place of a path in the folder, with the folders above it."""
@@ -134,7 +135,10 @@ def read_options(words: Sequence[str], own: Path) -> tuple[Sandbox, list[str]]:
                 found.is_root = one == "0"
             case "--chdir":
                 found.folder = one
-            case "--gid" | "--cap-add" | "--cap-drop" | "--hostname" | "--seccomp":
+            case "--seccomp":
+                with os.fdopen(int(one), "rb") as stream:
+                    found.calls = stream.read()
+            case "--gid" | "--cap-add" | "--cap-drop" | "--hostname":
                 pass
             case _:
                 raise SystemExit(f"plain_sandbox: `{option}` is not known")
@@ -186,8 +190,12 @@ def filter_calls() -> None:
         (equal, 1, 0, 41), allow,  # socket
         (load, 0, 0, 16), (equal, 1, 0, 16), refuse(errno.EAFNOSUPPORT), allow,
     ]  # fmt: skip
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+    install_filter(b"".join(struct.pack("=HBBI", *step) for step in steps))
+
+
+def install_filter(steps: bytes) -> None:
+    code = ctypes.create_string_buffer(steps)
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps) // 8, ctypes.addressof(code)))
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     _checked(_libc.prctl(_SET_SECCOMP, 2, program, 0, 0), "PR_SET_SECCOMP")
 
@@ -320,6 +328,7 @@ def _become(program: Sequence[str], sandbox: Sandbox, *, tools: Sequence[str]) -
         drop_capabilities()
         _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         filter_calls()
+        install_filter(sandbox.calls)
         readable = [source for source, _, is_writable in sandbox.shown if not is_writable]
         limit_files(
             (*readable, *tools),
