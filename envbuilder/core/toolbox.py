@@ -25,7 +25,7 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
 from envbuilder.core.install import install_command
-from envbuilder.core.process import Runner
+from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
 from envbuilder.core.sandbox import sandbox
 
@@ -168,11 +168,16 @@ def _plain_sandbox(store: Store, toolbox: Path) -> Path:
     return folder
 
 
+def sandbox_trial() -> Command:
+    """Return a command that succeeds where `bwrap` works, for root as another id."""
+    options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
+    return sandbox(options, ("/bin/true",), why="try the sandbox", env=())
+
+
 def _refusal(runner: Runner) -> str:
     """Return why `bwrap` does not work, "" if it does."""
     try:
-        options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
-        runner.run(sandbox(options, ("/bin/true",), why="try the sandbox", env=()))
+        runner.run(sandbox_trial())
     except (CommandError, ToolError) as error:
         return error.message.splitlines()[-1]
     return ""

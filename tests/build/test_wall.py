@@ -24,10 +24,10 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.sandbox import Mount, take_over
 from envbuilder.plan.model import PythonStep
-from tests.build.test_wheels import HOST, sdist_job
 from tests.support.conditions import enter_checkout
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
+from tests.support.sdist_jobs import HOST, sdist_job
 from tests.support.workbench import NOBODY, as_nobody
 
 pytestmark = pytest.mark.programs

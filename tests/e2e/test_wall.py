@@ -21,9 +21,9 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sandbox import Mount
 from envbuilder.core.toolbox import open_sandbox
-from tests.build.test_wheels import HOST
 from tests.support.conditions import USER, Conditions
 from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES
+from tests.support.sdist_jobs import HOST
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     NO_ENGINE,
