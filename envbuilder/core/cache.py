@@ -329,7 +329,7 @@ def set_mode(descriptor: int, path: Path, mode: int) -> None:
 def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
     """Raise UsageError if a file has other content than the text that is to be written, unless `force`."""
     try:
-        found = path.read_text(encoding="utf-8") if path.exists() else text
+        found = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError):
         found = ""
     if found != text and not force:
@@ -415,8 +415,11 @@ def beside(final: Path) -> Iterator[Path]:
             try:
                 yield Path(lasting_path(str(path), opened))
             finally:
-                if not IS_POSIX or os.path.samestat(path.lstat(), os.fstat(opened)):
-                    remove_tree(path)
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # another user has moved it, and may have put a link there
+                    if not IS_POSIX or os.path.samestat(path.lstat(), os.fstat(opened)):
+                        remove_tree(path)
 
 
 @contextlib.contextmanager

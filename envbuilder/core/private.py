@@ -39,17 +39,23 @@ def is_trusted(path: str) -> bool:
 
 
 def refused(path: str) -> PermissionError:
-    """Return the error for what another user may have put under a name."""
+    """Return the error for what another user may have put under a name. It names the owner."""
     try:
-        owner = f"it belongs to user {os.lstat(path).st_uid}"
+        status = os.lstat(path)
     except OSError:
-        owner = "it is gone"
-    text = f"expected a folder or file that this user alone can write, but {owner}, is a link, or others can write it"
+        found = "it was exchanged for something else"
+    else:
+        what = "is a link of" if stat.S_ISLNK(status.st_mode) else "belongs to"
+        others = ", and others can write it" if status.st_mode & 0o022 and what == "belongs to" else ""
+        found = f"it {what} user {status.st_uid}{others}"
+    text = f"expected a file or folder of user {os.geteuid()} that nobody else can write, but {found}"
     return PermissionError(errno.EPERM, text, path)
 
 
 def open_folder(path: str) -> int:
     """Return a descriptor of a folder. A link is refused with PermissionError."""
+    if os.path.dirname(path) == f"/proc/{os.getpid()}/fd":  # of `lasting_path`: a link of the kernel's
+        path += "/."
     try:
         return os.open(path, os.O_RDONLY | _FOLDER)
     except OSError as error:

@@ -25,10 +25,11 @@ from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_file, space_errors, sync_file
+from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
+from envbuilder.core.private import is_trusted, private_folder
 from envbuilder.core.processor import X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
@@ -100,7 +101,9 @@ def pull(
         transfer = Transfer()
         if image := missing.get("image"):
             wanted = [blob for blob in _blobs(image) if blob.digest not in kept]
-            _fetch(client, reference, wanted, folder=folder, transfer=transfer, console=console)
+            _fetch(
+                client, reference, wanted, outputs=outputs, folder=folder, transfer=transfer, console=console
+            )  # fmt: skip
         if sif := missing.get("sif"):
             # The image first: the SIF is made of its layers.
             def layers(digests: Sequence[Sha256]) -> dict[Sha256, Path]:
@@ -113,12 +116,16 @@ def pull(
                 client, reference, sif, index,
                 outputs=outputs, layers=layers, folder=folder, transfer=transfer, console=console,
             ):  # fmt: skip
-                _fetch(client, reference, [sif_of(sif)], folder=folder, transfer=transfer, console=console)
+                _fetch(
+                    client, reference, [sif_of(sif)],
+                    outputs=outputs, folder=folder, transfer=transfer, console=console,
+                )  # fmt: skip
         for form, manifest in missing.items():
             _finish(outputs, form, manifest, folder, kept, name=reference, versions=versions)
         if statement:
             save_text(outputs.bundle, statement.decode())
-        remove_tree(folder)
+        for path in folder.iterdir():
+            path.unlink()
     return Pulled(
         files=tuple(
             PulledFile(
@@ -235,11 +242,13 @@ def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256
         same = read_layout(outputs.image).manifest.digest == manifest.digest
     except VerifyError:
         return False
-    return same and all(blob.digest in kept for blob in _blobs(manifest))
+    return same and is_trusted(str(outputs.image)) and all(blob.digest in kept for blob in _blobs(manifest))
 
 
 def _holds(path: Path, blob: Descriptor) -> bool:
-    return path.is_file() and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
+    """Whether the file has these bytes. Another user's file does not count: that user can change it."""
+    is_own = path.is_file() and is_trusted(str(path))
+    return is_own and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
 
 
 def _fetch(
@@ -247,16 +256,17 @@ def _fetch(
     reference: Reference,
     wanted: Sequence[Descriptor],
     *,
+    outputs: Outputs,
     folder: Path,
     transfer: Transfer,
     console: Console,
 ) -> None:
-    """Download the blobs into the folder."""
+    """Download the blobs into `folder`."""
     if not wanted:
         return
     total = sum(blob.size for blob in wanted)
     partial = [path for path in (folder / blob.digest for blob in wanted) if path.is_file()]
-    need_space(folder, total - sum(path.stat().st_size for path in partial))
+    need_space(outputs.folder, total - sum(path.stat().st_size for path in partial))
     with console.step(f"pull {reference.repository}", total) as step:
 
         def work(blob: Descriptor, stop: threading.Event) -> None:
@@ -292,16 +302,22 @@ def _finish(
 
 @contextlib.contextmanager
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
-    """Yield the folder of partial blobs, locked for one pull at a time."""
+    """Yield the folder of partial blobs, locked for one pull at a time. Raises UsageError for another user's folder."""
     folder = outputs.folder / f".{outputs.name}.pull"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    outputs.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with held(folder, wait=False):
+        with private_folder(str(folder)) as inside, held(Path(inside), wait=False):
             try:
-                yield folder
+                yield Path(inside)
             finally:
                 with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
                     folder.rmdir()
+    except PermissionError as error:
+        if error.filename != str(folder):
+            raise
+        raise UsageError(
+            f"cannot pull into `{folder}`: {error.strerror}", hint="remove it, or choose another --output"
+        ) from error
     except BlockingIOError as error:
         raise UsageError(
             f"another pull to `{outputs.folder / outputs.name}` is running",
