@@ -1,12 +1,10 @@
 """What another user plants or exchanges in a shared folder leads no write and no read elsewhere."""
 
-import contextlib
 import logging
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -197,39 +195,6 @@ def test_what_another_user_left_under_a_temporary_name_stays(shared: Path, preci
     with beside(shared / "a.sif"):
         pass
     assert planted.is_dir()
-    assert contents(precious) == before
-
-
-@pytest.mark.programs
-def test_removing_a_tree_changes_no_mode_behind_a_link_that_appears_meanwhile(tmp_path: Path, precious: Path):
-    """The stranger exchanges folders of the tree for links while it is removed."""
-    (precious / "below").chmod(0o500)
-    before, stop = contents(precious), threading.Event()
-    trees = [shared_folder(tmp_path / f"tree-{number}", 0o777) for number in range(60)]
-    for tree in trees:
-        for number in range(30):
-            (tree / f"x{number}").mkdir()
-            (tree / f"x{number}").chmod(0o400)
-
-    def exchange() -> None:  # as any user could, in folders with such a mode
-        while not stop.is_set():
-            for tree in trees:
-                for number in range(30):
-                    try:
-                        (tree / f"x{number}").rename(tree / f"y{number}")
-                        (tree / f"x{number}").symlink_to(precious / "below")
-                    except OSError:
-                        pass
-
-    thread = threading.Thread(target=exchange)
-    thread.start()
-    try:
-        for tree in trees:
-            with contextlib.suppress(OSError):  # names that came and went
-                remove_tree(tree)
-    finally:
-        stop.set()
-        thread.join()
     assert contents(precious) == before
 
 
