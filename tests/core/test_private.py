@@ -147,7 +147,7 @@ def test_a_private_folder_is_neither_a_link_nor_another_users(shared: Path, prec
     assert contents(shared / "own")[str(shared / "own")][0] == stat.S_IFDIR | 0o700
 
 
-def test_a_folder_without_the_sticky_bit_or_of_another_user_has_names_that_may_be_exchanged(tmp_path: Path):
+def test_without_the_sticky_bit_or_in_a_foreign_folder_names_may_be_exchanged(tmp_path: Path):
     cases = {0o755: False, 0o1777: False, 0o1775: False, 0o777: True, 0o775: True}
     for mode, is_open in cases.items():
         tmp_path.chmod(mode)
