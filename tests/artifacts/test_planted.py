@@ -140,9 +140,7 @@ def test_a_sync_refuses_a_planted_folder_with_its_owner(
     assert contents(precious) == before
 
 
-def test_a_layout_replaces_one_of_another_user_and_follows_none_of_its_links(
-    shared: Path, precious: Path
-):
+def test_a_layout_replaces_one_of_another_user_and_follows_none_of_its_links(shared: Path, precious: Path):
     image = shared / "toy.oci"
     image.mkdir()
     (image / "oci-layout").touch()
