@@ -63,7 +63,7 @@ def restate(provenance: str, subjects: Sequence[Subject], release: Release) -> s
     return _dump({**value, "predicate": predicate}, subjects)
 
 
-def subject_digests(statement: str, predicate_type: str) -> frozenset[str]:
+def subject_digests(statement: str, predicate_type: str = SLSA_PROVENANCE) -> frozenset[str]:
     """Return the sha256 of each subject; raises ValueError when the text is no statement of this type."""
     value = _parse(statement)
     if value.get("predicateType") != predicate_type:

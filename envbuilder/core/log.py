@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.private import is_trusted
 from envbuilder.core.system import NO_LINKS
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
@@ -49,9 +50,10 @@ def _new_file(path: Path) -> int:
         path.unlink(missing_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666)
     except OSError as error:
-        owner = f", which belongs to user {path.lstat().st_uid}" if os.path.lexists(path) else ""
+        is_foreign = os.path.lexists(path) and not is_trusted(str(path))
+        owner = f"; it belongs to user {path.lstat().st_uid}" if is_foreign else ""
         raise UsageError(
-            f"cannot write the log `{path}`{owner}: {(error.strerror or str(error)).lower()}",
+            f"cannot write `{path}`: {(error.strerror or str(error)).lower()}{owner}",
             hint="remove what has its name, or choose another --output",
         ) from error
 
