@@ -64,7 +64,7 @@ class VerifiedPair(Answer):
         plan = ", those of the plan" if self.plan else ""
         head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
         if self.signed:
-            head = f"{head}\nsigned as {self.signed}"
+            head = f"{head}\nreleased as {self.signed}"
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
