@@ -122,7 +122,7 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
     try:
         with path.open("rb") as stream:
             yield Squashfs(stream, offset=part.offset, size=part.size)
-    except (OSError, ValueError, LookupError, ArithmeticError, MemoryError, struct.error) as error:
+    except (OSError, ValueError, IndexError, ArithmeticError, MemoryError, struct.error) as error:
         raise VerifyError(
             f"the file system in `{path}` is damaged: {error}", hint="build it again"
         ) from error
