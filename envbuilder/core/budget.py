@@ -5,6 +5,7 @@ the file's real size and with these limits before they allocate or loop. Everyth
 """
 
 import lzma
+from collections import deque
 from collections.abc import Iterator
 from typing import IO, Final
 
@@ -32,13 +33,16 @@ SPARE: Final = 4 << 30
 ARCHIVE_SPARE: Final = 256 << 20
 # Bytes of memory that one xz stream may ask for. `xz -9` needs 65 MiB.
 XZ: Final = 256 << 20
-# Bytes of a program's stdout that is returned as one text: apt-cache prints about 100 MB for all packages of a suite.
-OUTPUT: Final = 256 << 20
+# Bytes of a program's answer on its stdout. The longest, of uv and of git for large projects, have a few MB.
+OUTPUT: Final = 64 << 20
+# Bytes at the end of an output that is for the log and not an answer.
+OUTPUT_END: Final = 8 << 20
 # Bytes of a line of a program's output; a longer line is cut into several.
-LINE: Final = 1 << 20
+LINE: Final = 4 << 20
 # Bytes of a build's log. A build of torch's own sources has about 40 MB.
 LOG: Final = 512 << 20
 _CHUNK: Final = 1 << 20
+_LINE_COST: Final = 64  # bytes of a line in memory beside its letters
 
 
 class BudgetError(ValueError):
@@ -104,3 +108,15 @@ def read_xz(stream: IO[bytes], chunk: int) -> Iterator[bytes]:
         piece, rest = decompressor.decompress(rest, chunk), b""
         if piece:
             yield piece
+
+
+class LastLines(deque[str]):
+    """The last lines of an output, of which programs may print any number."""
+
+    _left = OUTPUT_END
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        self._left -= len(line) + _LINE_COST
+        while self._left < 0 and len(self) > 1:
+            self._left += len(self.popleft()) + _LINE_COST

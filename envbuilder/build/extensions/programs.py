@@ -5,7 +5,7 @@ and the last with the same arguments.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -66,7 +66,7 @@ class Program:
             (STEADY, image.path("kit/steady.sh")),
             (NO_COMMENT, image.path(f"kit{NO_COMMENT}")),
         )
-        return sandboxed(
+        command = sandboxed(
             root,
             ("/bin/sh", STEADY, self.python, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
             why=self.why,
@@ -77,6 +77,7 @@ class Program:
             env=(*self.env, *native),
             cwd=self.folder,
         )
+        return replace(command, chatty=True)
 
 
 def compile_program(
