@@ -13,6 +13,7 @@ from typing import IO, ClassVar, Final, cast
 
 from envbuilder.core.budget import (
     ARCHIVE_SPARE,
+    DOCUMENT,
     ENTRIES,
     FILE,
     MEMBER,
@@ -103,18 +104,30 @@ class BoundedTar(tarfile.TarFile):
 
 
 class BoundedZip(zipfile.ZipFile):
-    """A foreign zip file. Raises BudgetError for a directory, and for a read of a member, that are too large."""
+    """A foreign zip file. Opening it and reading a member raise BadZipFile for all damage, and for what is too large."""
 
     def __init__(self, file: Path | IO[bytes]) -> None:
-        with file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as stream:
+        with (
+            _bad_zip(),
+            file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as stream,
+        ):
             # `zipfile` reads the whole directory at once. This is its own way to find it.
             ended = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # noqa: SLF001
             need_within("bytes of its directory", ended[_DIRECTORY_SIZE] if ended else 0, _MOST_DIRECTORY)
-        super().__init__(file)
+            super().__init__(file)
 
     def read(self, name: str | zipfile.ZipInfo, pwd: bytes | None = None) -> bytes:
-        with self.open(name, pwd=pwd) as stream:
-            return read_within(stream, MEMBER, f"{name}")
+        member = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
+        with _bad_zip(), self.open(member, pwd=pwd) as stream:
+            return read_within(stream, DOCUMENT, f"bytes of {member.filename[:100]!r}")
+
+
+@contextlib.contextmanager
+def _bad_zip() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED_ZIP as error:
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
