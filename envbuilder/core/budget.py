@@ -28,7 +28,7 @@ MEMBER: Final = 1 << 30
 # A file unpacks to at most this many times its size. Of Debian's, Ubuntu's, NVIDIA's and torch's packages it is 14 at most.
 TIMES: Final = 100
 # Bytes that any image may unpack to beside that: a layer may hold a large file of zeros. Hashing them takes seconds.
-SPARE: Final = 4 << 30
+SPARE: Final = 2 << 30
 # The same for an archive of sources or a package, which is written to disk.
 ARCHIVE_SPARE: Final = 256 << 20
 # Bytes of memory that one xz stream may ask for. `xz -9` needs 65 MiB.

@@ -14,8 +14,8 @@ from envbuilder.node.diagnose.line import rank_of_file
 from envbuilder.node.diagnose.logs import DAMAGED
 
 MAX_BYTES: Final = 256 << 20  # a dump of 20,000 entries with stacks has about 60 MB
-# Values in a dump. Such a dump has about 10 million. An empty list is one byte in a pickle, and 64 in memory.
-_MOST_VALUES: Final = 20_000_000
+# Values in a dump. Such a dump has about 8 million. An empty list is one byte in a pickle, and 64 in memory.
+_MOST_VALUES: Final = 16_000_000
 _MOST_TEXT: Final = 4096  # letters
 _MOST_NUMBER: Final = 1 << 63
 _MOST_SIZES: Final = 64  # tensors of one collective, and dimensions of one tensor
