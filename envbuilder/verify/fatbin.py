@@ -69,7 +69,7 @@ def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
             if section is not None and section["sh_type"] != "SHT_NOBITS":
                 found.update(_images(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"]))
     except (
-        ELFError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, RecursionError, struct.error,
+        ELFError, OSError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, RecursionError, struct.error,
     ) as error:  # fmt: skip
         raise ValueError(f"it is no ELF file that can be read: {error}") from error
     return tuple(sorted(found))

@@ -195,7 +195,7 @@ LOG = b"".join(
     path.read_bytes()[:3000]
     for path in sorted((ROOT / "tests/node/diagnose/excerpts").rglob("*"))
     if path.is_file()
-)[: 96 << 10]
+)[: 24 << 10]
 
 
 def read_layer(path: Path) -> None:
