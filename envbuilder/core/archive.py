@@ -58,7 +58,7 @@ class _Info(tarfile.TarInfo):
     """A member whose headers are bounded. `tarfile` names its methods as the place to extend it."""
 
     def _proc_member(self, archive: "BoundedTar") -> tarfile.TarInfo:
-        need_within(f"bytes of {self.name[:100]!r}", self.size, FILE)
+        self._need_size()
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise BudgetError(f"{self.name[:100]!r} is {_SPARSE}")
         if self.type in _EXTENDED:
@@ -72,7 +72,11 @@ class _Info(tarfile.TarInfo):
         if any(name.startswith("GNU.sparse.") for name in headers):
             self._refuse_sparse()
         super()._apply_pax_info(headers, encoding, errors)  # type: ignore[misc]
-        need_within(f"bytes of {self.name[:100]!r}", self.size, FILE)
+        self._need_size()
+
+    def _need_size(self) -> None:
+        if not 0 <= self.size <= FILE:
+            need_within(f"bytes of {self.name[:100]!r}", self.size, FILE)
 
     def _refuse_sparse(self, *_: object) -> None:
         raise BudgetError(f"{self.name[:100]!r} is {_SPARSE}")
