@@ -170,7 +170,8 @@ class DockerEngine:
                 tty=False,
                 stdin_open=False,
                 labels={OWNER: self._build},
-                log_config=LogConfig(type=LogConfig.types.JSON),  # an engine may be set to keep none
+                # An engine may be set to keep none. A program that never stops writing must not fill its disk.
+                log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "2"}),
                 **options,  # type: ignore[arg-type]
             )
         except docker.errors.ImageNotFound as error:

@@ -22,6 +22,7 @@ import zstandard
 
 from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
+from envbuilder.core.budget import DOCUMENT, SIF, need_within
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
@@ -114,6 +115,10 @@ class Sif:
         """Return the content of the first object of that type, b"" without one."""
         for item in self.descriptors:
             if item.data_type is data_type:
+                if item.size > DOCUMENT:
+                    raise VerifyError(
+                        f"`{self.path}`: its {data_type.name} has {item.size} bytes, expected at most {DOCUMENT}"
+                    )
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)
                     return stream.read(item.size)
@@ -292,6 +297,7 @@ def _descriptor(
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     head = stream.read(_HEADER.size)
     _need_start(head)
+    need_within("not a SIF that can be read: its bytes", total, SIF)
     _, _, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
     if version != _VERSION:
         found, expected = (text.rstrip(b"\0").decode(errors="replace") for text in (version, _VERSION))

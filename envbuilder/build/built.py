@@ -41,7 +41,7 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     if not path.is_file():
         raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
     sif = read_sif(path)
-    sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
+    sbom, provenance = (sif.read(kind).decode(errors="replace") for kind in (DataType.SBOM, DataType.JSON))
     if not sbom or not provenance:
         raise VerifyError(
             f"`{path}` holds no SBOM", hint="envbuilder did not make it, or one too old to write an SBOM"

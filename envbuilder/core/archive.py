@@ -1,36 +1,189 @@
-"""Read the files of an archive: a tar, compressed or not, or a zip file. Nothing is written."""
+"""Read foreign archives within limits (`envbuilder/core/budget.py`): tars, compressed or not, and zip files. Nothing is written."""
 
 import contextlib
+import lzma
+import struct
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import IO, ClassVar, Final, cast
 
+from envbuilder.core.budget import (
+    ARCHIVE_SPARE,
+    DOCUMENT,
+    ENTRIES,
+    FILE,
+    MEMBER,
+    BudgetError,
+    Entries,
+    most_unpacked,
+    need_within,
+    read_within,
+    read_xz,
+)
 from envbuilder.core.errors import BuildError
+
+# Bytes of one extended header: paths of 4096 bytes, and attributes of 64 KiB each, which is the most that Linux has.
+_HEADER: Final = 1 << 20
+_RECORDS: Final = 256  # in one extended header
+_MOST_RECORDS: Final = 4 * ENTRIES  # in one tar
+_CHAIN: Final = (
+    8  # extended headers before one member: GNU tar writes a long name, a long target and one for PAX
+)
+_EXTENDED: Final = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+_SPARSE: Final = "a sparse file, whose content is not the bytes in the tar"
+_CHUNK: Final = 1 << 20
+_XZ: Final = b"\xfd7zXZ\0"
+_LZMA: Final = b"\x5d\0\0"
+_DIRECTORY_SIZE: Final = 5  # in what `zipfile` reads of the end of a file
+_MOST_DIRECTORY: Final = (
+    128 << 20
+)  # bytes: 46 and the path for each member, and zipfile takes ten times as much memory
+# What damaged or hostile bytes raise in the standard library's readers of archives.
+DAMAGED_TAR: Final = (
+    tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+DAMAGED_ZIP: Final = (
+    zipfile.BadZipFile, EOFError, ValueError, OverflowError, MemoryError, NotImplementedError, RuntimeError, struct.error,
+    zlib.error, lzma.LZMAError,
+)  # fmt: skip
+
+
+class _Info(tarfile.TarInfo):
+    """A member whose headers are bounded. `tarfile` names its methods as the place to extend it."""
+
+    def _proc_member(self, archive: "BoundedTar") -> tarfile.TarInfo:
+        self._need_size()
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise BudgetError(f"{self.name[:100]!r} is {_SPARSE}")
+        if self.type in _EXTENDED:
+            need_within("bytes of an extended header", self.size, _HEADER)
+            archive.chain += 1
+            need_within("extended headers before one member", archive.chain, _CHAIN)
+        return cast("tarfile.TarInfo", super()._proc_member(archive))  # type: ignore[misc]
+
+    def _apply_pax_info(self, headers: dict[str, str], encoding: str, errors: str) -> None:
+        need_within("records in an extended header", len(headers), _RECORDS)
+        if any(name.startswith("GNU.sparse.") for name in headers):
+            self._refuse_sparse()
+        super()._apply_pax_info(headers, encoding, errors)  # type: ignore[misc]
+        self._need_size()
+
+    def _need_size(self) -> None:
+        if not 0 <= self.size <= FILE:
+            need_within(f"bytes of {self.name[:100]!r}", self.size, FILE)
+
+    def _refuse_sparse(self, *_: object) -> None:
+        raise BudgetError(f"{self.name[:100]!r} is {_SPARSE}")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+class BoundedTar(tarfile.TarFile):
+    """A foreign tar. Reading raises BudgetError for sparse files, and for too many members or too large headers."""
+
+    tarinfo = _Info  # type: ignore[mutable-override]  # as `tarfile` documents it
+    # Without xz, where `tarfile` lets the file choose the memory.
+    OPEN_METH: ClassVar[Mapping[str, str]] = {"tar": "taropen", "gz": "gzopen", "bz2": "bz2open"}
+    chain = 0  # extended headers of the member that is read
+    _records = 0
+    _entries: Entries | None = None
+
+    def next(self) -> tarfile.TarInfo | None:
+        self.chain = 0
+        if self._entries is None:
+            self._entries = Entries()  # here, since TarFile's own `__init__` reads the first member
+        is_counted = self.firstmember is not None  # type: ignore[attr-defined]
+        member = super().next()
+        if member is not None and not is_counted:
+            self._entries.add(member.name, len(member.linkname))
+            self._records += len(member.pax_headers)
+            need_within("records in extended headers", self._records, _MOST_RECORDS)
+        return member
+
+
+class BoundedZip(zipfile.ZipFile):
+    """A foreign zip file. Opening it and reading a member raise BadZipFile for all damage, and for what is too large."""
+
+    def __init__(self, file: Path | IO[bytes]) -> None:
+        with (
+            _bad_zip(),
+            file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as stream,
+        ):
+            # `zipfile` reads the whole directory at once. This is its own way to find it.
+            ended = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # noqa: SLF001
+            need_within("bytes of its directory", ended[_DIRECTORY_SIZE] if ended else 0, _MOST_DIRECTORY)
+            super().__init__(file)
+
+    def read(self, name: str | zipfile.ZipInfo, pwd: bytes | None = None) -> bytes:
+        member = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
+        with _bad_zip(), self.open(member, pwd=pwd) as stream:
+            return read_within(stream, DOCUMENT, f"bytes of {member.filename[:100]!r}")
+
+
+@contextlib.contextmanager
+def _bad_zip() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED_ZIP as error:
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside."""
-    for member, content in _read_zip(archive) if zipfile.is_zipfile(archive) else _read_tar(archive):
-        name = PurePosixPath(member)
-        if name.is_absolute() or ".." in name.parts:
-            raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")
-        if strip:
-            name = PurePosixPath(*name.parts[1:])
-        if name.parts:
-            yield str(name), content
+    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside.
+
+    Raises BuildError for an archive that is damaged, or unpacks to more than a source archive of its size does.
+    """
+    try:
+        left = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
+        for member, stream in _zip_files(archive) if zipfile.is_zipfile(archive) else _tar_files(archive):
+            name = PurePosixPath(member)
+            if name.is_absolute() or ".." in name.parts:
+                raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")
+            content = read_within(stream, min(left, MEMBER), f"bytes of `{member}`")
+            left -= len(content)
+            if strip:
+                name = PurePosixPath(*name.parts[1:])
+            if name.parts:
+                yield str(name), content
+    except (*DAMAGED_TAR, *DAMAGED_ZIP) as error:
+        raise BuildError(
+            f"`{archive}` cannot be read: {error}",
+            hint="it is damaged, or made to fill memory or disk: take the package from another source",
+        ) from error
 
 
-def _read_tar(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(archive) as tar:
+def _tar_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with _without_xz(archive) as stream, BoundedTar.open(fileobj=stream) as tar:
         for member in tar:
             with contextlib.suppress(KeyError):  # a dangling link
-                if not member.isdir() and (stream := tar.extractfile(member)):
-                    yield member.name, stream.read()
+                if not member.isdir() and (content := tar.extractfile(member)):
+                    yield member.name, content
 
 
-def _read_zip(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(archive) as members:
+@contextlib.contextmanager
+def _without_xz(archive: Path) -> Iterator[IO[bytes]]:
+    """Yield the archive, one of xz or lzma unpacked to a temporary file."""
+    with archive.open("rb") as stream, tempfile.TemporaryFile() as plain:
+        is_xz = stream.read(len(_XZ)).startswith((_XZ, _LZMA))
+        stream.seek(0)
+        if is_xz:
+            most = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
+            for piece in read_xz(stream, _CHUNK):
+                plain.write(piece)
+                need_within("bytes that it unpacks to", plain.tell(), most)
+            plain.seek(0)
+        yield plain if is_xz else stream
+
+
+def _zip_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with BoundedZip(archive) as members:
         for member in members.infolist():
             if not member.is_dir():
-                yield member.filename, members.read(member)
+                with members.open(member) as stream:
+                    yield member.filename, stream

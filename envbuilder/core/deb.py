@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from envbuilder.core.archive import BoundedTar
+from envbuilder.core.budget import TIMES, need_within, read_xz
 from envbuilder.core.errors import BuildError
 from envbuilder.core.limits import usable_memory
 
@@ -18,13 +20,12 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _DAMAGE: Final = (
-    ValueError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError,
+    ValueError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError, LookupError, OverflowError,
+    RecursionError,
 )  # fmt: skip
 _MAGIC: Final = b"!<arch>\n"
 CHUNK: Final = 1 << 20
 _HEADER: Final = 60  # bytes before each member of an ar archive
-# A part unpacks to at most this many times the package's size. Of Debian's, Ubuntu's and NVIDIA's it is 14 at most.
-_MOST_TIMES: Final = 100
 _SMALL: Final = 64 << 20  # bytes that each part may unpack to
 
 
@@ -36,6 +37,7 @@ def open_tar(deb: Path, part: str) -> Iterator[IO[bytes]]:
             raise ValueError("it is not an ar archive")
         while len(header := stream.read(_HEADER)) == _HEADER:
             name, size = header[:16].decode().strip().rstrip("/"), int(header[48:58])
+            need_within(f"bytes of `{name}`", size, deb.stat().st_size)
             if name.startswith(f"{part}.tar"):
                 yield _unpacked(name, io.BufferedReader(_Member(stream, size), CHUNK))
                 return
@@ -46,9 +48,7 @@ def open_tar(deb: Path, part: str) -> Iterator[IO[bytes]]:
 def read_tar(deb: Path, part: str) -> memoryview:
     """Return the bytes of a package's tar. Raises BuildError for a damaged package, or one that unpacks to too much."""
     size = deb.stat().st_size
-    most = min(
-        _SMALL + _MOST_TIMES * size, usable_memory() // 2
-    )  # the pieces are there twice when they are joined
+    most = min(_SMALL + TIMES * size, usable_memory() // 2)  # the pieces are there twice when they are joined
     pieces, found = [], 0
     with open_tar(deb, part) as tar:
         while piece := tar.read(CHUNK):
@@ -57,7 +57,7 @@ def read_tar(deb: Path, part: str) -> memoryview:
             if found > most:
                 raise BuildError(
                     f"the package `{deb}` of {size} bytes unpacks to more than {most}",
-                    hint=f"{_MOST_TIMES} times its size and half of the free memory are the most: "
+                    hint=f"{TIMES} times its size and half of the free memory are the most: "
                     "do without the package, or build where more memory is free",
                 )
     return memoryview(b"".join(pieces))
@@ -65,7 +65,7 @@ def read_tar(deb: Path, part: str) -> memoryview:
 
 def members(tar: memoryview, deb: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a package's tar. Raises BuildError for a damaged one."""
-    with _damage_named(deb), tarfile.open(fileobj=io.BytesIO(tar)) as opened:
+    with _damage_named(deb), BoundedTar.open(fileobj=io.BytesIO(tar), mode="r:") as opened:
         yield from opened
 
 
@@ -81,7 +81,8 @@ def read_control(deb: Path) -> dict[str, tuple[bytes, tarfile.TarInfo]]:
 
 def read_about(deb: Path) -> str:
     """Return the fields of a package: its name, version and dependencies. Raises BuildError for a damaged package."""
-    return read_control(deb)["control"][0].decode()
+    with _damage_named(deb):
+        return read_control(deb)["control"][0].decode()
 
 
 @contextlib.contextmanager
@@ -107,13 +108,30 @@ def _unpacked(name: str, stream: io.BufferedReader) -> IO[bytes]:
         case "gz":
             return io.BufferedReader(gzip.open(stream))
         case "xz" | "lzma":
-            return lzma.open(stream)
+            return io.BufferedReader(_Pieces(read_xz(stream, CHUNK)))
         case "zst":
             import zstandard  # noqa: PLC0415 - slow, and most commands read no package
 
             return io.BufferedReader(zstandard.open(stream))
         case other:
             raise ValueError(f"its member `{name}` is compressed by `{other}`, which is not known")
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes as a stream."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        self._rest = self._rest or memoryview(next(self._pieces, b""))
+        view = memoryview(buffer)
+        length = min(len(view), len(self._rest))
+        view[:length], self._rest = self._rest[:length], self._rest[length:]
+        return length
 
 
 class _Member(io.RawIOBase):

@@ -5,8 +5,9 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
+from envbuilder.core.budget import LOG
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.private import is_trusted
 from envbuilder.core.system import NO_LINKS
@@ -19,6 +20,26 @@ def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Log
     return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
 
 
+class _LogFile(logging.StreamHandler[TextIO]):
+    """A log in which what programs print ends at a size. What envbuilder itself says follows whatever they print."""
+
+    left = LOG
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        is_cut = self.left >= 0 > self.left - len(text)
+        self.left -= len(text)
+        return (
+            f"{text}\n… programs print more than {LOG >> 20} MiB: what follows of it is left out"
+            if is_cut
+            else text
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.left >= 0 or record.levelno > logging.DEBUG:
+            super().emit(record)
+
+
 @contextlib.contextmanager
 def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     """Write the full log of one build into a file. An error of the build names the file.
@@ -27,7 +48,7 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = os.fdopen(_new_file(path), "w", encoding="utf-8")
-    handler = logging.StreamHandler(stream)
+    handler = _LogFile(stream)
     if owner:
         handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
     handler.setFormatter(logging.Formatter(LOG_FORMAT))

@@ -7,6 +7,7 @@ allow-list, so the user's shell settings do not change a build.
 import contextlib
 import errno
 import functools
+import io
 import logging
 import os
 import re
@@ -16,12 +17,14 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
+from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
@@ -43,6 +46,7 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
 SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
 _USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
+_WIDEST: Final = 10_000  # letters of a line in an error
 TAIL: Final = 20  # lines of output that the error of a failed program shows
 
 
@@ -65,6 +69,7 @@ class Command:
     accept: tuple[int, ...] = (0,)
     merged: bool = False  # stderr goes to stdout; `on_line` logs it
     bare: bool = False  # of the user's variables it gets PATH alone, because foreign code could read them
+    chatty: bool = False  # its stdout is for the log: of a long one, `run` returns the end
     input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
@@ -76,7 +81,10 @@ class Runner(Protocol):
     """Runs commands. Raises CommandError for a failure, SpaceError for a full disk, ToolError for a missing program."""
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        """Run to the end and return stdout. `on_line` gets each line as it comes."""
+        """Run to the end and return stdout. `on_line` gets each line as it comes.
+
+        Of a command that is merged or chatty it returns the last 8 MiB. Another one fails beyond 64 MiB.
+        """
         ...
 
     def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
@@ -144,16 +152,24 @@ class ProcessRunner:
         return one
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        lines: list[str] = []
-        with self._output(command, lines) as stdout:
-            for raw in stdout:
-                line = raw.decode(errors="replace")
-                lines.append(line)
+        kept = bytearray()
+        is_answer = not (command.merged or command.chatty)
+        with self._output(command, kept) as stdout:
+            while raw := stdout.readline(LINE):
+                kept += raw
+                if is_answer and len(kept) > OUTPUT:
+                    raise CommandError(
+                        f"could not {command.why}: `{command.argv[0]}` printed more than {OUTPUT >> 20} MiB, and an answer "
+                        "is shorter"
+                    )
+                if not is_answer and len(kept) > 2 * OUTPUT_END:
+                    del kept[:-OUTPUT_END]
+                line = raw.decode(errors="replace").rstrip("\n")
                 if not command.merged:
-                    self._log.debug("%s", redacted(line.rstrip("\n")))
+                    self._log.debug("%s", redacted(line))
                 if on_line:
-                    on_line(line.rstrip("\n"))
-        return "".join(lines)
+                    on_line(line)
+        return (kept if is_answer else kept[-OUTPUT_END:]).decode(errors="replace")
 
     @contextlib.contextmanager
     def read(self, command: Command) -> Iterator[IO[bytes]]:
@@ -163,8 +179,8 @@ class ProcessRunner:
                 pass
 
     @contextlib.contextmanager
-    def _output(self, command: Command, lines: Sequence[str] = ()) -> Iterator[IO[bytes]]:
-        """Yield the program's stdout, then raise an error if it failed. `lines` are those that the caller has read."""
+    def _output(self, command: Command, kept: bytes | bytearray = b"") -> Iterator[IO[bytes]]:
+        """Yield the program's stdout, then raise an error if it failed. `kept` is what the caller has read."""
         self._log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
@@ -174,7 +190,7 @@ class ProcessRunner:
             with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
-            self._judge(command, process, errors, lines)
+            self._judge(command, process, errors, kept)
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -196,18 +212,30 @@ class ProcessRunner:
             self._running.discard(process)
 
     def _judge(
-        self, command: Command, process: "subprocess.Popen[bytes]", errors: IO[bytes], stdout: Sequence[str]
+        self,
+        command: Command,
+        process: "subprocess.Popen[bytes]",
+        errors: IO[bytes],
+        stdout: bytes | bytearray,
     ) -> None:
         errors.seek(0)
-        output = redacted(errors.read().decode(errors="replace"))
-        for line in output.splitlines():
-            self._log.debug("%s", line)
+        lines = deque[str](maxlen=TAIL)
+        is_full = False
+        for stream in (errors, io.BytesIO(stdout)):
+            while raw := stream.readline(LINE):
+                line = redacted(raw.decode(errors="replace"))
+                is_full = is_full or os.strerror(errno.ENOSPC) in line  # the text of the locale C.UTF-8
+                lines += [part[:_WIDEST] for part in line.splitlines()[-TAIL:]]
+                if stream is errors:
+                    for part in line.splitlines():
+                        self._log.debug("%s", part)
+            if lines or process.returncode in command.accept:
+                break
         if process.returncode in command.accept:
             return
-        output = output or redacted("".join(stdout))
-        tail = "\n".join(output.splitlines()[-TAIL:])
+        tail = "\n".join(lines)
         message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
-        if os.strerror(errno.ENOSPC) in output:  # the text of the locale C.UTF-8
+        if is_full:
             hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
             raise SpaceError(message, hint=hint)
         raise CommandError(message, hint=f"to repeat it: {command}")

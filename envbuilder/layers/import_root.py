@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from envbuilder.core.budget import BudgetError, Entries
+from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, from_bytes
 from envbuilder.layers.import_tar import DROPPED, clean, finish, is_dropped
 from envbuilder.layers.tar import Member, is_normal
@@ -39,14 +41,24 @@ def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] 
     return finish(parts, mistakes, root, epoch)
 
 
-def walk(root: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
-    """Yield every path below a folder with what it is; links are not followed."""
-    with os.scandir(root + b"/" + below) as found:
-        for item in found:
-            path = below + item.name
-            yield path, item.stat(follow_symlinks=False)
-            if item.is_dir(follow_symlinks=False):
-                yield from walk(root, path + b"/")
+def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+    """Yield every path below a folder with what it is; links are not followed.
+
+    Raises BuildError for more, longer or deeper paths than a layer can have.
+    """
+    entries, folders = Entries(), [b""]
+    try:
+        while folders:
+            below = folders.pop()
+            with os.scandir(root + b"/" + below) as found:
+                for item in found:
+                    path = below + item.name
+                    entries.add(from_bytes(path))
+                    yield path, item.stat(follow_symlinks=False)
+                    if item.is_dir(follow_symlinks=False):
+                        folders.append(path + b"/")
+    except BudgetError as error:
+        raise BuildError(f"`{os.fsdecode(root)}` cannot become a layer: {error}") from error
 
 
 def _entry(path: str, status: os.stat_result, full: bytes, owner: tuple[int, int, bytes]) -> Entry:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
 from envbuilder.layers.tar import Member, is_normal, read_member
@@ -29,9 +30,9 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Mem
     `drop` names paths that go with all below them; `name/*` keeps the folder itself.
     """
     try:
-        with tarfile.open(tar, "r:") as opened:
+        with BoundedTar.open(tar, "r:") as opened:
             found = opened.getmembers()
-    except (tarfile.TarError, OSError, UnicodeError, ValueError) as error:
+    except DAMAGED_TAR as error:
         raise BuildError(f"`{tar.name}` is not a tar that can be read: {error}") from error
     everything: dict[str, Member] = {}
     named: dict[str, Member] = {}
@@ -48,11 +49,17 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Mem
         elif not is_dropped(path, (*DROPPED, *drop)):
             named[path] = member
         everything[path] = member
+    contents = _contents(everything.values())
     parts: dict[str, Member] = {}
     holders: dict[int, str] = {}  # the offset of a content, and the first path with it
     for path in sorted(named, key=to_bytes):
+        if path not in contents:
+            mistakes.append(
+                f"`{path}`: it is a hard link to {named[path].hard!r}, which is not there before it"
+            )
+            continue
+        source = contents[path]
         try:
-            source = _content_of(named[path], everything)
             entry = clean(path, source.entry, epoch)
         except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
@@ -120,8 +127,6 @@ def _judge(found: tarfile.TarInfo) -> Member:
     member = read_member(found)
     if not is_normal(member.entry.path):
         raise ValueError(f"the path {found.name!r} is not plain")
-    if found.issparse():  # its content is not the bytes in the tar
-        return replace(member, entry=replace(member.entry, kind=Kind.SPECIAL))
     return member
 
 
@@ -131,14 +136,15 @@ def is_dropped(path: str, drop: Collection[str]) -> bool:
     return path in drop or any(folder in drop or f"{folder}/*" in drop for folder in above)
 
 
-def _content_of(member: Member, everything: Mapping[str, Member]) -> Member:
-    """Return the member at the end of a chain of hard links; each may link only to an earlier member."""
-    while member.hard:
-        target = everything.get(member.hard)
-        if target is None or target.offset >= member.offset:
-            raise ValueError(f"it is a hard link to {member.hard!r}, which is not there before it")
-        member = target
-    return member
+def _contents(members: Collection[Member]) -> dict[str, Member]:
+    """Return for each path the member that has its content: of a hard link the first of its chain, if it is there before it."""
+    contents: dict[str, Member] = {}
+    for member in sorted(members, key=lambda member: member.offset):
+        if not member.hard:
+            contents[member.entry.path] = member
+        elif member.hard in contents:
+            contents[member.entry.path] = contents[member.hard]
+    return contents
 
 
 def clean(path: str, found: Entry, epoch: int) -> Entry:

@@ -14,6 +14,8 @@ from typing import IO, Final, Protocol, cast
 
 import zstandard
 
+from envbuilder.core.archive import BoundedTar
+from envbuilder.core.budget import Entries, most_unpacked, need_within
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import CHUNK, Member, read_member
 
@@ -22,7 +24,7 @@ _BUFFER: Final = 64 << 10  # bytes; tarfile copies what is left of its buffer af
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
 DAMAGED: Final = (
-    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
     struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
 )  # fmt: skip
 
@@ -53,6 +55,8 @@ class Overlay(dict[str, Entry]):
         self.hidden: list[tuple[str, str]] = []
         self._kept: dict[str, bytes] = {}
         self._found: dict[str, tuple[str, ...]] = {}
+        self._entries = Entries()
+        self._lower: dict[str, set[str]] = {}  # by folder, the paths in it that the layers below have
 
     def contents(self) -> dict[str, bytes]:
         """Return the kept contents of files that no later layer removed."""
@@ -68,8 +72,8 @@ class Overlay(dict[str, Entry]):
         Raises one of `DAMAGED` when the layer cannot be read or differs from its digests.
         """
         packed = _Hashing(stream)
-        tar = _Hashing(_unpacked(packed))
-        with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
+        tar = _Hashing(_unpacked(packed), packed)
+        with BoundedTar.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
             self._lay(archive)
         found, whole = tar.finish(), packed.finish()
         if sha256 and whole != sha256:
@@ -83,8 +87,12 @@ class Overlay(dict[str, Entry]):
         """Apply a layer's tar to the tree. A whiteout hides paths of lower layers, wherever it stands in the tar."""
         own: set[str] = set()
         for found in archive:
+            archive.members.clear()  # type: ignore[attr-defined]  # it keeps every member, and each is needed once
             member = read_member(found)
             path = member.entry.path
+            self._entries.add(
+                path, len(member.entry.target) + sum(len(value) for _, value in member.entry.xattrs)
+            )
             folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
                 self._hide_below(folder, own)
@@ -97,6 +105,8 @@ class Overlay(dict[str, Entry]):
                     self._hide(path, own)
                 self[path] = self._entry(member, archive.extractfile(found) if found.isreg() else None)
                 own.add(path)
+        for path in own:
+            self._note(path)
 
     def _hide(self, path: str, own: Collection[str]) -> None:
         entry = self._forget(path)
@@ -104,9 +114,23 @@ class Overlay(dict[str, Entry]):
             self._hide_below(path, own)
 
     def _hide_below(self, folder: str, own: Collection[str]) -> None:
-        begin = f"{folder}/" if folder else ""
-        for path in [path for path in self if path and path.startswith(begin) and path not in own]:
-            self._forget(path)
+        """Hide what the layers below have in a folder. Each path is met once, whatever the number of whiteouts."""
+        folders = [folder]
+        while folders:
+            for path in self._lower.pop(folders.pop(), ()):
+                folders.append(path)
+                if path not in own:
+                    self._forget(path)
+
+    def _note(self, path: str) -> None:
+        """Note a path in its folder, and the folder in its own, which the tar may not name."""
+        while path:
+            folder = path.rpartition("/")[0]
+            inside = self._lower.setdefault(folder, set())
+            if path in inside:
+                return
+            inside.add(path)
+            path = folder
 
     def _forget(self, path: str) -> Entry | None:
         self.hidden += [(path, what) for what in self._found.pop(path, ())]
@@ -149,10 +173,13 @@ class Overlay(dict[str, Entry]):
 class _Hashing:
     """A stream that hashes the bytes that are read."""
 
-    def __init__(self, stream: Readable) -> None:
+    def __init__(self, stream: Readable, packed: "_Hashing | None" = None) -> None:
+        """`packed` has the bytes that this stream is unpacked from, and bounds it."""
         self._stream = stream
         self._digest = hashlib.sha256()
         self._ahead = b""
+        self._packed = packed
+        self.size = 0
 
     def read(self, size: int = CHUNK) -> bytes:
         if self._ahead:
@@ -160,12 +187,16 @@ class _Hashing:
             return data
         data = self._stream.read(size)
         self._digest.update(data)
+        self.size += len(data)
+        if self._packed is not None:
+            need_within("bytes that a layer unpacks to", self.size, most_unpacked(self._packed.size))
         return data
 
     def peek(self, size: int) -> bytes:
         """Return the next bytes without consuming them; fewer at the end."""
         while len(self._ahead) < size and (data := self._stream.read(size - len(self._ahead))):
             self._digest.update(data)
+            self.size += len(data)
             self._ahead += data
         return self._ahead[:size]
 

@@ -6,7 +6,6 @@ file and its list is found by a signature alone.
 """
 
 import base64
-import binascii
 import csv
 import hashlib
 import io
@@ -14,12 +13,13 @@ import json
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from envbuilder.artifacts.sif import DataType, Sif, read_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.core.budget import DOCUMENT, read_within
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError, VerifyError
 from envbuilder.core.findings import Finding
@@ -84,10 +84,18 @@ class _Files:
 
     tree: SquashfsTree
     there: Mapping[str, Entry]
+    digests: dict[str, str] = field(default_factory=dict)  # md5 by path
 
     def read(self, path: str) -> bytes:
         with self.tree.open(path) as stream:
-            return stream.read()
+            return read_within(stream, DOCUMENT, f"bytes of /{path}")
+
+    def md5(self, path: str) -> str:
+        if path not in self.digests:  # many lists may name one file
+            with self.tree.open(path) as stream:
+                digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
+            self.digests[path] = digest.hexdigest()
+        return self.digests[path]
 
     def below(self, start: str, end: str) -> Iterator[str]:
         for path, entry in self.there.items():
@@ -114,7 +122,7 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
         findings += _differing(named, files.there, f"/{PROVENANCE}")
         where = LOCK
         lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
-    except (ValueError, KeyError, TypeError, LockError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, LockError) as error:
         message = f"it cannot be read: {error}"
         return None, "", [*findings, Finding(code=Code.DOCUMENT, where=f"/{where}", message=message)]
     installed = read_dpkg({DPKG: files.read(DPKG)} if DPKG in files.there else {})
@@ -138,7 +146,13 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
         folder = posixpath.dirname(posixpath.dirname(path))
         if posixpath.basename(folder) != "site-packages":
             continue  # of a copy inside another package, which may have left files out; its own list has the rest
-        named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
+        try:
+            named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
+        except csv.Error as error:
+            findings.append(
+                Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"it cannot be read: {error}")
+            )
+            continue
         findings += _differing(named, files.there, f"/{path}")
         listed.update(named)
     for path in files.below(_DPKG_LISTS, ".md5sums"):
@@ -154,7 +168,7 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
             name = follow(files.there, os.fsdecode(raw))
             if name is not None and files.there[name].kind is Kind.FILE:
                 listed.add(name)
-                found = hashlib.md5(files.read(name), usedforsecurity=False).hexdigest()
+                found = files.md5(name)
                 if found.encode() != md5:
                     message = f"its md5 is {found}, and {md5.decode(errors='replace')} in /{path}"
                     findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
@@ -171,7 +185,7 @@ def _recorded(text: str, folder: str) -> Iterator[tuple[str, str]]:
         if len(row) > 1 and row[1].startswith("sha256="):
             try:
                 digest = base64.urlsafe_b64decode(row[1].removeprefix("sha256=") + "==").hex()
-            except binascii.Error:
+            except ValueError:  # also binascii.Error
                 digest = row[1]
             yield posixpath.normpath(posixpath.join(folder, row[0])), digest
 

@@ -6,6 +6,7 @@ image. Every difference is a finding.
 """
 
 import contextlib
+import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,7 +122,7 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
     try:
         with path.open("rb") as stream:
             yield Squashfs(stream, offset=part.offset, size=part.size)
-    except (OSError, ValueError, IndexError, struct.error) as error:
+    except (OSError, ValueError, IndexError, ArithmeticError, MemoryError, struct.error) as error:
         raise VerifyError(
             f"the file system in `{path}` is damaged: {error}", hint="build it again"
         ) from error
@@ -210,6 +211,9 @@ def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path,
     for layer in layout.layers:
         path = layout.path(layer.blob)
         try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size != layer.blob.size:
+                raise VerifyError(f"`{path}` is not a file of {layer.blob.size} bytes")
             digest = digests.get(path) or sha256_file(path)
         except OSError as error:
             raise VerifyError(f"`{path}` cannot be read: {error}") from error

@@ -15,6 +15,7 @@ from typing import IO, Final
 
 from elftools.common.exceptions import ELFError
 
+from envbuilder.core.budget import need_within
 from envbuilder.verify.elf import open_elf
 
 SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
@@ -23,6 +24,8 @@ _MAGIC: Final = 0xBA55ED50
 # Kind, version, bytes of this head and of the image, architecture, flags.
 _IMAGE: Final = struct.Struct("<2HIQ12xI8xQ")
 _ALIGNMENT: Final = 8  # of a container: zeros fill the gap
+_GAP: Final = 1 << 20  # bytes of zeros that are passed over at once
+_MOST_IMAGES: Final = 1_000_000
 _MOST_SECTIONS: Final = 10_000  # a damaged file may claim any number
 _EXACT: Final = 1 << 20  # sm_90a: runs on this architecture alone
 _FAMILY: Final = 1 << 21  # sm_100f: runs on its family
@@ -65,17 +68,20 @@ def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
         for section in map(elf.get_section_by_name, SECTIONS):
             if section is not None and section["sh_type"] != "SHT_NOBITS":
                 found.update(_images(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"]))
-    except (ELFError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError) as error:
+    except (
+        ELFError, OSError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, RecursionError, struct.error,
+    ) as error:  # fmt: skip
         raise ValueError(f"it is no ELF file that can be read: {error}") from error
     return tuple(sorted(found))
 
 
 def _images(stream: IO[bytes], at: int, end: int) -> Iterator[GpuCode]:
     """Yield the images of the containers in a section."""
+    count = 0
     while at < end:
         head = _read(stream, at, _CONTAINER.size, end)
         if not any(head[:_ALIGNMENT]):
-            at += _ALIGNMENT
+            at = _after_zeros(stream, at, end)
             continue
         magic, version, size, content = _CONTAINER.unpack(head)
         if magic != _MAGIC or version != 1 or size < _CONTAINER.size:
@@ -91,6 +97,18 @@ def _images(stream: IO[bytes], at: int, end: int) -> Iterator[GpuCode]:
             suffix = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
             yield GpuCode(kind=_KINDS[kind], capability=f"{architecture // 10}.{architecture % 10}{suffix}")
             at += size + content
+            count += 1
+            need_within("images in a fat binary", count, _MOST_IMAGES)
+
+
+def _after_zeros(stream: IO[bytes], at: int, end: int) -> int:
+    """Return the first multiple of the alignment from `at` on where something stands, or the end."""
+    while at < end:
+        gap = _read(stream, at, _GAP, end)
+        if rest := gap.lstrip(b"\0"):
+            return at + (len(gap) - len(rest)) // _ALIGNMENT * _ALIGNMENT
+        at += _GAP
+    return end
 
 
 def _read(stream: IO[bytes], at: int, size: int, end: int) -> bytes:

@@ -58,7 +58,8 @@ def run(client: Client) -> Completed:
 def test_a_container_gets_the_command_and_the_options():
     client = Client()
     run(client)
-    kept = {"Type": "json-file", "Config": {}}  # also in an engine that keeps nothing
+    # Also in an engine that keeps nothing, and bounded.
+    kept = {"Type": "json-file", "Config": {"max-size": "64m", "max-file": "2"}}
     wanted = {"image": NAME, "command": ["true", "two words"], "tty": False, "stdin_open": False, **OPTIONS}
     assert client.asked == wanted | {"log_config": kept, "labels": {"envbuilder.build": ""}}
 

@@ -70,7 +70,7 @@ CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 # Unit tests by folder, in parts of about the same length.
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "unit-1": ("commands", "verify"),
-    "unit-2": ("lock", "artifacts", "plan", "layers", "recipe"),
+    "unit-2": ("lock", "artifacts", "plan", "layers", "recipe", "readers"),
     "unit-3": ("project", "node", "compat"),
     "unit-4": ("registry", "run", "build", "core", "runtime"),
 }

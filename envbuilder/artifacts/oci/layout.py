@@ -102,8 +102,7 @@ def save_layout(folder: Path, *, name: str, manifest: model.Manifest, blobs: Map
 def read_layout(folder: Path) -> Layout:
     """Read a layout with one image; raises VerifyError when it is damaged or of another kind."""
     try:
-        index = read_beneath(folder.resolve(), "index.json", limit=model.MOST_JSON)
-        (listed,) = model.parse_manifest(index).manifests
+        (listed,) = model.parse_manifest(_read(folder, "index.json")).manifests
         manifest = model.parse_manifest(_read_blob(folder, listed), listed.media_type)
         config = model.parse_configuration(_read_blob(folder, _config_of(manifest)))
         reference = dict(listed.annotations).get("io.containerd.image.name", "")
@@ -248,10 +247,14 @@ def _blob_path(folder: Path, digest: Sha256) -> Path:
 def _read_blob(folder: Path, blob: model.Descriptor) -> bytes:
     if blob.size > model.MOST_JSON:
         raise ValueError(f"a description of {blob.size} bytes")
-    content = read_beneath(folder.resolve(), f"{_BLOBS}/{blob.digest}", limit=model.MOST_JSON)
+    content = _read(folder, f"{_BLOBS}/{blob.digest}")
     if sha256_bytes(content) != blob.digest or len(content) != blob.size:
         raise ValueError(f"the blob {blob.digest} does not hold what its name says")
     return content
+
+
+def _read(folder: Path, name: str) -> bytes:
+    return read_beneath(folder.resolve(), name, limit=model.MOST_JSON)
 
 
 def _classic_manifest(layout: Layout) -> bytes:

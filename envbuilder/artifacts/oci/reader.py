@@ -6,6 +6,7 @@ compared with its digest, every layer's tar with its diff_id.
 
 import contextlib
 import json
+import os
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from envbuilder.artifacts.oci import model
+from envbuilder.core.archive import BoundedTar
+from envbuilder.core.beneath import open_beneath
+from envbuilder.core.budget import read_within
 from envbuilder.core.cache import Sha256, sha256_bytes
-from envbuilder.core.errors import VerifyError
+from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.layers.entry import Entry, path_order
 from envbuilder.layers.overlay import DAMAGED, FileScanner, Overlay
@@ -85,16 +89,25 @@ def read_tree(place: Path, *, keep: Collection[str] = (), scanner: FileScanner |
 def _opened(place: Path) -> Iterator[Files]:
     try:
         if place.is_dir():
-            yield Files(
-                has=lambda name: (place / name).is_file(), open=lambda name: (place / name).open("rb")
-            )
+            yield _in_folder(place.resolve())
         else:
-            with tarfile.open(place, "r:") as archive:
+            with BoundedTar.open(place, "r:") as archive:
                 yield _in_archive(archive)
-    except DAMAGED as error:
+    except (*DAMAGED, BuildError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         hint = "give an OCI layout, an unpacked OCI archive or the output of `docker save`"
         raise VerifyError(f"`{place}` is not an image that can be read: {reason}", hint=hint) from error
+
+
+def _in_folder(place: Path) -> Files:
+    def open_file(name: str) -> IO[bytes]:
+        # `docker save` once wrote links between its layers. What they lead to must be a file of this folder.
+        path = (place / name).resolve()
+        if not path.is_relative_to(place):
+            raise ValueError(f"`{name}` is not in its folder")
+        return os.fdopen(open_beneath(place, str(path.relative_to(place))), "rb")
+
+    return Files(has=lambda name: (place / name).is_file(), open=open_file)
 
 
 def _in_archive(archive: tarfile.TarFile) -> Files:
@@ -189,7 +202,4 @@ def _read_blob(files: Files, blob: model.Descriptor) -> bytes:
 
 def _read(files: Files, name: str) -> bytes:
     with files.open(name) as stream:
-        content = stream.read(model.MOST_JSON + 1)
-    if len(content) > model.MOST_JSON:
-        raise ValueError(f"`{name}` is larger than any description")
-    return content
+        return read_within(stream, model.MOST_JSON, f"bytes of `{name}`")

@@ -6,7 +6,8 @@ even the layouts of the records, so a mistake in either shows. It also reads the
 PySquashfsImage and unsquashfs, which tests compare both with, lack extended attributes or digests, or write
 files. The format is version 4.0, as the kernel's documentation describes it.
 
-No number in the file is trusted: a read past a table, a folder in itself or a huge block is a ValueError.
+No number in the file is trusted: a read past a table, a folder in itself or a huge block is a ValueError, and so is more
+than `envbuilder/core/budget.py` allows.
 """
 
 import functools
@@ -25,6 +26,7 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.budget import PATH, Entries, most_unpacked, need_within
 from envbuilder.core.system import read_at
 from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
 
@@ -55,6 +57,10 @@ _XATTRS: Final = struct.Struct("<Q2I")
 _XATTR_KEY: Final = struct.Struct("<2H")
 _XATTR_PREFIXES: Final = ("user.", "trusted.", "security.")
 _XATTR_ELSEWHERE: Final = 0x100
+_MOST_VALUE: Final = 64 << 10  # bytes of an attribute's value in Linux
+# Bytes of one table, unpacked: 300,000 files have 20 MB of inodes. Every metadata block but the last is full.
+_MOST_TABLE: Final = 256 << 20
+_MOST_INDEXED: Final = 32 << 20  # the same of fragments, owners and sets of attributes, 16 bytes each
 _WORD: Final = struct.Struct("<I")
 _QUAD: Final = struct.Struct("<Q")
 
@@ -97,6 +103,8 @@ class Squashfs:
         after = [self._first(at) for at in (ids_at, exports_at, xattrs_at) if at != _NONE_64]
         after += [self._first(fragments_at)] if fragments else []
         self._root = root
+        self._unpacked = 0  # bytes of all contents so far
+        self._known: dict[int, _Inode] = {}  # by reference: a file may have many names
         self._inode_table = _Table(self, inodes_at, folders_at)
         self._folder_table = _Table(self, folders_at, min(after))
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
@@ -150,8 +158,7 @@ class Squashfs:
 
     def block(self, at: int, length: int, size: int) -> bytes:
         """Read one block of a file, `size` bytes decompressed. `at` and `length` are its place and stored size."""
-        stored = length & _STORED
-        data = self._plain(self.read(at, stored), length) if stored else bytes(size)
+        data = self._plain(at, length) if length & _STORED else bytes(size)
         if len(data) != size:
             raise ValueError("a file whose blocks do not add up to its size")
         return data
@@ -167,7 +174,7 @@ class Squashfs:
 
     def _load_fragment(self, number: int) -> bytes:
         start, length, _ = self._fragments[number]
-        return self._plain(self.read(start, length & _STORED), length)
+        return self._plain(start, length)
 
     @functools.cached_property
     def _inodes(self) -> list[_Inode]:
@@ -175,10 +182,12 @@ class Squashfs:
 
     def _walk(self) -> Iterator[_Inode]:
         left = [("", self._root)]
+        entries = Entries()
         seen: set[int] = set()  # folders: one that is met twice lies within itself, or is a second root
         while left:
             path, reference = left.pop()
             inode = self._inode(path, reference)
+            entries.add(path, len(inode.entry.target))
             yield inode
             if inode.listing:
                 if reference in seen:
@@ -206,6 +215,12 @@ class Squashfs:
                 at += _NAME.size + length + 1
 
     def _inode(self, path: str, reference: int) -> _Inode:
+        if reference not in self._known:
+            self._known[reference] = self._read_inode(path, reference)
+        inode = self._known[reference]
+        return replace(inode, entry=replace(inode.entry, path=path))
+
+    def _read_inode(self, path: str, reference: int) -> _Inode:
         table = self._inode_table
         at = table.place(reference >> 16, reference & 0xFFFF)
         number, mode, uid, gid, mtime, _ = table.take(_INODE, at)
@@ -227,6 +242,7 @@ class Squashfs:
                 kind, content = Kind.FILE, self._content(at + _LONG_FILE.size, start, fragment, offset, size)
             case 3 | 10:
                 _, length = table.take(_LINK, at)
+                need_within(f"bytes of the target of {path!r}", length, PATH)
                 kind, target = Kind.LINK, from_bytes(table.bytes(at + _LINK.size, length))
                 if number == 10:
                     (xattrs,) = table.take(_WORD, at + _LINK.size + length)
@@ -252,6 +268,8 @@ class Squashfs:
 
     def _content(self, at: int, start: int, fragment: int, offset: int, size: int) -> Content:
         """Read the place of a file's content, whose list of blocks is at `at` in the inode table."""
+        self._unpacked += size
+        need_within("bytes that it unpacks to", self._unpacked, most_unpacked(self._size))
         whole, rest = divmod(size, self.block_size)
         count = whole + (1 if rest and fragment == _NONE_32 else 0)
         blocks = struct.unpack(f"<{count}I", self._inode_table.bytes(at, count * _WORD.size))
@@ -292,7 +310,9 @@ class Squashfs:
         digest.update(self.tail(content))
         return digest.hexdigest()
 
-    def _plain(self, stored: bytes, length: int) -> bytes:
+    def _plain(self, at: int, length: int) -> bytes:
+        need_within("bytes of a block", length & _STORED, self.block_size)
+        stored = self.read(at, length & _STORED)
         return stored if length & _RAW_DATA else self._unpack(stored, self.block_size)
 
     def _read_xattrs(self, at: int) -> list[tuple[tuple[str, bytes], ...]]:
@@ -300,6 +320,7 @@ class Squashfs:
         table = _Table(self, pairs_at, self._first(at + _XATTRS.size))
         numbers = self._indexed(at + _XATTRS.size, count * _XATTRS.size)
         found = []
+        size = 0
         for reference, pairs, _ in _XATTRS.iter_unpack(numbers):
             place = table.place(reference >> 16, reference & 0xFFFF)
             read = []
@@ -311,6 +332,8 @@ class Squashfs:
                 if kind & _XATTR_ELSEWHERE:
                     (elsewhere,) = _QUAD.unpack(value)
                     value, _ = _value(table, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
+                size += _XATTR_KEY.size + length + len(value)
+                need_within("bytes of attributes", size, _MOST_INDEXED)
                 read.append((name, value))
                 place = after
             found.append(tuple(sorted(read)))
@@ -323,6 +346,7 @@ class Squashfs:
 
     def _indexed(self, at: int, size: int) -> bytes:
         """Read a table of `size` bytes whose metadata blocks are listed at a place."""
+        need_within("bytes of a table", size, _MOST_INDEXED)
         count = -(-size // _META)
         places = struct.unpack(f"<{count}Q", self.read(at, count * _QUAD.size)) if count else ()
         data = b"".join(self.metadata(place)[0] for place in places)
@@ -339,7 +363,7 @@ class SquashfsTree:
         self._system = system
         self._contents = system.contents()
 
-    def open(self, path: str) -> IO[bytes]:
+    def open(self, path: str) -> io.BufferedReader:
         system, content = self._system, self._contents[path]
         whole = system.block_size
         lengths = (length & _STORED for length in content.blocks)
@@ -363,6 +387,7 @@ class _Table:
         data = bytearray()
         at = start
         while at < end:
+            need_within("metadata blocks of a table", len(self._starts), _MOST_TABLE // _META)
             self._starts[at - start] = len(data)
             block, at = image.metadata(at)
             data += block
@@ -386,6 +411,7 @@ class _Table:
 
 def _value(table: _Table, at: int) -> tuple[bytes, int]:
     (size,) = table.take(_WORD, at)
+    need_within("bytes of an attribute", size, _MOST_VALUE)
     return table.bytes(at + _WORD.size, size), at + _WORD.size + size
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -12,6 +13,8 @@ from envbuilder.build.assemble import python
 from envbuilder.build.assemble.foreign import emulation
 from envbuilder.build.assemble.sandbox import Emulation, Root, sandboxed
 from envbuilder.build.engine import Job
+from envbuilder.core.archive import BoundedTar
+from envbuilder.core.budget import ARCHIVE_SPARE, most_unpacked, need_within
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.core.sandbox import Mount
@@ -54,14 +57,17 @@ def unpack(archive: Path, folder: Path, *, advance: Callable[[int], None] = lamb
 
     Raises BuildError for an archive of another form.
     """
-    read = 0
+    read = unpacked = 0
+    most = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
     try:
-        with archive.open("rb") as stream, tarfile.open(archive, "r:gz", fileobj=stream) as tar:
+        with archive.open("rb") as stream, BoundedTar.open(archive, "r:gz", fileobj=stream) as tar:
             for member in tar:
+                unpacked += member.size
+                need_within("bytes that it unpacks to", unpacked, most)
                 _place(tar, member, folder)
                 advance(stream.tell() - read)
                 read = stream.tell()
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise BuildError(f"`{archive}` is no archive of a standalone Python: {error}") from error
 
 
@@ -70,6 +76,8 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     if path.parts[:1] != (TOP,) or ".." in path.parts:
         raise BuildError(f"`{tar.name!r}` holds `{member.name}`, expected everything below `{TOP}/`")
     target = folder.joinpath(*path.parts[1:])
+    if not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise BuildError(f"`{tar.name!r}` holds `{member.name}`, which lies behind a link to the outside")
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)
         return

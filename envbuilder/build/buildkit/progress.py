@@ -9,8 +9,10 @@ import contextlib
 import json
 import logging
 import re
+from collections import deque
 from typing import Final, Self
 
+from envbuilder.core.budget import LastLines
 from envbuilder.core.console import Console
 from envbuilder.core.log import owned
 from envbuilder.core.process import redacted
@@ -35,13 +37,13 @@ class Progress:
         self._log = owned(logging.getLogger(__name__), console.owner)
         self._open: dict[str, contextlib.ExitStack] = {}
         self._names: dict[str, str] = {}
-        self._output: dict[str, list[str]] = {}
+        self._output: dict[str, deque[str]] = {}
         self._failed = ""
         self._reported: set[str] = set()
         self._cached: set[str] = set()
         self._ran: set[str] = set()
         self.unwritten = ""
-        self._plain: list[str] = []  # messages of buildx
+        self._plain = LastLines()  # messages of buildx
 
     def __enter__(self) -> Self:
         return self
@@ -66,14 +68,14 @@ class Progress:
             text = redacted(base64.b64decode(log.get("data") or "").decode(errors="replace"))
             for one in text.splitlines():
                 self._log.debug("%s: %s", self._names.get(log.get("vertex", ""), "BuildKit"), one)
-                self._output.setdefault(log.get("vertex", ""), []).append(one)
+                self._output.setdefault(log.get("vertex", ""), deque(maxlen=_KEPT)).append(one)
 
     @property
     def failure(self) -> str:
         """Return the failed instruction and its last lines, otherwise the last lines of buildx, or ""."""
         if not self._failed:
-            return "\n".join(self._plain[-_KEPT:])
-        output = self._output.get(self._failed, [])[-_KEPT:]
+            return "\n".join([*self._plain][-_KEPT:])
+        output = self._output.get(self._failed, ())
         return "\n".join([self._names[self._failed], *output])
 
     @property

@@ -28,9 +28,10 @@ from envbuilder.build.extensions.check_targets import (
     libraries_of,
     targets_of,
 )
-from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
+from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures, read_report
 from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
+from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.limits import Limits
@@ -275,7 +276,7 @@ class ExtensionBuilder:
     ) -> None:  # fmt: skip
         """Run a program in the sandbox. Raises BuildError with the cause of a failure."""
         (build_dir / programs.SPEC).write_text(program.specification, encoding="utf-8")
-        lines: list[str] = []
+        lines = LastLines()
 
         def read(line: str) -> None:
             lines.append(line)
@@ -283,8 +284,7 @@ class ExtensionBuilder:
                 count = _COUNT.match(line)
                 progress = f" ({count[1]} of {count[2]} commands)" if count else ""
                 self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
-            if line.startswith(_STOPPED):
-                told = json.loads(line.removeprefix(_STOPPED))
+            if told := read_report(line, _STOPPED, ("where", "line")):
                 where = told["where"].removeprefix(f"{cache.SOURCE}/")
                 message = (
                     f"`{told['line']}` stops at {where}, which computes on a GPU: no later call is compiled"

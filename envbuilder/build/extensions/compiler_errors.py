@@ -23,7 +23,7 @@ _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P
 
 
 def explain_failure(
-    name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
+    name: str, lines: Iterable[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
 ) -> BuildError:
     """Return the error of an extension whose build in `folder` printed these lines and failed.
 
@@ -33,7 +33,9 @@ def explain_failure(
     from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
 
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
-    ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
+    ended = read_report(lines[-1], _CAPTURE, ("line", "error", "where")) if lines else {}
+    if ended:
+        lines.pop()
     known = [row for row in load_messages() if row.build]
     raw = [line.encode() for line in lines]
     for row in known if compiles else known[:-1]:
@@ -54,6 +56,18 @@ def explain_failure(
             where=ended["where"],
         )
     return failure
+
+
+def read_report(line: str, begin: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the texts of a report of `capture_calls.py`, {} for another line. A project may print one like it."""
+    if not line.startswith(begin):
+        return {}
+    try:
+        value = json.loads(line.removeprefix(begin))
+    except (ValueError, RecursionError):
+        return {}
+    is_report = isinstance(value, dict) and all(isinstance(value.get(name), str) for name in names)
+    return {name: value[name] for name in names} if is_report else {}
 
 
 def _named(line: str, folder: str) -> str:

@@ -5,7 +5,7 @@ and the last with the same arguments.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -67,7 +67,7 @@ class Program:
             (STEADY, image.path("kit/steady.sh")),
             (NO_COMMENT, image.path(f"kit{NO_COMMENT}")),
         )
-        return sandboxed(
+        command = sandboxed(
             root,
             ("/bin/sh", STEADY, self.python, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
             why=self.why,
@@ -78,6 +78,7 @@ class Program:
             env=(*self.env, *native),
             cwd=self.folder,
         )
+        return replace(command, chatty=True)
 
 
 def compile_program(

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -12,6 +11,8 @@ from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 from envbuilder.compat.refresh.rows import Row
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import version_key
+from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
+from envbuilder.core.budget import DOCUMENT, read_within
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.processor import PROCESSORS
 
@@ -42,17 +43,17 @@ def read_standalones(sdist: bytes) -> list[Row]:
     """Return a row for the newest build of each minor version. Raises ValueError for an archive of another form."""
     try:
         return [_row(python, builds) for python, builds in sorted(_newest(_table(sdist)).items())]
-    except (tarfile.TarError, EOFError, OSError, KeyError, TypeError) as error:
+    except (*DAMAGED_TAR, KeyError, TypeError) as error:
         raise ValueError(f"its table of builds has another form: {type(error).__name__} {error}") from error
 
 
 def _table(sdist: bytes) -> Mapping[str, Any]:
-    with tarfile.open(fileobj=io.BytesIO(sdist), mode="r:gz") as archive:
+    with BoundedTar.open(fileobj=io.BytesIO(sdist), mode="r:gz") as archive:
         members = [one for one in archive if _TABLE.fullmatch(one.name)]
         content = archive.extractfile(members[0]) if len(members) == 1 else None
         if content is None:
             raise ValueError(f"expected one `download-metadata.json`, found {len(members)}")
-        table = json.load(content)
+        table = json.loads(read_within(content, DOCUMENT, "bytes of its table"))
     return dict(table)
 
 

@@ -9,9 +9,12 @@ import io
 import threading
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.budget import DOCUMENT, BudgetError, read_within
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
 from envbuilder.core.http.failure import SourceError
@@ -36,7 +39,7 @@ class Index:
     def read(self, listed: Listed) -> bytes:
         """Read a small file as a whole."""
         with _errors(f"read `{listed.filename}`"):
-            return _open(self._client, listed.url).read()
+            return read_within(_open(self._client, listed.url), DOCUMENT, f"bytes of `{listed.filename}`")
 
     def archived(self, name: str) -> bytes | None:
         """Return a file of NVIDIA's archive, None if it has none of that name, or no archive is used."""
@@ -51,7 +54,7 @@ class Index:
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""
-        with _errors(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
+        with _errors(f"read `{listed.filename}`"), BoundedZip(_open(self._client, listed.url)) as wheel:
             yield wheel
 
     @contextlib.contextmanager
@@ -61,15 +64,22 @@ class Index:
         url = next((place for place in places if isinstance(place, str)), None)
         if url is None:
             raise FetchError(f"no source here has `{artifact.path}`")
-        with _errors(f"read `{artifact.path}`"), zipfile.ZipFile(_open(self._client, url)) as wheel:
+        with _errors(f"read `{artifact.path}`"), BoundedZip(_open(self._client, url)) as wheel:
             yield wheel
+
+
+@contextlib.contextmanager
+def open_stored(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a wheel of the store; raises FetchError as `Index` does."""
+    with _errors(f"read `{path}`"), BoundedZip(path) as wheel:
+        yield wheel
 
 
 @contextlib.contextmanager
 def _errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (SourceError, zipfile.BadZipFile, KeyError) as error:
+    except (SourceError, zipfile.BadZipFile, BudgetError, KeyError) as error:
         raise FetchError(f"could not {what}: {error}") from error
 
 

@@ -1,7 +1,6 @@
 """Say what holds a package back: which requirement excludes its newest release that fits the target."""
 
 import email
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,11 +9,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envbuilder.core.errors import FetchError
+from envbuilder.core.fetch.remote_zip import open_stored
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
 
+_MOST_METADATA: Final = 16 << 20  # bytes: those of large projects have 100 kB
 TORCH: Final = "torch"  # what it holds back fits it, and is not said
 
 Requires = Callable[[Artifact], tuple[Requirement, ...]]
@@ -136,11 +138,15 @@ def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
     """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
     stored = context.store.artifact(package.sha256)
-    with zipfile.ZipFile(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
-        (name,) = [
-            one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
+    with open_stored(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
+        names = [
+            name for name in wheel.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
         ]
-        texts = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist", [])
+        if len(names) != 1 or wheel.getinfo(names[0]).file_size > _MOST_METADATA:
+            raise FetchError(
+                f"`{package.path}` is no wheel: expected one METADATA of at most {_MOST_METADATA} bytes"
+            )
+        texts = email.message_from_bytes(wheel.read(names[0])).get_all("Requires-Dist", [])
     return tuple(parse_all(texts))
 
 

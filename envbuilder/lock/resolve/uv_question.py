@@ -13,6 +13,7 @@ from typing import Final
 
 import uv
 
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.sources import Sources
@@ -106,7 +107,7 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
     """Write a wheel with only the `.dist-info` of another. A file that is no wheel is skipped."""
     with (
         contextlib.suppress(zipfile.BadZipFile),
-        zipfile.ZipFile(wheel) as whole,
+        BoundedZip(wheel) as whole,
         zipfile.ZipFile(shown, "w") as part,
     ):
         for entry in whole.infolist():

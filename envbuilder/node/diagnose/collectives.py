@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Final
 
 _WORK: Final = re.compile(
-    r"WorkNCCL\((?P<fields>[^)]*(?:\([^)]*\)[^)]*)*)\) ran for (?P<ms>\d+) milliseconds"
+    r"WorkNCCL\((?P<fields>[^()]*(?:\([^()]*\)[^()]*)*)\) ran for (?P<ms>[0-9]{1,15}) milliseconds"
 )
 _FIELD: Final = re.compile(r"(\w+(?:\(ms\))?)=([^,\s)]+)")
-_RANK: Final = re.compile(r"\[Rank (\d+)\]|\[PG [^\]]*?Rank (\d+)\]")
-_GLOBAL: Final = re.compile(r"\[rank(\d+)\]:")
+_RANK: Final = re.compile(r"\[Rank ([0-9]{1,6})\]|\[PG [^\]]*?Rank ([0-9]{1,6})\]")
+_GLOBAL: Final = re.compile(r"\[rank([0-9]{1,6})\]:")
 _PAIRED: Final = frozenset({"SEND", "RECV"})  # between two ranks: their numbers are not those of the group
 _GROUP: Final = re.compile(
     r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?\s?(?:\((?P<name>[^)]*)\) ?)?\s?Rank (?P<rank>\d+)\]"
@@ -25,6 +25,9 @@ _COUNTS: Final = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+).*?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     re.IGNORECASE,
 )
+MOST_RANKS: Final = 1_000_000  # no job has more, and a log may name any number
+_MOST_GROUPS: Final = 1000  # a job of ten kinds of parallelism has about a hundred in the logs of one rank
+_MOST_STATES: Final = 200_000  # of all ranks in all groups
 _LATE: Final = 30.0  # seconds after the first rank; below that it is the jitter of steps and clocks
 _WORLD: Final = ("", "0", "default_pg")  # the names of the group of all ranks
 _EQUAL: Final = re.compile(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", re.IGNORECASE)
@@ -73,7 +76,7 @@ class State:
     def add_work(self, fields: Mapping[str, str], began: float | None) -> None:
         """Add a collective that did not end, as the watchdog describes it."""
         op, number = fields.get("OpType", ""), fields.get("SeqNum", "")
-        if op in _PAIRED or not number.isdigit():
+        if op in _PAIRED or not number.isdecimal():
             return
         seq = int(number)
         self.waiting = seq if self.waiting is None else min(self.waiting, seq)
@@ -100,11 +103,13 @@ class Ranks:
         self._groups: dict[str, dict[int, State]] = {}
         self._world = 0
         self._readers: set[int] = set()
-        self._desync: list[Stall] = []
+        self._desync: list[Stall] = []  # the last one
+        self._states = 0
 
     def add_world(self, size: int) -> None:
         """Note a number of ranks that a log names; the largest counts."""
-        self._world = max(self._world, size)
+        if size <= MOST_RANKS:
+            self._world = max(self._world, size)
 
     def add_reader(self, rank: int | None) -> None:
         """Note a rank that a log has lines of."""
@@ -148,7 +153,8 @@ class Ranks:
 
     def add_state(self, group: str, rank: int, state: State) -> None:
         """Add the state of one rank from its flight recorder."""
-        self._groups.setdefault(group, {})[rank] = state
+        if self._has_room(group, rank):
+            self._groups.setdefault(group, {})[rank] = state
 
     def stalls(self) -> tuple[Stall, ...]:
         """Return a verdict for each group in which a collective did not end."""
@@ -158,9 +164,18 @@ class Ranks:
         return tuple(found)
 
     def _state(self, group: str, rank: int, where: str) -> State:
+        if not self._has_room(group, rank):
+            return State()  # of a log that names more groups than any job has
         state = self._groups.setdefault(group, {}).setdefault(rank, State())
         state.evidence = state.evidence or where
         return state
+
+    def _has_room(self, group: str, rank: int) -> bool:
+        """Whether this rank of this group is known, or one more may be."""
+        if rank in self._groups.get(group, ()):
+            return True
+        self._states += 1
+        return self._states <= _MOST_STATES and (group in self._groups or len(self._groups) < _MOST_GROUPS)
 
     def _add_desync(self, found: re.Match[str], where: str) -> None:
         ranks = tuple(map(int, re.findall(r"\d+", found["ended"] or found["never"])))
@@ -168,7 +183,7 @@ class Ranks:
         if found["ended"]:
             last = int(found["last"])
             message = f"{named(ranks)} finished collective {last} and never launched {last + 1}"
-        self._desync.append(Stall(Verdict.BEHIND, ranks, message, where))
+        self._desync = [Stall(Verdict.BEHIND, ranks, message, where)]
 
     def _joined(self) -> dict[str, dict[int, State]]:
         """Return the groups. A line without a group belongs to the group in which its rank waits for the same work."""
@@ -214,8 +229,11 @@ class Ranks:
 
 def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
     """Find the first collective that ranks launched with another operation or another size."""
-    for number in sorted({number for state in ranks.values() for number in state.works}):
-        works = {rank: state.works[number] for rank, state in ranks.items() if number in state.works}
+    launched: dict[int, dict[int, Work]] = {}
+    for rank, state in ranks.items():
+        for number, work in state.works.items():
+            launched.setdefault(number, {})[rank] = work
+    for number, works in sorted(launched.items()):
         odd = _odd({rank: work.op for rank, work in works.items()})
         what = "another operation"
         # In other operations, such as scatter and send, ranks may give different sizes.

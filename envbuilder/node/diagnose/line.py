@@ -4,15 +4,15 @@ import re
 from datetime import datetime
 from typing import Final
 
-_ANSI: Final = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+_ANSI: Final = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _RANK: Final = (
-    re.compile(rb"\[rank(\d+)\]:"),  # torch >= 2.2
-    re.compile(rb"\b(?:PG|PG ID) [^\]]{0,80}?Rank (\d+)\]"),
-    re.compile(rb"\[Rank (\d+)\]"),
-    re.compile(rb"^(?:-- Process (\d+) terminated)"),  # torch.multiprocessing
-    re.compile(rb"\[default(\d+)\]:"),  # torchrun --tee; a local rank
-    re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>"),  # mpirun --tag-output
+    re.compile(rb"\[rank(\d{1,6})\]:"),  # torch >= 2.2
+    re.compile(rb"\b(?:PG|PG ID) [^\]]{0,80}?Rank (\d{1,6})\]"),
+    re.compile(rb"\[Rank (\d{1,6})\]"),
+    re.compile(rb"^(?:-- Process (\d{1,6}) terminated)"),  # torch.multiprocessing
+    re.compile(rb"\[default(\d{1,6})\]:"),  # torchrun --tee; a local rank
+    re.compile(rb"\[\d{1,9},(\d{1,6})\]<std(?:out|err)>"),  # mpirun --tag-output
     re.compile(rb"^\s*(\d{1,5}): "),  # srun --label
 )
 _LABELS: Final = re.compile(
@@ -30,9 +30,11 @@ _LABELS: Final = re.compile(
     """
 )
 _FILE_RANK: Final = (
-    re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE),
-    re.compile(r"(?:^|/)(\d+)/std(?:out|err)\.log$"),  # torchrun --log-dir
-    re.compile(r"(?:trace|nccl|fr|recorder)\w*?[-_.](\d+)(?:\.(?:json|pkl|pickle))?$"),  # flight recorder
+    re.compile(r"rank[-_.]?([0-9]{1,6})(?![0-9])", re.IGNORECASE),
+    re.compile(r"(?:^|/)([0-9]{1,6})/std(?:out|err)\.log$"),  # torchrun --log-dir
+    re.compile(
+        r"(?:trace|nccl|fr|recorder)\w*?[-_.]([0-9]{1,6})(?:\.(?:json|pkl|pickle))?$"
+    ),  # flight recorder
 )
 # Each pattern finds month, day, clock and fraction; beside it stands the format of the month.
 _TIMES: Final = (

@@ -4,12 +4,14 @@ import gzip
 import logging
 import os
 import stat
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
+from envbuilder.core.budget import most_unpacked
 from envbuilder.core.errors import UsageError, blaming_path
 
 log = logging.getLogger(__name__)
@@ -35,28 +37,36 @@ class Log:
     name: str
     stream: IO[bytes]
     head: bytes  # its first bytes, also still in the stream
+    most: int = sys.maxsize  # bytes that are read
 
     def blocks(self) -> Iterator[Block]:
         """Return the text from here to its end. A live stream gives the text that it has."""
-        rest, line = b"", 1
+        rest, size, line = list[bytes](), 0, 1
         for data in self._pieces():
-            whole = rest + data
-            cut = whole.rfind(b"\n") + 1
-            if not cut and len(whole) < BLOCK:
-                rest = whole
+            rest.append(data)
+            size += len(data)
+            if size < BLOCK and b"\n" not in data:
                 continue
-            cut = cut or (whole.rfind(b"\r") + 1) or len(whole)
+            whole = b"".join(rest)
+            cut = (whole.rfind(b"\n") + 1) or (whole.rfind(b"\r") + 1) or size
             yield Block(data=whole[:cut], line=line)
             line += whole.count(b"\n", 0, cut)
-            rest = whole[cut:]
-        if rest:
-            yield Block(data=rest, line=line)
+            rest, size = [whole[cut:]], size - cut
+        if size:
+            yield Block(data=b"".join(rest), line=line)
 
     def _pieces(self) -> Iterator[bytes]:
         read = getattr(self.stream, "read1", self.stream.read)
+        left = self.most
         try:
             while data := read(BLOCK):
                 yield data
+                left -= len(data)
+                if left < 0:
+                    log.warning(
+                        "%s is read up to %d bytes: it unpacks to more than a log does", self.name, self.most
+                    )
+                    return
         except DAMAGED:
             return  # the text before the damage is used
         except OSError as error:
@@ -93,16 +103,18 @@ def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:
         yield Log(name=str(path), stream=raw, head=b"")
         return
     stream: IO[bytes] = raw
+    most = sys.maxsize
     head = raw.read(_HEAD)
     raw.seek(0)
     if head.startswith(_GZIP):
         packed = gzip.GzipFile(fileobj=raw)
+        most = most_unpacked(path.stat().st_size)
         stream = cast("IO[bytes]", packed)
         try:
             head = packed.peek(_HEAD)[:_HEAD]
         except DAMAGED:
             head = b""
-    yield Log(name=str(path), stream=stream, head=head)
+    yield Log(name=str(path), stream=stream, head=head, most=most)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -122,7 +122,7 @@ class Search:
         """
         data, number, counted, start = block.data, block.line, 0, 0
         while found := (self._known_or_ending if in_traceback() else self._known).search(data, start):
-            begin, end = _bounds(data, found.start())
+            begin, end = _bounds(data, found.start(), start)
             number += data.count(b"\n", counted, begin)
             counted = begin
             yield number, data[max(begin, found.start() - WIDEST) : min(end, found.start() + WIDEST)]
@@ -214,10 +214,12 @@ class Scanner:
 
     def _line(self, number: int, line: bytes) -> Iterator[Seen | Raised]:
         rank = rank_of(line)
-        self._tracebacks = {one: begun for one, begun in self._tracebacks.items() if number - begun <= _REACH}
+        while self._tracebacks and number - next(iter(self._tracebacks.values())) > _REACH:
+            del self._tracebacks[next(iter(self._tracebacks))]
         if above := next((link for words, link in _ABOVE.items() if words in line), ""):
             self._links[rank] = number, Link(above)
         if _TRACEBACK in line:
+            self._tracebacks.pop(rank, None)  # the latest stands last
             self._tracebacks[rank] = number
         if world := _WORLD.search(line):
             self._ranks.add_world(int(world[2]))
@@ -258,9 +260,10 @@ class Scanner:
         )
 
 
-def _bounds(data: bytes, place: int) -> tuple[int, int]:
-    """Return where the line of this place begins and ends. A carriage return inside a line also separates."""
-    begin = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", max(0, place - _LOOK), place)) + 1
+def _bounds(data: bytes, place: int, start: int) -> tuple[int, int]:
+    """Return where the line of this place begins, not before `start`, and ends. A carriage return inside a line also separates."""
+    begins = data.rfind(b"\n", start, place), data.rfind(b"\r", max(start, place - _LOOK), place), start - 1
+    begin = max(begins) + 1
     ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark, place, place + _LOOK)) >= 0]
     if ends:
         return begin, min(ends)

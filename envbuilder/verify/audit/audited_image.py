@@ -152,7 +152,7 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
             gives=tuple(dict.fromkeys(_bounded(_gives(elf)))),
         )
     except (
-        ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, struct.error,
+        ELFError, OSError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, RecursionError, struct.error,
     ) as error:  # fmt: skip
         raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
 

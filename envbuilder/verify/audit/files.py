@@ -80,7 +80,7 @@ PATTERNS: Final = tuple(
             "a password in a URL",
             rb"\b[a-z][a-z0-9+.-]{1,15}://[^\s/@:\"'$<{]{1,64}:[^\s/@\"'$<{*]{3,}@[A-Za-z0-9\[]",
         ),
-        ("a password for a host", rb"(?m)^\s*machine\s+\S+\s+login\s+\S+\s+password\s+\S+"),
+        ("a password for a host", rb"(?m)^[ \t]*machine\s+\S+\s+login\s+\S+\s+password\s+\S+"),
         ("a token of a registry", rb"\"auth\"\s*:\s*\"[A-Za-z0-9+/=]{8,}\"|_authToken\s*=\s*\S{8}"),
     )
 )
@@ -95,7 +95,7 @@ IDENTITIES: Final = re.compile(
 BUNDLE: Final = "etc/ssl/certs/ca-certificates.crt"
 LOCAL_AUTHORITIES: Final = "usr/local/share/ca-certificates/"
 OF_PACKAGES: Final = "usr/share/ca-certificates/"
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class InFiles:
