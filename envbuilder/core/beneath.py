@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import BuildError
 from envbuilder.core.system import NO_LINKS
 
@@ -299,7 +300,12 @@ def clear_beneath(folder: Path, name: str, keep: Callable[[str], bool] = lambda 
     except FileNotFoundError:
         return
     above = len("".join(f"{part}/" for part in _parts(name)))
-    for path, status in (*reversed([*walk_beneath(folder, name)]), (name, None)):
+    try:
+        inside = [*walk_beneath(folder, name)]
+    except BuildError:  # a tree without a reasonable end, of which nothing is worth keeping
+        remove_tree(folder / name)
+        return
+    for path, status in (*reversed(inside), (name, None)):
         if status and stat.S_ISREG(status.st_mode) and keep(path[above:]):
             continue
         with _parent(folder, path) as (at, last):

@@ -26,6 +26,7 @@ import re
 import shutil
 import stat
 import tempfile
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
@@ -66,6 +67,7 @@ def sha256_file(path: Path) -> Sha256:
 KINDS: Final = (
     "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
 )  # fmt: skip
+_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
 WORK: Final = "work"  # temporary folders of running and killed commands
 KEYED: Final = (
     "artefacts",
@@ -328,13 +330,19 @@ def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` repl
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, whatever modes its folders have. Never follows links."""
+    """Remove a folder, whatever modes its folders have and however many lie in each other. Never follows links."""
     path.chmod(0o700)
-    # Parents come first, so their mode is set before their folders are read.
-    for parent, folders, _ in os.walk(path):
-        for folder in (Path(parent, name) for name in folders):
-            if not folder.is_symlink():
-                folder.chmod(0o700)
+    waiting = [(path, 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        with os.scandir(folder) as items:
+            folders = [Path(item.path) for item in items if item.is_dir(follow_symlinks=False)]
+        for below in folders:
+            below.chmod(0o700)
+            if depth < _DEEP:
+                waiting.append((below, depth + 1))
+            else:  # Python recurses in `rmtree`, and a path has at most 4096 bytes
+                waiting.append((below.rename(path / f".{uuid.uuid4().hex}"), 1))
     shutil.rmtree(path)
 
 

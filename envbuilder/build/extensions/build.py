@@ -29,7 +29,7 @@ from envbuilder.build.extensions.check_targets import (
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures, read_report
 from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
-from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
+from envbuilder.build.extensions.stage_sources import clear_leftovers, stage_files, stage_sources
 from envbuilder.core.beneath import copy_beneath, copy_tree_beneath, folder_beneath
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -254,6 +254,7 @@ class ExtensionBuilder:
                     store.renewed(folder) as out,
                 ):
                     build_dir = store.build_directory(build_key)
+                    clear_leftovers(build_dir)
                     compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                     compiled.save(out)
         if extra := extra_targets(compiled.targets, self._gpus):

@@ -315,10 +315,10 @@ def read_facts(build_dir: Path, name: str) -> tuple[Facts, Mapping[str, str]]:
 def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
     """Return the time of each object's last compile, from the logs of ninja below the folder."""
     latest: dict[str, float] = {}
-    logs = (name for name in files_beneath(build_dir) if PurePosixPath(name).name == ".ninja_log")
-    for log in logs:
-        for line in read_beneath(build_dir, log).decode(errors="replace").splitlines():
-            if found := _TIMED.match(line):
+    with contextlib.suppress(BuildError):  # a tree or a log without a reasonable end
+        logs = [name for name in files_beneath(build_dir) if PurePosixPath(name).name == ".ninja_log"]
+        for line in (line for log in logs for line in read_beneath(build_dir, log).splitlines()):
+            if found := _TIMED.match(line.decode(errors="replace")):
                 start, end, file = found.groups()
                 latest[PurePosixPath(file).name] = (int(end) - int(start)) / 1000
     return tuple(Timing(file=name, seconds=seconds) for name, seconds in sorted(latest.items()))

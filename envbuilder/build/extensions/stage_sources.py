@@ -28,6 +28,7 @@ from envbuilder.lock.model import LockedExtension
 
 # The folder in which setuptools keeps objects and ninja's state.
 OBJECTS: Final = re.compile(r"(^|/)build/temp\.[^/]+(/|$)")
+_BETWEEN_BUILDS: Final = ("src", "kept", "build")
 # An archive may bring a `.git` whose settings name programs, which git would start outside of the sandbox.
 _NO_REPOSITORY: Final = (
     ("GIT_DIR", os.devnull),
@@ -35,6 +36,12 @@ _NO_REPOSITORY: Final = (
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_ATTR_NOSYSTEM", "1"),
 )
+
+
+def clear_leftovers(build_dir: Path) -> None:
+    """Remove what an earlier build left, except sources and objects: a link or a FIFO would stop the next one."""
+    for name in os.listdir(build_dir):  # noqa: PTH208 - names alone
+        clear_beneath(build_dir, name, keep=bool if name in _BETWEEN_BUILDS else lambda _: False)
 
 
 def stage_sources(extension: LockedExtension, *, store: Store, runner: Runner, folder: Path) -> None:
