@@ -19,6 +19,7 @@ import zstandard
 from envbuilder.core.cache import Sha256, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
+from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.extract import BlobReader, unpack
 from envbuilder.layers.import_root import Owners, index_root, walk
@@ -51,7 +52,7 @@ def write_layer(
     with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
         for entry in entries:
             if entry.size:
-                with io.FileIO(root + to_bytes(entry.path)) as stream:
+                with _open_file(root + to_bytes(entry.path)) as stream:
                     writer.add_file(entry, stream)
                 if step:
                     step.advance(entry.size)
@@ -108,8 +109,13 @@ def write_layer_from_root(
     parts = index_root(root, owners, epoch=epoch, drop=drop)
     top = os.fsencode(root) + b"/"
     return _write_parts(
-        name, folder, parts, lambda part: io.FileIO(top + to_bytes(part.entry.path)), threads=threads
+        name, folder, parts, lambda part: _open_file(top + to_bytes(part.entry.path)), threads=threads
     )
+
+
+def _open_file(path: bytes) -> io.FileIO:
+    """Open a file of a tree. It was a regular file when the tree was listed; a link is not followed."""
+    return io.FileIO(os.open(path, os.O_RDONLY | NO_LINKS))
 
 
 def _write_parts(
