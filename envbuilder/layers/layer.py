@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Sha256, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
@@ -191,7 +192,7 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
     """Return the contents of the wanted files that exist, from the folder `tree`, otherwise from the blob."""
     found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
     if tree is not None and tree.is_dir():
-        return {entry.path: (tree / entry.path).read_bytes() for entry in found}
+        return {entry.path: read_beneath(tree, entry.path, limit=FILE_LIMIT) for entry in found}
     with _open_blob(layer) as reader:
         return {entry.path: b"".join(reader.content(entry)) for entry in found}
 
