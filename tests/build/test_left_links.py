@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.build.extensions.install import install_extensions
+from envbuilder.build.recipe_tests import _modules
 from envbuilder.core.errors import BuildError
 from tests.support.projects import Machine, make_machine
 
@@ -208,3 +209,16 @@ def test_a_patch_starts_no_program_that_the_sources_name(machine: Machine, tmp_p
     }  # fmt: skip
     patched(machine, "--- a/a.h\n+++ b/a.h\n@@ -1 +1 @@\n-// a\n+// b\n", **files)
     assert not os.path.lexists(tmp_path / "ran")
+
+
+@pytest.mark.parametrize("place", ["site-packages/zero.so", "site-packages"])
+def test_the_names_of_modules_are_read_from_no_link(machine: Machine, place: str) -> None:
+    lib = "opt/env/lib/python3.11"
+    target = "/dev/zero" if place.endswith(".so") else "HOME/private"
+    swap = f'    leave("/space/tree/{lib}/{place}", "{target}")\n    time.sleep(9)'
+    (built,) = machine.build(machine.hostile("evil", MEANWHILE + swap))
+    if place.endswith(".so"):
+        assert _modules(built.folder, f"tree/{lib}/site-packages") == ["evil"]
+    else:
+        with pytest.raises(BuildError, match="a link"):
+            _modules(built.folder, f"tree/{lib}/site-packages")
