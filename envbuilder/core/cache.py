@@ -331,6 +331,9 @@ def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` repl
 
 def remove_tree(path: Path) -> None:
     """Remove a folder, whatever modes its folders have and however many lie in each other. Never follows links."""
+    if path.is_symlink():
+        path.unlink()
+        return
     path.chmod(0o700)
     waiting = [(path, 0)]
     while waiting:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, from_bytes
 from envbuilder.layers.import_tar import DROPPED, clean, finish, is_dropped
 from envbuilder.layers.tar import Member, is_normal
@@ -40,7 +41,12 @@ def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] 
 
 
 def walk(root: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
-    """Yield every path below a folder with what it is; links are not followed."""
+    """Yield every path below a folder with what it is; links are not followed.
+
+    Raises BuildError if the folder itself is a link: a program that ran beside the tree could have put it there.
+    """
+    if not below and not stat.S_ISDIR(os.lstat(root).st_mode):
+        raise BuildError(f"`{from_bytes(root)}` is no folder: a program of the build replaced it")
     with os.scandir(root + b"/" + below) as found:
         for item in found:
             path = below + item.name

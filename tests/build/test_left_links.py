@@ -6,11 +6,14 @@ read through them.
 
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from envbuilder.build.assemble.engine import Run
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.recipe_tests import _modules
 from envbuilder.core.errors import BuildError
@@ -222,3 +225,21 @@ def test_the_names_of_modules_are_read_from_no_link(machine: Machine, place: str
     else:
         with pytest.raises(BuildError, match="a link"):
             _modules(built.folder, f"tree/{lib}/site-packages")
+
+
+class Swapping(Run):
+    """Makes a tree with a program that swaps it, as code of a wheel can while byte code is compiled beside it."""
+
+    def _write_tree(self, step: object, work: Path) -> None:
+        (work / "tree").mkdir()
+        home = self._job.store.root.parent / "home"
+        swap = ("/bin/sh", "-c", f"mv /work/tree /work/old; ln -s {home}/private /work/tree")
+        mounts = (Mount(source=work, target="/work", writable=True),)
+        self._job.runner.run(sandboxed(Root(os=Path("/")), swap, why="compile byte code", mounts=mounts))
+
+
+def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine) -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BuildError, match="replaced the layer's folder"):
+        Swapping(machine.job, pool)._start_tree(machine.job.plan.python).result()
+    assert not list((machine.job.store.root / "trees").iterdir())
+    machine.need_untouched()

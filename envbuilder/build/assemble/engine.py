@@ -191,6 +191,10 @@ class Run:
                 return final
             with store.workspace() as work:
                 self._write_tree(step, work)
+                if (work / "tree").is_symlink():  # programs of packages ran beside it
+                    raise BuildError(
+                        f"a program of the {step.name} layer replaced the layer's folder by a link"
+                    )
                 commit_path(work / "tree", final)
         return final
 
