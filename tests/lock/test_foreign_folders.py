@@ -11,8 +11,8 @@ from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, load_all
-from tests.lock.test_source_files import make_means, make_recipe, write
 from tests.support.projects import SECRET, deadline
+from tests.support.source_files import make_means, make_recipe, write
 
 FORMS = {
     "sources": Extension(name="ops", sources=("net/op.cpp",), include=("net",)),
