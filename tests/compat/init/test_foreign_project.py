@@ -84,7 +84,7 @@ def test_the_settings_of_the_projects_repository_start_no_program(project: Path,
     git("add", ".")
     key = tmp_path / "sign"
     key.write_text(
-        "#!/bin/sh\nprintf '[GNUPG:] SIG_CREATED \\n' >&2\n"
+        "#!/bin/sh\ncat >/dev/null\nprintf '[GNUPG:] SIG_CREATED \\n' >&2\n"
         "printf -- '-----BEGIN PGP SIGNATURE-----\\nx\\n-----END PGP SIGNATURE-----\\n'\n"
     )
     key.chmod(0o755)
