@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
@@ -19,6 +19,7 @@ from envbuilder.build.engine import Job
 from envbuilder.build.extensions.cache import TREE, recipe_call
 from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
+from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
@@ -89,24 +90,28 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]
                 Import(of=of, place=places[of], name=call.name, file=file, is_python_module=call.is_python_module)
             )  # fmt: skip
         elif compiled and not call:
-            tree = store.extension(status.key.digest) / TREE / plan.python.site_packages[1:]
-            found += [Import(of=of, place=places[of], name=name, module=name) for name in _modules(tree)]
+            names = _modules(store.extension(status.key.digest), f"{TREE}{plan.python.site_packages}")
+            found += [Import(of=of, place=places[of], name=name, module=name) for name in names]
     return tuple(dict.fromkeys(found))
 
 
-def _modules(tree: Path) -> list[str]:
-    """Return the compiled modules that a project installed, its packages if it has none."""
-    names = {
-        path: path.relative_to(tree).with_name(path.name.partition(".")[0])
-        for path in sorted(tree.rglob("*.so"))
-    }
+def _modules(folder: Path, site: str) -> list[str]:
+    """Return the compiled modules that a project installed in the folder `site` of its entry, its packages if it has none."""
+    try:
+        paths = [PurePosixPath(file).relative_to(site) for file in files_beneath(folder, site)]
+    except FileNotFoundError:
+        return []
     compiled = [
-        ".".join(name.parts)
-        for path, name in names.items()
-        if f"PyInit_{name.name}".encode() in path.read_bytes()
+        ".".join(path.with_name(name).parts)
+        for path in paths
+        if path.suffix == ".so"
+        and f"PyInit_{(name := path.name.partition('.')[0])}".encode()
+        in read_beneath(folder, f"{site}/{path}", limit=FILE_LIMIT)
     ]
-    packages = [path.parent.name for path in sorted(tree.glob("*/__init__.py"))]
-    return compiled or packages or [path.stem for path in sorted(tree.glob("*.py"))]
+    packages = [path.parent.name for path in paths if path.name == "__init__.py" and len(path.parts) == 2]
+    return (
+        compiled or packages or [path.stem for path in paths if path.suffix == ".py" and len(path.parts) == 1]
+    )
 
 
 def import_in_sif(
@@ -235,7 +240,7 @@ def _link(source: str, target: str) -> None:
 
 def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
     for name in ("proc", "dev", "tmp"):
-        (root / name).mkdir(exist_ok=True)
+        folder_beneath(root, name)  # a layer may have a link there
     options = ["--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
     variables = {"HOME": TEMPORARY, "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)
     by = emulation(job)

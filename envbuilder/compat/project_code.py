@@ -10,6 +10,7 @@ from envbuilder.compat.context import Tables
 from envbuilder.compat.problem import CheckCode
 from envbuilder.compat.python_code import Code, plain_texts, project_files, read_code, set_variables
 from envbuilder.compat.rules.compiler import asked_standard
+from envbuilder.core.beneath import leads_out
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.model import Recipe
@@ -69,7 +70,7 @@ def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
         (folder / "setup.py",) if is_built else (one for one in project_files(folder) if one.suffix == ".py")
     )
     for path in paths:
-        code = read_code(path) if path.is_file() else None
+        code = None if leads_out(recipe.path.parent, path) else read_code(path)
         if code and (is_built or code.loads):
             yield code
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from envbuilder.core.beneath import leads_out
 from envbuilder.core.places import Mistakes, load_text
 
 _CLASSES: Final = ("CUDAExtension", "CppExtension", "SyclExtension")
@@ -103,7 +104,11 @@ def project_files(top: Path) -> Iterator[Path]:
                 depth = len(path.relative_to(top).parts)
                 if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
                     folders.append(path)
-            elif path.suffix in (".py", ".toml", *CODE) and path.is_file():
+            elif (
+                path.suffix in (".py", ".toml", *CODE)
+                and path.is_file()
+                and not (path.is_symlink() and leads_out(top, path))
+            ):
                 count += path.suffix == ".py"
                 yield path
 
@@ -114,7 +119,9 @@ def _holds_recipes(folder: Path) -> bool:
 
 def read_code(path: Path) -> Code | None:
     """Return what a Python file says, None if it cannot be read."""
-    return parse_code(load_text(path, Mistakes()) or "", path)
+    return (
+        parse_code(load_text(path, Mistakes()) or "", path) if path.is_file() else None
+    )  # a FIFO never ends
 
 
 def parse_code(text: str, path: Path) -> Code | None:

@@ -161,7 +161,7 @@ def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]
 def _tar_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with _without_xz(archive) as stream, BoundedTar.open(fileobj=stream) as tar:
         for member in tar:
-            with contextlib.suppress(KeyError):  # a dangling link
+            with contextlib.suppress(KeyError, RecursionError):  # a dangling link, or a circle of them
                 if not member.isdir() and (content := tar.extractfile(member)):
                     yield member.name, content
 

@@ -3,30 +3,52 @@
 No link is followed on the way, the last name included, and nothing outside the folder is reached. A file is a regular
 file, and is read up to a size that the caller gives. Each step opens one name in the folder that is already open
 (openat(2) with O_NOFOLLOW), so a folder that is swapped for a link meanwhile changes nothing.
+
+Windows opens nothing relative to a folder. There each name is looked at before it is opened; no sandbox runs there.
 """
 
 import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
+from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import BuildError
+from envbuilder.core.system import NO_LINKS
 
 # What a build's answers and sources may have, in bytes. The largest source file of PyTorch's own tree has 4 MB.
 TEXT_LIMIT: Final = 64 << 20
 FILE_LIMIT: Final = 8 << 30  # a compiled library: those of PyTorch's own wheels have up to 1 GB
+TREE_LIMIT: Final = 1_000_000  # files and folders in one tree: PyTorch's own tree with submodules has 60,000
+DEPTH_LIMIT: Final = 128  # folders above a file
 _FOLDER: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 # O_NONBLOCK: a FIFO in place of a file must not block the open.
-_FILE: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_FILE: Final = NO_LINKS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_HAS_AT: Final = os.open in os.supports_dir_fd
 _LINKS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+
+
+def leads_out(folder: Path, path: Path) -> bool:
+    """Return whether a path, with its links followed, is outside the folder or a hidden place that it does not name.
+
+    For files that a person may link to each other: a clone's link to its own `.git/config` would show a password.
+    """
+    top, target = (
+        Path(os.path.realpath(folder)),
+        Path(os.path.realpath(path)),
+    )  # `resolve` fails for a circle of links
+    if not target.is_relative_to(top):
+        return True
+    return any(part.startswith(".") and part not in path.parts for part in target.relative_to(top).parts)
 
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+    if name.startswith("/") or ".." in parts or "\0" in name:
         raise BuildError(f"expected a path inside the folder, found `{name}`")
     return parts
 
@@ -38,27 +60,90 @@ def _refused(folder: Path, name: str, found: str) -> BuildError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An open folder: its descriptor, or its path where the system has no descriptors of folders."""
+
+    descriptor: int | None
+    path: str
+
+    def name(self, part: str) -> str:
+        """Return what names `part` in the folder, with the descriptor as `dir_fd`."""
+        return part if self.descriptor is not None else os.path.join(self.path, part)  # noqa: PTH118
+
+    def folder(self, part: str) -> "_Open":
+        """Open a folder in this one, also one whose modes keep its owner out."""
+        if self.descriptor is None:
+            return _open_top(self.name(part))
+        try:
+            return _Open(os.open(part, os.O_RDONLY | _FOLDER, dir_fd=self.descriptor), "")
+        except PermissionError:
+            if not hasattr(os, "O_PATH"):  # macOS, where no sandbox runs
+                raise
+            closed = os.open(part, os.O_PATH | _FOLDER, dir_fd=self.descriptor)
+            try:
+                os.chmod(f"/proc/self/fd/{closed}", 0o700)  # noqa: PTH101 - a descriptor has no other path
+                return _Open(os.open(".", os.O_RDONLY | _FOLDER, dir_fd=closed), "")
+            finally:
+                os.close(closed)
+
+    def status(self, part: str) -> os.stat_result:
+        return os.stat(self.name(part), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def file(self, part: str, flags: int) -> int:
+        if self.descriptor is None and os.path.islink(self.name(part)):  # noqa: PTH114
+            raise OSError(errno.ELOOP, "a link", part)
+        return os.open(self.name(part), flags | _FILE, 0o644, dir_fd=self.descriptor)
+
+    def remove(self, part: str) -> None:
+        os.unlink(self.name(part), dir_fd=self.descriptor)
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+def _open_top(path: str) -> _Open:
+    if _HAS_AT:
+        return _Open(os.open(path, os.O_RDONLY | _FOLDER), "")
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise OSError(errno.ENOTDIR, "no folder", path)
+    return _Open(None, path)
+
+
 @contextlib.contextmanager
-def _parent(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the open folder that holds `name`, and the last part of `name`. `make` makes the folders between."""
-    *parents, last = _parts(name)
-    at = os.open(folder, os.O_RDONLY | _FOLDER)
+def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[_Open]:
+    """Yield the open folder below `folder`. `make` makes what is not there."""
+    at: _Open | None = None
     try:
-        for part in parents:
+        at = _open_top(str(folder))
+        for part in parts:
             if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=at)
-            try:
-                below = os.open(part, os.O_RDONLY | _FOLDER, dir_fd=at)
-            except OSError as error:
-                if error.errno in _LINKS:
-                    raise _refused(folder, name, "reached through a link or a file") from error
-                raise
-            os.close(at)
+                    os.mkdir(at.name(part), 0o755, dir_fd=at.descriptor)
+            below = at.folder(part)
+            at.close()
             at = below
-        yield at, last
+    except OSError as error:
+        if at:
+            at.close()
+        if error.errno in _LINKS:
+            raise _refused(folder, "/".join(parts), "reached through a link or a file") from error
+        raise
+    try:
+        yield at
     finally:
-        os.close(at)
+        at.close()
+
+
+@contextlib.contextmanager
+def _parent(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[_Open, str]]:
+    """Yield the open folder that holds `name`, and the last part of `name`. `make` makes the folders between."""
+    *parents, last = _parts(name) or [""]
+    if not last:
+        raise BuildError(f"expected a path inside the folder, found `{name}`")
+    with _opened(folder, parents, make=make) as at:
+        yield at, last
 
 
 def open_beneath(folder: Path, name: str) -> int:
@@ -68,7 +153,7 @@ def open_beneath(folder: Path, name: str) -> int:
     """
     with _parent(folder, name) as (at, last):
         try:
-            descriptor = os.open(last, os.O_RDONLY | _FILE, dir_fd=at)
+            descriptor = at.file(last, os.O_RDONLY)
         except OSError as error:
             if error.errno in (*_LINKS, errno.ENXIO):
                 raise _refused(folder, name, "a link or a device") from error
@@ -90,8 +175,15 @@ def read_beneath(folder: Path, name: str, *, limit: int = TEXT_LIMIT) -> bytes:
 
 def copy_beneath(folder: Path, name: str, target: Path, *, limit: int = FILE_LIMIT) -> None:
     """Copy a regular file below `folder` to the new file `target`, outside it. Raises as `read_beneath`."""
-    with os.fdopen(open_beneath(folder, name), "rb") as stream, target.open("xb") as out:
-        if os.fstat(stream.fileno()).st_size > limit:
+    with target.open("xb") as out:
+        _copy(folder, name, out, limit)
+
+
+def _copy(folder: Path, name: str, out: IO[bytes], limit: int) -> int:
+    """Copy a regular file into a stream. Returns its mode."""
+    with os.fdopen(open_beneath(folder, name), "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_size > limit:
             raise _refused(folder, name, f"larger than {limit} bytes")
         left = limit
         while chunk := stream.read(min(1 << 20, left + 1)):
@@ -99,6 +191,28 @@ def copy_beneath(folder: Path, name: str, target: Path, *, limit: int = FILE_LIM
             if left < 0:
                 raise _refused(folder, name, f"larger than {limit} bytes")
             out.write(chunk)
+    return stat.S_IMODE(status.st_mode)
+
+
+@contextlib.contextmanager
+def _new_name(folder: Path, name: str) -> Iterator[tuple[_Open, str]]:
+    with _parent(folder, name, make=True) as (at, last):
+        try:
+            yield at, last
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, error.strerror, name) from error
+
+
+@contextlib.contextmanager
+def new_beneath(folder: Path, name: str) -> Iterator[IO[bytes]]:
+    """Yield a new file below `folder`, open for writing. The folders that it lies in are made.
+
+    Raises BuildError for a link on the way, and FileExistsError if anything has the name.
+    """
+    with _new_name(folder, name) as (at, last):
+        descriptor = at.file(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "wb") as stream:
+        yield stream
 
 
 def write_beneath(folder: Path, name: str, content: bytes) -> None:
@@ -107,16 +221,13 @@ def write_beneath(folder: Path, name: str, content: bytes) -> None:
     The file is new: a link or a hard link that foreign code left under the name keeps its target.
     Raises BuildError for a link on the way.
     """
-    with _parent(folder, name, make=True) as (at, last):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(last, dir_fd=at)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
-        with os.fdopen(os.open(last, flags, 0o644, dir_fd=at), "wb") as stream:
-            stream.write(content)
+    clear_beneath(folder, name)
+    with new_beneath(folder, name) as stream:
+        stream.write(content)
 
 
 @contextlib.contextmanager
-def folder_beneath(folder: Path, name: str = ".") -> Iterator[Path]:
+def pinned_folder(folder: Path, name: str = ".") -> Iterator[Path]:
     """Yield a path of the folder `name` below `folder`. Both are made where they are missing. Raises NotADirectoryError for a link.
 
     On Linux the path goes through the open folder: no link that is put on the way later leads elsewhere.
@@ -128,19 +239,98 @@ def folder_beneath(folder: Path, name: str = ".") -> Iterator[Path]:
         except BuildError as error:
             found = "expected a folder, found a link or a file"
             raise NotADirectoryError(errno.ENOTDIR, found, str(folder / name)) from error
-        through = Path(f"/proc/{os.getpid()}/fd/{at}")
+        through = Path(f"/proc/{os.getpid()}/fd/{at.descriptor}")
         yield through if through.is_dir() else folder / name
 
 
-def files_beneath(folder: Path) -> Iterator[str]:
-    """Yield the relative paths of the regular files below a folder, sorted. Links are neither followed nor yielded.
+def link_beneath(folder: Path, name: str, target: str) -> None:
+    """Make a symbolic link below `folder`. Raises as `new_beneath`."""
+    with _new_name(folder, name) as (at, last):
+        os.symlink(target, at.name(last), dir_fd=at.descriptor)
 
-    A folder swapped for a link while it is walked is refused: `os.fwalk` compares what it opens.
+
+def folder_beneath(folder: Path, name: str) -> Path:
+    """Make the folder `name` below `folder` where it is not there. Raises BuildError for a link or a file on the way."""
+    with _opened(folder, _parts(name), make=True):
+        return folder / name
+
+
+def walk_beneath(folder: Path, name: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """Yield everything below the folder `name` in `folder`, parents first: its path from `folder`, and what it is.
+
+    Links are yielded and not followed. Raises BuildError for a tree without a reasonable end.
     """
-    found: list[str] = []
-    for parent, _, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                    found.append(Path(parent, name).relative_to(folder).as_posix())
-    yield from sorted(found)
+    waiting, count = [_parts(name)], 0
+    while waiting:
+        parts = waiting.pop()
+        if len(parts) > DEPTH_LIMIT:
+            raise _refused(
+                folder, "/".join(parts[:3]), f"a tree with more than {DEPTH_LIMIT} folders in each other"
+            )
+        with _opened(folder, parts) as at, os.scandir(at.path or at.descriptor) as items:
+            entries = sorted((item.name, item.stat(follow_symlinks=False)) for item in items)
+        count += len(entries)
+        if count > TREE_LIMIT:
+            raise _refused(folder, name, f"a tree of more than {TREE_LIMIT} files")
+        for last, status in entries:
+            yield "/".join([*parts, last]), status
+        waiting += [[*parts, last] for last, status in reversed(entries) if stat.S_ISDIR(status.st_mode)]
+
+
+def files_beneath(folder: Path, name: str = "") -> Iterator[str]:
+    """Yield the paths from `folder` of the regular files below its folder `name`, sorted. Links are neither followed nor yielded."""
+    yield from sorted(path for path, status in walk_beneath(folder, name) if stat.S_ISREG(status.st_mode))
+
+
+def copy_tree_beneath(folder: Path, name: str, target: Path, *, limit: int = FILE_LIMIT) -> None:
+    """Copy what is below the folder `name` in `folder` into the folder `target`: files, folders, and links as links.
+
+    `target` may hold files; a link in it is not followed either. Raises FileExistsError for a path that is in both, and
+    BuildError for a device, a FIFO or more than `limit` bytes.
+    """
+    above = len("".join(f"{part}/" for part in _parts(name)))
+    folder_beneath(target.parent, target.name)
+    for path, status in walk_beneath(folder, name):
+        own = path[above:]
+        if stat.S_ISDIR(status.st_mode):
+            folder_beneath(target, own)
+        elif stat.S_ISLNK(status.st_mode):
+            with _parent(folder, path) as (at, last):
+                link_beneath(target, own, os.readlink(at.name(last), dir_fd=at.descriptor))
+        else:
+            with new_beneath(target, own) as out:
+                mode = _copy(folder, path, out, limit)
+                limit -= out.tell()
+                os.fchmod(out.fileno(), mode)
+
+
+def clear_beneath(folder: Path, name: str, keep: Callable[[str], bool] = lambda _: False) -> None:
+    """Remove `name` below `folder` with all that is in it, but regular files whose path in it `keep` wants.
+
+    Folders that hold such a file stay. Does nothing if the name is not there.
+    """
+    try:
+        with _parent(folder, name) as (at, last):
+            if not stat.S_ISDIR(at.status(last).st_mode):
+                at.remove(last)
+                return
+    except FileNotFoundError:
+        return
+    above = len("".join(f"{part}/" for part in _parts(name)))
+    try:
+        inside = [*walk_beneath(folder, name)]
+    except BuildError:  # a tree without a reasonable end, of which nothing is worth keeping
+        remove_tree(folder / name)
+        return
+    for path, status in (*reversed(inside), (name, None)):
+        if status and stat.S_ISREG(status.st_mode) and keep(path[above:]):
+            continue
+        with _parent(folder, path) as (at, last):
+            if status and not stat.S_ISDIR(status.st_mode):
+                at.remove(last)
+                continue
+            try:
+                os.rmdir(at.name(last), dir_fd=at.descriptor)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise

@@ -26,6 +26,7 @@ import re
 import shutil
 import stat
 import tempfile
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
@@ -67,6 +68,7 @@ def sha256_file(path: Path) -> Sha256:
 KINDS: Final = (
     "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
 )  # fmt: skip
+_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
 WORK: Final = "work"  # temporary folders of running and killed commands
 KEYED: Final = (
     "artefacts",
@@ -337,24 +339,36 @@ def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` repl
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, whatever modes its folders have. Never follows links, also those that others make meanwhile."""
-    if IS_POSIX:
-        _open_up(str(path), None)
-        # Parents come first, so their mode is set before their folders are read.
-        for _, folders, _, parent in os.fwalk(path):
-            for folder in folders:
-                _open_up(folder, parent)
+    """Remove a folder, whatever modes its folders have and however many lie in each other. Never follows links."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    _open_up(path)
+    waiting = [(path, 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        with os.scandir(folder) as items:
+            folders = [Path(item.path) for item in items if item.is_dir(follow_symlinks=False)]
+        for below in folders:
+            _open_up(below)
+            if depth < _DEEP:
+                waiting.append((below, depth + 1))
+            else:  # Python recurses in `rmtree`, and a path has at most 4096 bytes
+                waiting.append((below.rename(path / f".{uuid.uuid4().hex}"), 1))
     shutil.rmtree(path)
 
 
-def _open_up(folder: str, parent: int | None) -> None:
+def _open_up(folder: Path) -> None:
     """Let this user read and change a folder. Does nothing for a link."""
+    if not IS_POSIX:
+        folder.chmod(0o700)
+        return
     flags = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | NO_LINKS  # O_PATH opens what may not be read
     try:
-        opened = os.open(folder, flags, dir_fd=parent)
+        opened = os.open(folder, flags)
     except OSError as error:
         if error.errno == errno.EACCES and not hasattr(os, "O_PATH"):  # macOS
-            os.chmod(folder, 0o700, dir_fd=parent, follow_symlinks=False)
+            folder.chmod(0o700, follow_symlinks=False)
         return
     try:
         if os.fstat(opened).st_mode & 0o700 != 0o700:

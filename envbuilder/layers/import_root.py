@@ -44,8 +44,11 @@ def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] 
 def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield every path below a folder with what it is; links are not followed.
 
-    Raises BuildError for more, longer or deeper paths than a layer can have.
+    Raises BuildError for more, longer or deeper paths than a layer can have, and if the folder itself is a link: a program
+    that ran beside the tree could have put it there.
     """
+    if not stat.S_ISDIR(os.lstat(root).st_mode):
+        raise BuildError(f"`{from_bytes(root)}` is no folder: a program of the build replaced it")
     entries, folders = Entries(), [b""]
     try:
         while folders:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Sha256, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
+from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.extract import BlobReader, unpack
 from envbuilder.layers.import_root import Owners, index_root, walk
@@ -51,7 +53,7 @@ def write_layer(
     with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
         for entry in entries:
             if entry.size:
-                with io.FileIO(root + to_bytes(entry.path)) as stream:
+                with _open_file(root + to_bytes(entry.path)) as stream:
                     writer.add_file(entry, stream)
                 if step:
                     step.advance(entry.size)
@@ -108,8 +110,13 @@ def write_layer_from_root(
     parts = index_root(root, owners, epoch=epoch, drop=drop)
     top = os.fsencode(root) + b"/"
     return _write_parts(
-        name, folder, parts, lambda part: io.FileIO(top + to_bytes(part.entry.path)), threads=threads
+        name, folder, parts, lambda part: _open_file(top + to_bytes(part.entry.path)), threads=threads
     )
+
+
+def _open_file(path: bytes) -> io.FileIO:
+    """Open a file of a tree. It was a regular file when the tree was listed; a link is not followed."""
+    return io.FileIO(os.open(path, os.O_RDONLY | NO_LINKS))
 
 
 def _write_parts(
@@ -185,7 +192,7 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
     """Return the contents of the wanted files that exist, from the folder `tree`, otherwise from the blob."""
     found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
     if tree is not None and tree.is_dir():
-        return {entry.path: (tree / entry.path).read_bytes() for entry in found}
+        return {entry.path: read_beneath(tree, entry.path, limit=FILE_LIMIT) for entry in found}
     with _open_blob(layer) as reader:
         return {entry.path: b"".join(reader.content(entry)) for entry in found}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.process import Command, Runner
@@ -109,7 +110,7 @@ def _write_tar(tree: Path, out: Path) -> None:
     """Pack every file and link in the order of names, with one time and owner, without git's own files."""
     with out.open("wb") as stream:
         for path in sorted(_files(tree)):
-            _add(stream, tree / path, path)
+            _add(stream, tree, path)
         stream.write(END)
 
 
@@ -119,14 +120,14 @@ def _files(tree: Path) -> list[str]:
     return [path.as_posix() for path in found if ".git" not in path.parts]
 
 
-def _add(stream: IO[bytes], file: Path, path: str) -> None:
-    status = file.lstat()
+def _add(stream: IO[bytes], tree: Path, path: str) -> None:
+    status = (tree / path).lstat()
     if stat.S_ISLNK(status.st_mode):
-        target = str(file.readlink())
+        target = str((tree / path).readlink())
         link = Entry(path=path, kind=Kind.LINK, mode=0o777, uid=0, gid=0, mtime=0, target=target)
         stream.write(make_header(link))
         return
-    content = file.read_bytes()
+    content = read_beneath(tree, path, limit=FILE_LIMIT)
     mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
     entry = Entry(path=path, kind=Kind.FILE, mode=mode, uid=0, gid=0, mtime=0, size=len(content))
     stream.write(make_header(entry) + padded(content))

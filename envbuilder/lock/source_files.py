@@ -1,11 +1,20 @@
-"""Find the files of the recipe's folder that its extensions are built from, with their digests."""
+"""Find the files of the recipe's folder that its extensions are built from, with their digests.
 
+The folder may be a stranger's clone. A link in it may lead to another visible file of the folder, and nowhere else: what a link to
+`~/.ssh` says would be in the image.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.cache import Sha256, sha256_file
-from envbuilder.core.errors import RecipeError
+from envbuilder.core.beneath import FILE_LIMIT, leads_out, open_beneath
+from envbuilder.core.cache import Sha256, Store
+from envbuilder.core.errors import BuildError, LockError, RecipeError
 from envbuilder.lock.model import SourceFile
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
 from envbuilder.recipe.load import list_recipes, load_all
@@ -70,8 +79,57 @@ def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
     if extension.patch:
         paths.add(extension.patch)
     for path in sorted(paths):
-        file = folder / path
-        yield SourceFile(path=path, sha256=sha256_file(file), size=file.stat().st_size)
+        with open_source(folder, path) as stream:
+            digest = Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
+            yield SourceFile(path=path, sha256=digest, size=stream.tell())
+
+
+@contextlib.contextmanager
+def open_source(folder: Path, path: str) -> Iterator[io.BufferedReader]:
+    """Yield a file of the recipe's folder, open for reading.
+
+    Raises RecipeError for a link to a place outside the folder or to a hidden one, and for what is no regular file of a usual size.
+    """
+    top = Path(os.path.realpath(folder))
+    try:
+        descriptor = open_beneath(top, path)
+    except BuildError:
+        descriptor = _open_linked(top, path)
+    with os.fdopen(descriptor, "rb") as stream:
+        if os.fstat(stream.fileno()).st_size > FILE_LIMIT:
+            raise RecipeError(
+                f"`{path}` is larger than {FILE_LIMIT >> 30} GiB",
+                hint="move it out of the folder of the extension: a lock has the digest of each file there",
+            )
+        yield stream
+
+
+def _open_linked(top: Path, path: str) -> int:
+    target = Path(os.path.realpath(top / path))
+    if leads_out(top, top / path):
+        raise RecipeError(
+            f"`{path}` is a link to `{target}`, outside the recipe's folder or hidden in it",
+            hint="replace the link by the file itself, or remove it: what it leads to would be in the lock and in the image",
+        )
+    try:
+        return open_beneath(top, target.relative_to(top).as_posix())
+    except BuildError as error:
+        raise RecipeError(f"`{path}` cannot be a source of an extension: {error.message}") from error
+
+
+def store_source(folder: Path, file: SourceFile, store: Store) -> None:
+    """Put a file of the recipe's folder into the store. Raises LockError if it changed since it was locked, RecipeError as `open_source`."""
+    if store.artifact(file.sha256).exists():
+        return
+    with open_source(folder, file.path) as stream, store.workspace() as work:
+        copy, digest = work / "source", hashlib.sha256()
+        with copy.open("xb") as out:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+                out.write(chunk)
+        if digest.hexdigest() != file.sha256:
+            raise LockError(f"`{file.path}` changed while it was read", hint="run it again")
+        store.add_artifact(file.sha256, copy)
 
 
 def _headers(extension: Extension, folder: Path) -> Iterator[str]:

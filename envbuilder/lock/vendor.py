@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
-from envbuilder.core.beneath import folder_beneath
+from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
@@ -59,11 +59,11 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
             target = folder / name
             size += source.stat().st_size
             if not (target.is_file() and sha256_file(target) == digest):
-                parent = folder_beneath(folder, str(PurePosixPath(name).parent))
+                parent = pinned_folder(folder, str(PurePosixPath(name).parent))
                 with parent as inside, beside(inside / target.name) as work:
                     shutil.copyfile(source, work / target.name)
                     commit_path(work / target.name, inside / target.name)
-        with folder_beneath(folder, FILES) as inside:
+        with pinned_folder(folder, FILES) as inside:
             for name, content in texts.items():
                 save_text(inside / name, content.decode())
     return Vendored(

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from envbuilder.core.beneath import leads_out
 from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import (
     LINE,
@@ -115,8 +116,8 @@ def check_path(
             hint = _way_to(beside, folder)
         elif below:
             hint = f"did you mean `{below[0]}`?"
-    elif not (folder / text).resolve().is_relative_to(folder.resolve()):
-        message = f"`{text}` is a link to a place outside the recipe's folder"
+    elif leads_out(folder, folder / text):
+        message = f"`{text}` is a link to a place outside the recipe's folder, or to a hidden one in it"
         hint = _way_to(text, folder)
     if message:
         yield Mistake(message=message, code=RecipeCode.PATH, hint=hint)

@@ -66,7 +66,7 @@ def _recipes_here(folder: Path) -> tuple[str, ...]:
     """
     if folder.absolute() == Path.cwd():
         return ()
-    files = (path for path in Path().glob(f"*{SUFFIX}") if not (folder / path).exists())
+    files = (path for path in Path().glob(f"*{SUFFIX}") if path.is_file() and not (folder / path).exists())
     return tuple(sorted(path.stem for path in files if _OWN_KEY.search(load_text(path, Mistakes()) or "")))
 
 

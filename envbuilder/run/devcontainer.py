@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
-from envbuilder.core.beneath import folder_beneath
+from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
 from envbuilder.plan.contents import USER
@@ -147,7 +147,7 @@ def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[
     for path, text in texts.items():
         hint = "`--print` shows what would be written; `--force` replaces yours"
         need_same(path, text, force=force, hint=hint)
-    with blaming_path(f"cannot write to `{folder / FOLDER}`"), folder_beneath(folder, FOLDER) as inside:
+    with blaming_path(f"cannot write to `{folder / FOLDER}`"), pinned_folder(folder, FOLDER) as inside:
         for name, text in files.items():
             save_text(inside / name, text)
     return tuple(texts)

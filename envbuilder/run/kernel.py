@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from envbuilder import __version__
-from envbuilder.core.beneath import folder_beneath
+from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
 from envbuilder.run.container import START_FILE
@@ -84,7 +84,7 @@ def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
     need_same(spec, files["kernel.json"], force=force)
     with (
         blaming_path(f"cannot write the kernel to `{folder}`"),
-        folder_beneath(kernels, kernel.folder) as inside,
+        pinned_folder(kernels, kernel.folder) as inside,
     ):
         for name, text in files.items():
             save_text(inside / name, text, mode=EXECUTABLE if text.startswith("#!") else 0o644)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.beneath import folder_beneath
+from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.core.models import Shape
@@ -102,17 +102,17 @@ def save_module(module: Module, folder: Path) -> Path:
         module = replace(module, sif=_keep_version(module.sif, module.name, module.version))
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
-        with folder_beneath(folder, commands.parent.relative_to(folder).as_posix()) as inside:
+        with pinned_folder(folder, commands.parent.relative_to(folder).as_posix()) as inside:
             if (inside / commands.name).is_dir():
                 shutil.rmtree(inside / commands.name)
-        with folder_beneath(folder, commands.relative_to(folder).as_posix()) as inside:
+        with pinned_folder(folder, commands.relative_to(folder).as_posix()) as inside:
             script = inside / f"{module.name}-exec"
             save_text(script, render_enter(module.name, module.sif, module.site), mode=EXECUTABLE)
             save_text(inside / START_FILE.name, START_FILE.read_text(encoding="utf-8"))
             for name in module.commands[:-1]:
                 (inside / name).symlink_to(script.name)
         written = files / module.full_name
-        with folder_beneath(folder, written.parent.relative_to(folder).as_posix()) as inside:
+        with pinned_folder(folder, written.parent.relative_to(folder).as_posix()) as inside:
             save_text(inside / f"{written.name}.lua", render_lua(module, commands))
             save_text(inside / written.name, render_tcl(module, commands))
     return files

@@ -273,7 +273,8 @@ def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
     (extension, *_) = plan.extensions
     assert one.project == "/space/src/third_party/x"
     program = build_program(plan, extension, jobs=3)
-    words = program.command(root=Root(os=Path("/os")), build_dir=Path("/space")).argv
+    root = Root(os=Path("/os"))
+    words = program.command(root=root, build_dir=Path("/space"), argument=Path("/spec")).argv
     given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
     assert dict(one.env).items() <= given.items()
     assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}

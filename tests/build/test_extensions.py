@@ -159,7 +159,7 @@ class Sandbox(FakeRunner):
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         self.commands.append(command)
         space = Path(command.argv[command.argv.index("/space") - 1])
-        specification = json.loads((space / "spec.json").read_text())
+        specification = json.loads(Path(command.argv[command.argv.index("/spec.json") - 1]).read_text())
         self.specifications.append(specification)
         for line in self.says.splitlines():
             if on_line:
@@ -474,7 +474,7 @@ def one_a_line(command: Command) -> str:
 
 def test_the_sandbox_of_a_compile(golden):
     program = compile_program(make_plan(gpus=("8.0", "9.0")), EXTENSION, recipe_call(EXTENSION), jobs=2)
-    command = program.command(root=ROOT, build_dir=Path("/store/space"))
+    command = program.command(root=ROOT, build_dir=Path("/store/space"), argument=Path("/store/spec.json"))
     place = str(image.path("compile_extension.py").parent)
     text = one_a_line(command).replace(place, "IMAGE")
     golden(
@@ -510,7 +510,9 @@ def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
 
 def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
     extension = dataclasses.replace(PROJECT, env=(("MAX_JOBS", "1"),))
-    command = build_program(make_plan(), extension, jobs=8).command(root=ROOT, build_dir=Path("/s"))
+    command = build_program(make_plan(), extension, jobs=8).command(
+        root=ROOT, build_dir=Path("/s"), argument=Path("/spec")
+    )
     jobs = [
         command.argv[at + 2]
         for at, word in enumerate(command.argv)
@@ -521,7 +523,7 @@ def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
 
 def test_a_project_is_built_under_a_pretended_gpu_of_the_recipe_and_without_network():
     program = build_program(make_plan(gpus=("8.0", "9.0")), PROJECT, jobs=8)
-    argv = program.command(root=ROOT, build_dir=Path("/s")).argv
+    argv = program.command(root=ROOT, build_dir=Path("/s"), argument=Path("/spec")).argv
     assert argv[argv.index("_ENVBUILDER_CAPABILITY") + 1] == "8.0"
     assert "--share-net" not in argv
 
@@ -543,7 +545,8 @@ def test_torch_and_nvcc_get_the_recipes_gpus_where_a_project_may_name_its_own():
 
 
 def test_without_gpus_none_is_pretended():
-    argv = capture_program(make_plan(gpus=()), CAPTURE).command(root=ROOT, build_dir=Path("/s")).argv
+    program = capture_program(make_plan(gpus=()), CAPTURE)
+    argv = program.command(root=ROOT, build_dir=Path("/s"), argument=Path("/spec")).argv
     assert "_ENVBUILDER_CAPABILITY" not in argv
 
 
@@ -886,7 +889,7 @@ def test_a_project_without_its_cuda_sources_is_an_error_with_the_deciding_line(p
         "import os, torch\nif torch.cuda.is_available() or os.getenv('FORCE_CUDA') == '1':\n    pass\n"
     )
     with pytest.raises(BuildError) as caught:
-        check_project("dw", {"core.so": ()}, ("8.0",), folder)
+        check_project("dw", {"core.so": ()}, ("8.0",), folder, "")
     assert (
         "without code for a GPU, though it has `csrc/dw.cu`: `setup.py:2` asks for a GPU"
         in caught.value.message
@@ -900,18 +903,18 @@ def test_a_project_with_a_list_of_its_own_is_refused_with_its_switch(project):
         "archs = os.environ.get('TCNN_CUDA_ARCHITECTURES')\nflags = ['-gencode=arch=compute_75']\n"
     )
     with pytest.raises(BuildError) as caught:
-        check_project("dw", {"core.so": ("sm_75",)}, ("8.0",), folder)
+        check_project("dw", {"core.so": ("sm_75",)}, ("8.0",), folder, "")
     assert "holds code for sm_75 in `core.so`" in caught.value.message
     assert "`setup.py:2` names its own" in caught.value.message
     assert 'TCNN_CUDA_ARCHITECTURES: "80"' in caught.value.hint
 
 
 def test_a_project_may_hold_libraries_without_gpu_code_beside_one_with(project):
-    check_project("dw", {"core.so": ("sm_80",), "host.so": ()}, ("8.0",), project(""))
+    check_project("dw", {"core.so": ("sm_80",), "host.so": ()}, ("8.0",), project(""), "")
 
 
 def test_a_project_without_cuda_sources_needs_no_gpu_code(tmp_path):
-    check_project("dw", {"core.so": ()}, ("8.0",), tmp_path)
+    check_project("dw", {"core.so": ()}, ("8.0",), tmp_path, "")
 
 
 def test_every_switch_says_what_to_write():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.layer import read_manifest, write_layer_from_root
+from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_root
 
 EPOCH = 1_700_000_000
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
@@ -78,3 +78,15 @@ def test_what_a_layer_cannot_hold_is_named_all_at_once(
         lines(root, tmp_path, {})
     for name in ("etc/open", "etc/socket", "etc/.wh.x"):
         assert f"`{name}`: " in refused.value.message
+
+
+def test_a_tree_that_became_a_link_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/id_ed25519").write_text("secret")
+    (tmp_path / "tree").symlink_to(tmp_path / "home")
+    (tmp_path / "out").mkdir()
+    given = {"name": "x", "folder": tmp_path / "out", "epoch": EPOCH, "threads": 1}
+    with pytest.raises(BuildError, match="replaced it"):
+        write_layer(tree=tmp_path / "tree", **given)
+    with pytest.raises(BuildError, match="replaced it"):
+        write_layer_from_root(root=tmp_path / "tree", owners={}, **given)

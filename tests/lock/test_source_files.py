@@ -12,55 +12,22 @@ import pytest
 
 from envbuilder.commands.add import recipe_text
 from envbuilder.core.cache import Store, sha256_file, sha256_text
-from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, LockError, UsageError
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import Sources
 from envbuilder.lock import git as git_module
 from envbuilder.lock.git import export_commit
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import load
-from envbuilder.recipe.model import Recipe
-from tests.support.locks import no_client
-from tests.support.runner import FakeRunner
 from tests.support.silent import silent_server
+from tests.support.source_files import make_means, make_recipe, write
 
 runs_programs = pytest.mark.programs
-
-
-def make_recipe(folder: Path, *extensions: Extension) -> Recipe:
-    return Recipe(
-        name="x", path=folder / "x.yaml", summary="", gpus=(), base="debian/bookworm", python="3.11", cuda="", gcc="12",
-        libxcrypt="", pytorch="2.13.0", packages=(), apt=(), extensions=extensions, env=(), tests=(), places=(),
-    )  # fmt: skip
-
-
-def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> ResolveContext:
-    store = Store(tmp_path / "cache")
-    sources = Sources(debian=(), indexes=(), folders=folders)
-    return ResolveContext(
-        store=store,
-        runner=runner or FakeRunner(),
-        sources=lambda: sources,
-        client=no_client,
-        fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).step,
-    )
-
-
-def write(folder: Path, *names: str) -> None:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"// {name}\n")
 
 
 # A project's own files

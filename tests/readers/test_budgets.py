@@ -412,11 +412,11 @@ def test_links_to_one_file_count_as_often_as_they_are_read(tmp_path):
             pass
 
 
-def test_a_link_to_itself_in_a_source_archive_is_no_traceback(tmp_path):
+def test_a_link_to_itself_in_a_source_archive_is_left_out(tmp_path):
     archive = tmp_path / "a-1.tar"
     archive.write_bytes(block("a/l", kind=tarfile.SYMTYPE, target="l") + bytes(1024))
-    with bounded(), pytest.raises(BuildError, match="cannot be read"):
-        list(archived_files(archive, strip=True))
+    with bounded():
+        assert list(archived_files(archive, strip=True)) == []
 
 
 def test_a_zip_of_zeros_is_refused(tmp_path):

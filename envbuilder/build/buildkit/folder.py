@@ -17,7 +17,7 @@ from envbuilder.build.assemble.os import write_root
 from envbuilder.build.assemble.python import requirements
 from envbuilder.build.assemble.runtime import write_runtime_files, write_start_files, write_text
 from envbuilder.build.engine import Job
-from envbuilder.build.extensions.programs import container_compiles
+from envbuilder.build.extensions.programs import SPEC, container_compiles
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.extensions.wheels import stage_sdist
 from envbuilder.core.cache import Sha256, Store, commit_path, link_or_copy, sha256_text
@@ -129,6 +129,7 @@ def write_sdists(job: Job, folder: Path) -> None:
     for step in filter(None, (job.plan.python, job.plan.added)):
         for name, sdist in _sdist_folders(step).items():
             program = stage_sdist(step, sdist, folder / name, job.store)
+            write_text(folder / name / SPEC, program.specification)
             _write_settings(folder / name / "environment", dict(program.env), export=True)
 
 

@@ -7,7 +7,6 @@ build compiles only the failed one.
 import contextlib
 import json
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +29,10 @@ from envbuilder.build.extensions.check_targets import (
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures, read_report
 from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
-from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
+from envbuilder.build.extensions.stage_sources import clear_leftovers, stage_files, stage_sources
+from envbuilder.core.beneath import copy_beneath, copy_tree_beneath, folder_beneath
 from envbuilder.core.budget import LastLines
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
@@ -66,7 +66,7 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
                 program = programs.capture_program(job.plan, extension)
             case _:
                 assert_never(extension.form)
-        yield program.command(root=root, build_dir=work)
+        yield program.command(root=root, build_dir=work / "space", argument=work / programs.SPEC)
 
 
 def compilers(limits: Limits) -> int:
@@ -145,22 +145,22 @@ class ExtensionBuilder:
         def work(run: _Compile) -> cache.Compiled:
             stage_files({name: store.artifact(digest) for name, digest in calls.files}, run.build_dir)
             for folder in ("src", "build"):  # a call of `load_inline()` may have no files
-                (run.build_dir / folder).mkdir(exist_ok=True)
+                folder_beneath(run.build_dir, folder)
             self._run(
                 programs.compile_program(plan, extension, call, jobs=run.jobs),
                 shown,
                 run.build_dir,
                 run.root,
             )
-            library = run.build_dir / "build" / call.library
+            library = run.out / call.library
+            with cache.answers(call.library):
+                copy_beneath(run.build_dir, f"build/{call.library}", library)
             targets = targets_of(library)
             if targets or (call.has_cuda and self._gpus):
                 check_call(shown, targets, self._gpus)
-            if library.is_symlink():
-                raise BuildError(f"the extension `{shown}` was built as a link")
-            shutil.copyfile(library, run.out / library.name)
-            facts, read = cache.read_facts(run.build_dir / programs.FACTS)
-            sources = {source: read[source] for source in call.sources}
+            facts, read = cache.read_facts(run.build_dir, programs.FACTS)
+            with cache.answers(programs.FACTS):
+                sources = {source: read[source] for source in call.sources}
             headers = {path: digest for path, digest in read.items() if path not in sources}
             return cache.Compiled(
                 name=call.name, key=key, facts=facts, call=call, targets=targets,
@@ -183,14 +183,14 @@ class ExtensionBuilder:
             )
             program = programs.build_program(plan, extension, jobs=run.jobs)
             self._run(program, extension.name, run.build_dir, run.root, folder=extension.path)
-            shutil.copytree(run.build_dir / cache.TREE, run.out / cache.TREE, symlinks=True)
+            with cache.answers(cache.TREE):
+                copy_tree_beneath(run.build_dir, cache.TREE, run.out / cache.TREE)
             libraries = libraries_of(run.out)
             targets = {path.name: targets_of(path) for path in libraries}
-            project = run.build_dir / programs.project_folder(extension).removeprefix(
-                f"{cache.BUILD_DIRECTORY}/"
-            )
-            check_project(extension.name, targets, self._gpus, project)
-            facts, _ = cache.read_facts(run.build_dir / programs.FACTS)
+            project = program.folder.removeprefix(f"{cache.BUILD_DIRECTORY}/")
+            with cache.answers(project):
+                check_project(extension.name, targets, self._gpus, run.build_dir, project)
+            facts, _ = cache.read_facts(run.build_dir, programs.FACTS)
             return cache.Compiled(
                 name=extension.name, key=key, facts=facts, call=None,
                 targets=tuple(sorted({target for found in targets.values() for target in found})),
@@ -217,11 +217,12 @@ class ExtensionBuilder:
                 self._job.console.step(f"capture `{extension.name}`") as shown,
                 store.renewed(store.extension(key)) as out,
             ):
-                build_dir = out.parent
+                build_dir = out.with_name("space")  # beside the entry, which the project must not reach
+                build_dir.mkdir()
                 stage_sources(extension, store=store, runner=self._job.runner, folder=build_dir / "src")
                 program = programs.capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
-                calls = cache.read_calls(build_dir, build_dir / programs.CALLS, store)
+                calls = cache.read_calls(build_dir, programs.CALLS, store)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -254,6 +255,7 @@ class ExtensionBuilder:
                     store.renewed(folder) as out,
                 ):
                     build_dir = store.build_directory(build_key)
+                    clear_leftovers(build_dir)
                     compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                     compiled.save(out)
         if extra := extra_targets(compiled.targets, self._gpus):
@@ -275,7 +277,6 @@ class ExtensionBuilder:
         self, program: programs.Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
     ) -> None:  # fmt: skip
         """Run a program in the sandbox. Raises BuildError with the cause of a failure."""
-        (build_dir / programs.SPEC).write_text(program.specification, encoding="utf-8")
         lines = LastLines()
 
         def read(line: str) -> None:
@@ -284,15 +285,18 @@ class ExtensionBuilder:
                 count = _COUNT.match(line)
                 progress = f" ({count[1]} of {count[2]} commands)" if count else ""
                 self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
-            if told := read_report(line, _STOPPED, ("where", "line")):
-                where = told["where"].removeprefix(f"{cache.SOURCE}/")
+            if told := read_report(line, _STOPPED):
                 message = (
-                    f"`{told['line']}` stops at {where}, which computes on a GPU: no later call is compiled"
+                    f"`{told.line}` stops at {told.place}, which computes on a GPU: no later call is compiled"
                 )
                 self._job.console.say(f"  {name}: warning: {message}")
 
         try:
-            self._job.runner.run(program.command(root=root, build_dir=build_dir), on_line=read)
+            with self._job.store.workspace() as work:
+                argument = work / programs.SPEC
+                save_text(argument, program.specification)
+                command = program.command(root=root, build_dir=build_dir, argument=argument)
+                self._job.runner.run(command, on_line=read)
         except SpaceError:
             raise
         except CommandError as failure:

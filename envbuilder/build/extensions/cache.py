@@ -4,16 +4,21 @@ The key decides the bytes, so recipes with the same key share the entry. The ent
 by the field that differs.
 """
 
+import contextlib
+import hashlib
 import json
+import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final
 
-from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
-from envbuilder.core.models import adapter
+from envbuilder.core.beneath import copy_beneath, files_beneath, open_beneath, read_beneath
+from envbuilder.core.cache import Sha256, Store, save_text, sha256_text
+from envbuilder.core.errors import BuildError
+from envbuilder.core.models import Shape, adapter
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, PythonStep, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
@@ -26,6 +31,8 @@ KEY_FORMAT: Final = 6  # raise it when the same fields give other bytes
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
 VERSION: Final = 1  # of both files
+# A line of ninja's log: start and end in milliseconds, a time, and the object.
+_TIMED: Final = re.compile(r"(\d{1,12})\t(\d{1,12})\t[^\t]*\t([^\t]+\.o)(?:\t|$)")
 TREE: Final = "tree"  # the files that a project adds to the image
 PACKAGE: Final = "package"
 # The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
@@ -40,6 +47,9 @@ _NOT_COMPILED: Final = (
     ".py", ".pyi", ".pyc", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt", ".md", ".so", ".o"
 )  # fmt: skip
 
+# A call's name is chosen by foreign code, and becomes part of paths in the build directory and in the image.
+_CALL_NAME: Final = Shape(pattern=r"(?!\.)[^\x00-\x1f\x7f/]{1,100}", expected="the name of a module")
+
 # ---- the call
 
 
@@ -48,7 +58,7 @@ class Call:
     """The arguments of one call of torch's `load()` or `load_inline()`. Paths are those of the sandbox."""
 
     function: str  # load | load_inline
-    name: str
+    name: Annotated[str, _CALL_NAME]
     sources: tuple[str, ...] = ()
     cpp_sources: tuple[str, ...] = ()
     cuda_sources: tuple[str, ...] = ()
@@ -283,21 +293,34 @@ def load_compiled(folder: Path) -> Compiled | None:
     return compiled if value.get("version") == VERSION and there.exists() else None
 
 
-def read_facts(path: Path) -> tuple[Facts, Mapping[str, str]]:
+@contextlib.contextmanager
+def answers(name: str) -> Iterator[None]:
+    """Raise BuildError for a result of the sandbox that is not there or cannot be read: foreign code may have written it."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError) as error:  # a full disk is another error
+        raise BuildError(f"the build left no `{name}`: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BuildError(f"the build left a `{name}` that cannot be read: {error}") from error
+
+
+def read_facts(build_dir: Path, name: str) -> tuple[Facts, Mapping[str, str]]:
     """Read the output of the program in the sandbox: facts, and path → sha256 of the files that it read."""
-    value = json.loads(path.read_text(encoding="utf-8"))
-    files = value.pop("files")
-    return Facts(**value), files
+    with answers(name):
+        value = json.loads(read_beneath(build_dir, name))
+        files = adapter(dict[str, str]).validate_python(value.pop("files"))
+        return adapter(Facts).validate_python(value), files
 
 
 def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
     """Return the time of each object's last compile, from the logs of ninja below the folder."""
     latest: dict[str, float] = {}
-    for log in sorted(build_dir.rglob(".ninja_log")):
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            words = line.split("\t")
-            if not line.startswith("#") and len(words) >= 4 and words[3].endswith(".o"):
-                latest[Path(words[3]).name] = (int(words[1]) - int(words[0])) / 1000
+    with contextlib.suppress(BuildError):  # a tree or a log without a reasonable end
+        logs = [name for name in files_beneath(build_dir) if PurePosixPath(name).name == ".ninja_log"]
+        for line in (line for log in logs for line in read_beneath(build_dir, log).splitlines()):
+            if found := _TIMED.match(line.decode(errors="replace")):
+                start, end, file = found.groups()
+                latest[PurePosixPath(file).name] = (int(end) - int(start)) / 1000
     return tuple(Timing(file=name, seconds=seconds) for name, seconds in sorted(latest.items()))
 
 
@@ -317,17 +340,39 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
     return calls if value.get("version") == VERSION and are_there else None
 
 
-def read_calls(build_dir: Path, calls: Path, store: Store) -> Calls:
-    """Read the calls from the program in the sandbox, and copy the files that they may read into the store."""
-    found = adapter(tuple[Call, ...]).validate_json(calls.read_bytes())
+def read_calls(build_dir: Path, name: str, store: Store) -> Calls:
+    """Read the calls from the program in the sandbox, and copy the files that they may read into the store.
+
+    Links of the project are left out. Raises BuildError for a call with a source that is one, or is not there.
+    """
+    with answers(name):
+        found = adapter(tuple[Call, ...]).validate_json(read_beneath(build_dir, name))
     files: dict[str, Sha256] = {}
-    for folder in (build_dir / "src", build_dir / KEPT.removeprefix(f"{BUILD_DIRECTORY}/")):
-        for path in folder.rglob("*"):
-            if path.is_file() and (path.suffix in SOURCE_SUFFIXES or path.suffix not in _NOT_COMPILED):
-                digest = sha256_file(path)
-                store.add_artifact(digest, path)
-                files[path.relative_to(build_dir).as_posix()] = digest
+    folders = ("src/", f"{KEPT.removeprefix(f'{BUILD_DIRECTORY}/')}/")
+    for path in files_beneath(build_dir):
+        suffix = PurePosixPath(path).suffix
+        if path.startswith(folders) and (suffix in SOURCE_SUFFIXES or suffix not in _NOT_COMPILED):
+            files[path] = _keep(build_dir, path, store)
+    for call in found:
+        for source in call.sources:
+            inside = posixpath.normpath(source).removeprefix(f"{BUILD_DIRECTORY}/")
+            if inside != source and inside not in files:
+                raise BuildError(
+                    f"the call that compiles `{call.name}` names the source `{source}`, which is no regular file",
+                    hint="a link is not followed: let the project name the file itself",
+                )
     return Calls(calls=found, files=_sorted(files))
+
+
+def _keep(build_dir: Path, path: str, store: Store) -> Sha256:
+    """Put a file of the build directory into the store."""
+    with os.fdopen(open_beneath(build_dir, path), "rb") as stream:
+        digest = Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
+    if not store.artifact(digest).exists():
+        with store.workspace() as work:
+            copy_beneath(build_dir, path, work / "file")
+            store.add_artifact(digest, work / "file")
+    return digest
 
 
 def _sorted(files: Mapping[str, str]) -> tuple[tuple[str, Sha256], ...]:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.build.extensions.cache import TREE
 from envbuilder.compat.tables.switch import load_switches
+from envbuilder.core.beneath import files_beneath, read_beneath
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.verify.fatbin import read_gpu_code
@@ -38,7 +39,7 @@ def targets_of(library: Path) -> tuple[str, ...]:
 
 def libraries_of(folder: Path) -> tuple[Path, ...]:
     """Return the shared libraries that a project installed."""
-    files = (path for path in sorted((folder / TREE).rglob("*")) if path.is_file() and not path.is_symlink())
+    files = map(folder.joinpath, files_beneath(folder, TREE))
     return tuple(path for path in files if path.suffix == ".so" or ".so." in path.name)
 
 
@@ -58,12 +59,26 @@ def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) ->
 
 
 def check_project(
-    name: str, found: Mapping[str, Sequence[str]], architectures: tuple[str, ...], project: Path
+    name: str,
+    found: Mapping[str, Sequence[str]],
+    architectures: tuple[str, ...],
+    build_dir: Path,
+    project: str,
 ) -> None:
-    """Raise BuildError unless the libraries of a project with CUDA sources have code for these GPUs."""
-    sources = sorted(path.relative_to(project).as_posix() for path in project.rglob("*.cu"))
-    paths = [project / name for name in _SCRIPTS if (project / name).is_file()]
-    scripts = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+    """Raise BuildError unless the libraries of a project with CUDA sources have code for these GPUs.
+
+    `project` is the project's folder in the build directory.
+    """
+    files = {
+        PurePosixPath(file).relative_to(project).as_posix(): file
+        for file in files_beneath(build_dir, project)
+    }
+    sources = [file for file in files if file.endswith(".cu")]
+    scripts: dict[str, str] = {
+        script: read_beneath(build_dir, files[script]).decode(errors="replace")
+        for script in _SCRIPTS
+        if script in files
+    }
     if architectures and sources and not any(found.values()):
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""

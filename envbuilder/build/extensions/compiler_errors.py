@@ -1,14 +1,15 @@
 """Explain a failed compile by its known cause and the compiler's lines about it."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.build.extensions.cache import SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding
+from envbuilder.core.models import adapter
 
 SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
@@ -22,6 +23,30 @@ _NOISE: Final = re.compile(
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `capture_calls.py` says of a line that ended: in the project's own output, so that code of the project may forge it."""
+
+    line: str
+    error: str
+    where: str
+
+    @property
+    def place(self) -> str:
+        return self.where.removeprefix(f"{SOURCE}/")
+
+
+def read_report(line: str, start: str) -> Report | None:
+    """Return the report in a line of the output, None for another line."""
+    if not line.startswith(start):
+        return None
+    try:
+        report: Report = adapter(Report).validate_json(line.removeprefix(start))
+    except ValueError:
+        return None
+    return report
+
+
 def explain_failure(
     name: str, lines: Iterable[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
 ) -> BuildError:
@@ -33,9 +58,8 @@ def explain_failure(
     from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
 
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
-    ended = read_report(lines[-1], _CAPTURE, ("line", "error", "where")) if lines else {}
-    if ended:
-        lines.pop()
+    ended = read_report(lines[-1], _CAPTURE) if lines else None
+    lines = lines[:-1] if ended else lines
     known = [row for row in load_messages() if row.build]
     raw = [line.encode() for line in lines]
     for row in known if compiles else known[:-1]:
@@ -46,28 +70,16 @@ def explain_failure(
                 shown = "\n".join(f"    {one}" for one in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
-                where = _place(key_lines) or ended.get("where", "")
+                where = _place(key_lines) or (ended.place if ended else "")
                 return extension_error(row.build.code, message, repair, where=where)
     if ended:
         return extension_error(
             ExtensionCode.ENDED,
-            f"the line `{ended['line']}` of `capture` of the extension `{name}` ends in {ended['error']}",
+            f"the line `{ended.line}` of `capture` of the extension `{name}` ends in {ended.error}",
             "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
-            where=ended["where"],
+            where=ended.place,
         )
     return failure
-
-
-def read_report(line: str, begin: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the texts of a report of `capture_calls.py`, {} for another line. A project may print one like it."""
-    if not line.startswith(begin):
-        return {}
-    try:
-        value = json.loads(line.removeprefix(begin))
-    except (ValueError, RecursionError):
-        return {}
-    is_report = isinstance(value, dict) and all(isinstance(value.get(name), str) for name in names)
-    return {name: value[name] for name in names} if is_report else {}
 
 
 def _named(line: str, folder: str) -> str:

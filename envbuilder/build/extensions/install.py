@@ -1,13 +1,16 @@
 """Install the extensions in the image: a folder each, the files of projects, and the index for the start hook."""
 
+import contextlib
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from envbuilder.build.extensions.cache import PACKAGE, TREE, CachedExtension, Call, Compiled, Key
+from envbuilder.core.beneath import copy_tree_beneath, folder_beneath, link_beneath, new_beneath, open_beneath
 from envbuilder.core.errors import BuildError
 from envbuilder.plan.model import EXTENSIONS
 from envbuilder.recipe.extension import Form
@@ -20,29 +23,41 @@ _SANDBOX: Final = "/space/"  # flags with paths of the sandbox are left out of t
 def install_extensions(
     built: Sequence[CachedExtension], *, architectures: tuple[str, ...], tree: Path
 ) -> None:
-    """Write the layer's files below `tree`. Raises BuildError if two projects install the same file."""
+    """Write the layer's files below `tree`, through no link that a project installs there.
+
+    Raises BuildError if two projects install the same file.
+    """
     built = tuple({one.folder: one for one in built}.values())  # two captures may make the same call
+    folder_beneath(tree.parent, tree.name)
     for one in built:
         call = one.compiled.call
         if call is None:
             _install_project(one, tree)
         else:
-            library = tree / install_path(call.name, one.compiled.key)[1:] / call.library
-            library.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(one.folder / call.library, library)
-            library.chmod(0o755)
-    modules = [one for one in built if _is_imported(one, built)]
-    if modules:
-        folder = tree / MODULES[1:]
-        folder.mkdir(parents=True)
-        for one in modules:
+            library = f"{install_path(call.name, one.compiled.key)[1:]}/{call.library}"
+            with (
+                _each_once("an extension"),
+                new_beneath(tree, library) as out,
+                os.fdopen(open_beneath(one.folder, call.library), "rb") as stream,
+            ):
+                shutil.copyfileobj(stream, out)
+                os.fchmod(out.fileno(), 0o755)
+    with _each_once("an extension"):
+        for one in (one for one in built if _is_imported(one, built)):
             name, place = one.compiled.name, install_path(one.compiled.name, one.compiled.key)
-            (folder / f"{name}.so").symlink_to(f"../{Path(place).name}/{name}.so")
-    index = tree / EXTENSIONS[1:] / "index.json"
-    index.parent.mkdir(parents=True, exist_ok=True)
-    index.write_text(
-        make_index([one.compiled for one in built], architectures=architectures), encoding="utf-8"
-    )
+            link_beneath(tree, f"{MODULES[1:]}/{name}.so", f"../{Path(place).name}/{name}.so")
+        index = make_index([one.compiled for one in built], architectures=architectures)
+        with new_beneath(tree, f"{EXTENSIONS[1:]}/index.json") as out:
+            out.write(index.encode())
+
+
+@contextlib.contextmanager
+def _each_once(who: str) -> Iterator[None]:
+    """Raise BuildError if the block installs a file that is there."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BuildError(f"{who} installs `/{error.filename}`, as another does") from error
 
 
 def install_path(name: str, key: Key) -> str:
@@ -99,17 +114,8 @@ def _arguments(call: Call) -> dict[str, object]:
 
 
 def _install_project(one: CachedExtension, tree: Path) -> None:
-    for path in sorted((one.folder / TREE).rglob("*")):
-        target = tree / path.relative_to(one.folder / TREE)
-        if path.is_dir() and not path.is_symlink():
-            target.mkdir(parents=True, exist_ok=True)
-        elif target.exists():
-            raise BuildError(
-                f"the extension `{one.compiled.name}` installs `/{target.relative_to(tree)}`, as another does"
-            )
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target, follow_symlinks=False)
+    with _each_once(f"the extension `{one.compiled.name}`"):
+        copy_tree_beneath(one.folder, TREE, tree)
 
 
 def _is_imported(one: CachedExtension, built: Sequence[CachedExtension]) -> bool:

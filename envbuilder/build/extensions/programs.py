@@ -27,7 +27,7 @@ from envbuilder.recipe.extension import Form
 STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
 NO_COMMENT: Final = "/no_comment.ld"  # in the sandbox
 PYTHON: Final = f"{ENV_PREFIX}/bin/python"
-SPEC: Final = "spec.json"
+SPEC: Final = "spec.json"  # at the root of the sandbox, read-only: a project could put a link in its place
 FACTS: Final = "facts.json"
 CALLS: Final = "calls.json"
 STEADY: Final = "/steady.sh"  # in the sandbox: the program that runs compilers
@@ -59,17 +59,18 @@ class Program:
     files: tuple[tuple[str, Path], ...] = ()
     python: str = PYTHON
 
-    def command(self, *, root: Root, build_dir: Path) -> Command:
-        """Return the command that runs it in the sandbox. The caller writes the argument to `SPEC` in the build directory."""
+    def command(self, *, root: Root, build_dir: Path, argument: Path) -> Command:
+        """Return the command that runs it in the sandbox. `argument` is the file with its specification, outside `build_dir`."""
         native = ((NATIVE_GCC, f"{X86_64.gnu}-gcc"),) if root.emulation else ()
         own = (
             (f"/{self.file}", image.path(self.file)),
             (STEADY, image.path("kit/steady.sh")),
             (NO_COMMENT, image.path(f"kit{NO_COMMENT}")),
+            (f"/{SPEC}", argument),
         )
         command = sandboxed(
             root,
-            ("/bin/sh", STEADY, self.python, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
+            ("/bin/sh", STEADY, self.python, f"/{self.file}", f"/{SPEC}"),
             why=self.why,
             mounts=(
                 Mount(source=build_dir, target=cache.BUILD_DIRECTORY, writable=True),

@@ -4,20 +4,44 @@ The directory is kept between builds. ninja compares times, so an unchanged file
 """
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.core.archive import archived_files
+from envbuilder.core.beneath import (
+    FILE_LIMIT,
+    clear_beneath,
+    folder_beneath,
+    read_beneath,
+    walk_beneath,
+    write_beneath,
+)
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, Runner
 from envbuilder.lock.model import LockedExtension
 
 # The folder in which setuptools keeps objects and ninja's state.
 OBJECTS: Final = re.compile(r"(^|/)build/temp\.[^/]+(/|$)")
+_BETWEEN_BUILDS: Final = ("src", "kept", "build")
+# An archive may bring a `.git` whose settings name programs, which git would start outside of the sandbox.
+_NO_REPOSITORY: Final = (
+    ("GIT_DIR", os.devnull),
+    ("GIT_CONFIG_GLOBAL", os.devnull),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+)
+
+
+def clear_leftovers(build_dir: Path) -> None:
+    """Remove what an earlier build left, except sources and objects: a link or a FIFO would stop the next one."""
+    for name in os.listdir(build_dir):  # noqa: PTH208 - names alone
+        clear_beneath(build_dir, name, keep=bool if name in _BETWEEN_BUILDS else lambda _: False)
 
 
 def stage_sources(extension: LockedExtension, *, store: Store, runner: Runner, folder: Path) -> None:
@@ -33,10 +57,18 @@ def stage_sources(extension: LockedExtension, *, store: Store, runner: Runner, f
     ):  # an unchanged file must keep its time, so the patch is not applied in place
         _stage(extension, store, work / "src")
         _apply_patch(extension, store, runner, work / "src")
-        files = {path.relative_to(work / "src").as_posix(): path for path in _all_files(work / "src")}
-        _clear(folder, set(files))
-        for name, path in files.items():
-            _place(folder / name, path.read_bytes())
+        paths = [(name, stat.S_IFMT(status.st_mode)) for name, status in walk_beneath(work / "src")]
+        for name in (name for name, kind in paths if kind == stat.S_IFLNK):
+            raise extension_error(
+                ExtensionCode.PATCH,
+                f"the patch of the extension `{extension.name}` makes the link `{name}`, which could lead to any file",
+                "let the patch write the file itself",
+                where=extension.patch,
+            )
+        files = {name for name, kind in paths if kind == stat.S_IFREG}
+        _clear(folder, files)
+        for name in sorted(files):
+            _place(folder, name, read_beneath(work / "src", name, limit=FILE_LIMIT))
 
 
 def _apply_patch(extension: LockedExtension, store: Store, runner: Runner, folder: Path) -> None:
@@ -46,7 +78,7 @@ def _apply_patch(extension: LockedExtension, store: Store, runner: Runner, folde
     command = Command(
         argv=("git", "-C", str(project), "apply", "--whitespace=nowarn", str(patch)),
         why=f"apply `{extension.patch}`",
-        env=(("GIT_CEILING_DIRECTORIES", str(project.parent)),),  # the store may be inside a repository
+        env=_NO_REPOSITORY,
     )
     try:
         runner.run(command)
@@ -60,20 +92,16 @@ def _apply_patch(extension: LockedExtension, store: Store, runner: Runner, folde
         ) from error
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
 def _stage(extension: LockedExtension, store: Store, folder: Path) -> None:
     if extension.archive is not None:
         archive, is_sdist = store.artifact(extension.archive.sha256), extension.archive.kind == "sdist"
         _clear(folder, {name for name, _ in archived_files(archive, strip=is_sdist)})
         for name, content in archived_files(archive, strip=is_sdist):
-            _place(folder / name, content)
+            _place(folder, name, content)
         return
     _clear(folder, {file.path for file in extension.files})
     for file in extension.files:
-        _place(folder / file.path, store.artifact(file.sha256).read_bytes())
+        _place(folder, file.path, store.artifact(file.sha256).read_bytes())
 
 
 def stage_files(files: Mapping[str, Path], folder: Path) -> None:
@@ -82,28 +110,17 @@ def stage_files(files: Mapping[str, Path], folder: Path) -> None:
         inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))
         _clear(folder / part, set(inside))
     for name, source in files.items():
-        _place(folder / name, source.read_bytes())
+        _place(folder, name, source.read_bytes())
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
-    """Remove all links and unwanted files: a link of an earlier build could lead out of the folder."""
-    if folder.is_symlink():
-        folder.unlink()
-    for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
-            path.unlink()
-        elif OBJECTS.search(name):
-            continue
-        elif path.is_dir():
-            with contextlib.suppress(OSError):  # not empty
-                path.rmdir()
-        elif name not in wanted:
-            path.unlink()
+    """Make the folder hold nothing but wanted files and objects. Links, FIFOs and folders in place of a file go too."""
+    clear_beneath(folder.parent, folder.name, lambda name: name in wanted or bool(OBJECTS.search(name)))
+    folder_beneath(folder.parent, folder.name)
 
 
-def _place(path: Path, content: bytes) -> None:
-    if path.is_file() and path.read_bytes() == content:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def _place(folder: Path, name: str, content: bytes) -> None:
+    with contextlib.suppress(BuildError, FileNotFoundError):  # it is larger, or not there
+        if read_beneath(folder, name, limit=len(content)) == content:
+            return
+    write_beneath(folder, name, content)

@@ -3,20 +3,27 @@
 The store keeps a wheel under what decides its bytes, so an edit of other packages, or another recipe, does not build it again.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job
 from envbuilder.build.extensions import programs
-from envbuilder.build.extensions.cache import wheel_key
-from envbuilder.core.cache import Store
+from envbuilder.build.extensions.cache import answers, wheel_key
+from envbuilder.core.beneath import copy_beneath, walk_beneath
+from envbuilder.core.cache import Store, save_text
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import PythonStep
+
+_WHEEL: Final = re.compile(r"wheel/[A-Za-z0-9_.+!-]+\.whl")
 
 
 def built_wheels(step: PythonStep, job: Job, root: Callable[[], Root]) -> tuple[Path, ...]:
@@ -28,13 +35,14 @@ def wheel_commands(step: PythonStep, job: Job, *, root: Root, work: Path) -> Ite
     """Yield the commands for the wheels that the store lacks. `work` stands for the build directory."""
     for sdist in step.sdists:
         if not any(_entry(sdist, step, job).glob("*.whl")):
-            yield programs.wheel_program(step, sdist, job.plan.processor).command(root=root, build_dir=work)
+            program = programs.wheel_program(step, sdist, job.plan.processor)
+            yield program.command(root=root, build_dir=work / "space", argument=work / programs.SPEC)
 
 
 def stage_sdist(
     step: PythonStep, sdist: Artifact, folder: Path, store: Store, processor: Processor = X86_64
 ) -> programs.Program:
-    """Write the build directory of a wheel. Returns the program that builds it there."""
+    """Write the build directory of a wheel, without the program's argument. Returns the program that builds it there."""
     program = programs.wheel_program(step, sdist, processor)
     tools = folder / programs.TOOLS
     tools.mkdir(parents=True)
@@ -42,7 +50,6 @@ def stage_sdist(
     shutil.copyfile(store.artifact(sdist.sha256), folder / sdist.filename)
     for one in step.tools(sdist):
         shutil.copyfile(store.artifact(one.sha256), tools / one.filename)
-    (folder / programs.SPEC).write_text(program.specification, encoding="utf-8")
     return program
 
 
@@ -67,17 +74,38 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
                 store.workspace() as work,
                 store.renewed(folder) as out,
             ):
-                program = stage_sdist(step, sdist, work / "space", store, job.plan.processor)
+                space, argument = work / "space", work / programs.SPEC
+                program = stage_sdist(step, sdist, space, store, job.plan.processor)
+                save_text(argument, program.specification)
                 try:
-                    job.runner.run(program.command(root=trees, build_dir=work / "space"))
+                    job.runner.run(program.command(root=trees, build_dir=space, argument=argument))
                 except CommandError as failure:
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
                     raise
-                (wheel,) = (work / "space/wheel").glob("*.whl")
-                if not wheel.resolve().is_relative_to((work / "space").resolve()):
-                    raise BuildError(
-                        f"the build of `{sdist.name} {sdist.version}` left a link in place of a wheel"
-                    )
-                shutil.copyfile(wheel, out / wheel.name)
+                wheel = _wheel_in(space, sdist)
+                copy_beneath(space, wheel, out / PurePosixPath(wheel).name)
     (found,) = folder.glob("*.whl")
     return found
+
+
+def _wheel_in(space: Path, sdist: Artifact) -> str:
+    """Return the path of the only wheel that a build left. Raises BuildError for another number, or the wheel of another project.
+
+    A file's name becomes a line of a requirements file, so it must be a wheel's name.
+    """
+    with answers("wheel"):
+        names = [
+            path.removeprefix("wheel/") for path, _ in walk_beneath(space, "wheel") if _WHEEL.fullmatch(path)
+        ]
+    try:
+        (name,) = names
+        project, *_ = parse_wheel_filename(name)
+    except (ValueError, InvalidWheelFilename) as error:
+        raise BuildError(
+            f"the build of `{sdist.name} {sdist.version}` left {names or 'nothing'}, expected one wheel"
+        ) from error
+    if project != canonicalize_name(sdist.name):
+        raise BuildError(
+            f"the build of `{sdist.name} {sdist.version}` left the wheel `{name}` of another project"
+        )
+    return f"wheel/{name}"

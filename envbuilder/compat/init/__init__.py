@@ -58,6 +58,8 @@ class WrittenRecipe:
 
 def read_source(path: Path, requests: Requests) -> None:
     """Read a project's folder, or one file of it; its name says of which kind it is."""
+    if requests.top is None or not requests.holds(path):  # the next project that is named
+        requests.top = _project_of(path)
     if path.is_dir():
         read_folder(path, requests, read_source)
         return
@@ -73,6 +75,15 @@ def read_source(path: Path, requests: Requests) -> None:
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
     reader(path, requests)
+
+
+def _project_of(path: Path) -> Path:
+    """Return the folder whose files a project may name: the given folder; for a file, that of its repository or the working folder."""
+    if path.is_dir():
+        return path
+    above = path.absolute().parents
+    repository = next((folder for folder in above if (folder / ".git").exists()), None)
+    return repository or next((folder for folder in above if folder == Path.cwd()), path.absolute().parent)
 
 
 def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> WrittenRecipe:

@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.tables.distribution import Distribution
+from envbuilder.core.beneath import leads_out
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
@@ -82,6 +83,13 @@ class Requests:
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
+    top: Path | None = (
+        None  # the project's folder: a stranger's files must not name others, whose lines `left` would show
+    )
+
+    def holds(self, path: Path) -> bool:
+        """Return whether the project may name a file or folder: it lies in the project's folder, links followed."""
+        return self.top is None or not leads_out(self.top, path)
 
     def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
         """Report a line that the recipe leaves out."""

@@ -21,10 +21,12 @@ from packaging.version import InvalidVersion, Version
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.archive import archived_files
+from envbuilder.core.beneath import TEXT_LIMIT
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import applies, is_met, parse_all
+from envbuilder.lock.source_files import open_source
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
@@ -85,7 +87,10 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     archive = extension.archive
     if archive is None:
         folder = recipe.path.parent / extension.path
-        own = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+        own = {}
+        for name in (name for name in _FILES if (folder / name).is_file()):
+            with open_source(recipe.path.parent, f"{extension.path}/{name}") as stream:
+                own[name] = stream.read(TEXT_LIMIT)
         return replace(read_distribution(extension.name, own), unset=_unset(extension, _setup(own)))
     stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # every name; the content of those that are read

@@ -14,7 +14,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.repositories import archive_source
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
-from envbuilder.lock.source_files import own_files
+from envbuilder.lock.source_files import own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
@@ -59,7 +59,7 @@ def store_sources(
     """Put the extensions' own files and git commits into the store. Sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
-            context.store.add_artifact(file.sha256, recipe.path.parent / file.path)
+            store_source(recipe.path.parent, file, context.store)
         archive = extension.archive
         if archive and archive.kind == "git" and not context.store.artifact(archive.sha256).exists():
             with _naming(recipe, extension.name):

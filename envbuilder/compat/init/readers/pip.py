@@ -87,6 +87,10 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
             requests.leave(where, text, "a file at an address", hint="save it, and give it by `--from` too")
         elif path is None:
             requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+        elif not requests.holds(path):
+            requests.leave(
+                where, text, "it is outside the project's folder", hint=f"`--from {value}` reads it"
+            )
         elif path.is_file():
             read_requirements(path, requests)
         else:
@@ -173,6 +177,7 @@ def _compile(text: str, requirement: Requirement, switch: Switch, where: str, re
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
     """Request an extension for a project that pip would build: a folder that is here, or a commit."""
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
+    folder = folder if folder and requests.holds(folder) else None
     if folder and (submodule := requests.submodules.get(folder.resolve())):
         found = Extension(name=project.name, git=submodule[0], commit=submodule[1])
         requests.extension(found, where)
@@ -218,7 +223,7 @@ def _has_extensions(folder: Path) -> bool:
 
 def request_project(folder: Path, requests: Requests) -> None:
     """Request an extension for a folder with a build of its own, and what that build imports."""
-    code, name = read_code(folder / "setup.py"), ""
+    code, name = read_code(folder / "setup.py") if requests.holds(folder / "setup.py") else None, ""
     if code:
         given = (
             code.text(code.keyword(one, "name") or next(iter(one.node.args), None)) for one in code.extensions
@@ -237,7 +242,7 @@ def request_project(folder: Path, requests: Requests) -> None:
     if code:
         request_imported(code, requests)
     _request_headers(folder, module, requests)
-    for text in build_requirements(pyproject) if pyproject.is_file() else ():
+    for text in build_requirements(pyproject) if pyproject.is_file() and requests.holds(pyproject) else ():
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
 

@@ -158,7 +158,7 @@ def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:
     """Yield path and address of each submodule whose folder is empty."""
     parser = configparser.RawConfigParser(strict=False)
     with contextlib.suppress(configparser.Error):
-        parser.read_string(read_text(file) if file.is_file() else "")
+        parser.read_string(read_text(file) if file.is_file() and not file.is_symlink() else "")
     for section in parser.sections():
         path = parser.get(section, "path", fallback="")
         if path and not any((file.parent / path).glob("*")):
@@ -171,7 +171,9 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
     for folder in folders:
         if any(folder.is_relative_to(one) for one in covered) or top in covered:
             continue
-        sources = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".cu"))
+        sources = sorted(
+            path for path in project_files(top) if path.parent == folder and path.suffix in (".cpp", ".cu")
+        )
         texts = (load_text(path, Mistakes()) or "" for path in sources)  # some are not UTF-8
         found = next(filter(None, map(_BINDING.search, texts)), None)
         if found is None:
@@ -191,18 +193,22 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
 
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
-    found = sorted(path for path in top.iterdir() if path.is_file())
+
+    def is_there(path: Path) -> bool:
+        return path.is_file() and requests.holds(path)
+
+    found = sorted(filter(is_there, top.iterdir()))
     images = [path for path in found if "dockerfile" in path.name.lower() or path.suffix == ".def"]
     nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
-    nested = [path for path in nested if path.is_file() and not _OURS.match(read_text(path))]
+    nested = [path for path in nested if is_there(path) and not _OURS.match(read_text(path))]
     environments = [
         path for path in found if re.fullmatch(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml", path.name)
     ]
     lists = [path for path in found if re.fullmatch(r"requirements?\.(txt|in)", path.name)]
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
-    lists = lists[-1:] or [path for path in below if path.is_file()][:1]
+    lists = lists[-1:] or [path for path in below if is_there(path)][:1]
     chosen = [*(images or nested)[:1], *environments[:1]]
-    chosen += [path for name in ("pyproject.toml", "setup.cfg", "setup.py") if (path := top / name).is_file()]
+    chosen += [path for name in ("pyproject.toml", "setup.cfg", "setup.py") if is_there(path := top / name)]
     chosen += lists
     for path in chosen:
         read(path, requests)
@@ -220,15 +226,18 @@ def read_git(path: Path, runner: Runner, requests: Requests) -> None:
     folder = (path if path.is_dir() else path.parent).resolve()
     if not any((one / ".git").exists() for one in (folder, *folder.parents)):
         return
-    git = ("git", "-C", str(folder))
+    # A stranger's `.git/config` may name programs, which git would start, and servers to fetch from.
+    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
+    git, alone = ("git", "-C", str(folder), *settings), (("GIT_ALLOW_PROTOCOL", "none"),)
     with contextlib.suppress(CommandError, ToolError, ValueError):
         argv = (*git, "log", "-1", "--format=%cs", "--", ".")
-        found = runner.run(Command(argv=argv, why="ask when the project last changed"))
+        found = runner.run(Command(argv=argv, why="ask when the project last changed", env=alone))
         requests.day = max(filter(None, (requests.day, date.fromisoformat(found.strip()))))
     for name, url in _absent_submodules(folder / ".gitmodules"):
         with contextlib.suppress(CommandError, ToolError):
             staged = (*git, "ls-files", "--stage", "--", name)
-            words = runner.run(Command(argv=staged, why="ask for the commit of a submodule")).split()
+            why = "ask for the commit of a submodule"
+            words = runner.run(Command(argv=staged, why=why, env=alone)).split()
             if words[:1] == ["160000"] and re.fullmatch(GIT_URL.pattern, url):
                 requests.submodules[folder / name] = (url, words[1])
 

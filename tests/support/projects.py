@@ -1,0 +1,153 @@
+"""A sandbox's root of this machine's own programs, with a torch of a few lines, and a home whose files no build may reach."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder.build.assemble.sandbox import Root
+from envbuilder.build.choice import EngineName
+from envbuilder.build.engine import Job
+from envbuilder.build.extensions.build import ExtensionBuilder
+from envbuilder.build.extensions.cache import CachedExtension
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.model import LockedExtension, SourceFile
+from tests.support.plans import LOCK, RECIPE, make_plan
+from tests.support.sdists import own_backend
+
+SECRET = "the private key of the user"
+# As torch's: `load` compiles and loads what it compiled, and importing torch takes a while.
+TORCH = {
+    "__init__.py": """
+import time
+from types import SimpleNamespace
+from torch import _ops, library
+time.sleep(0.6)
+__version__, version = "2.13.0", SimpleNamespace(cuda=None)
+_C = SimpleNamespace(
+    _GLIBCXX_USE_CXX11_ABI=True, _jit_get_all_schemas=list, _jit_get_schemas_for_operator=lambda name: [],
+)
+""",
+    "_ops.py": """
+class _OpNamespace:
+    def __getattr__(self, name): raise AttributeError(name)
+""",
+    "library.py": "class Library:\n    def impl(self, op_name): pass\n",
+    "utils/__init__.py": "",
+    "utils/cpp_extension.py": """
+import ctypes, subprocess
+def load(name, sources, build_directory=None, is_standalone=False, verbose=False, **others):
+    library = "%s/%s" % (build_directory, name if is_standalone else name + ".so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, *sources], check=True)
+    ctypes.CDLL(library)
+def load_inline(name, cpp_sources): pass
+""",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A user's machine: a home with a secret and a start file, a cache, and the root in which projects run."""
+
+    home: Path
+    job: Job
+    root: Root
+
+    @property
+    def start_file(self) -> Path:
+        return self.home / ".bashrc"
+
+    def build(self, *extensions: LockedExtension) -> tuple[CachedExtension, ...]:
+        lock = replace(LOCK, extensions=extensions)
+        job = replace(self.job, plan=make_plan(replace(RECIPE, python="3.11"), lock, architectures=()))
+        with deadline():
+            return ExtensionBuilder(job, lambda: self.root).build()
+
+    def project(self, name: str, files: Mapping[str, str], **change: object) -> LockedExtension:
+        """Return an extension of these files. They are put into the store."""
+        found = []
+        for path, text in files.items():
+            (self.home.parent / "new").write_text(text)
+            self.job.store.add_artifact(sha256_text(text), self.home.parent / "new")
+            found.append(SourceFile(path=path, sha256=sha256_text(text), size=len(text)))
+        one = LockedExtension(
+            name=name, sources=(), include=(), cflags=(), cuda_cflags=(), files=tuple(found), path=name
+        )
+        return replace(one, **change)
+
+    def hostile(self, name: str, code: str, *, mark: str = "", **files: str) -> LockedExtension:
+        """Return a project whose build runs `code`, with HOME as the path of the user's home."""
+        own = own_backend(name, "1.0")
+        code = code.replace("HOME", str(self.home))
+        own["backend.py"] += f"\n{code}\n# {mark}\n"
+        return self.project(name, {f"{name}/{path}": text for path, text in (own | files).items()})
+
+    def need_untouched(self) -> None:
+        """Fail if a file of the home changed, or if a file of the cache has what the secret says."""
+        assert {path.name for path in self.home.rglob("*")} == {
+            "private", "id_ed25519", "key.h", "key.so", ".bashrc", "empty",
+        }  # fmt: skip
+        assert self.start_file.read_text() == "# mine\n"
+        for path in self.job.store.root.rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20:
+                assert SECRET.encode() not in path.read_bytes(), path
+
+
+def make_machine(folder: Path) -> Machine:
+    system = Path("/usr/bin/python3.11")
+    if not system.exists() or not Path("/usr/bin/gcc").exists():
+        pytest.skip("the distribution has no Python 3.11 or no gcc")
+    home = folder / "home"
+    (home / "private").mkdir(parents=True)
+    (home / "empty").mkdir()
+    (home / ".bashrc").write_text("# mine\n")
+    for name in ("id_ed25519", "key.h"):
+        (home / "private" / name).write_text(SECRET)
+    argv = ("gcc", "-shared", "-fPIC", "-x", "c", "-o", home / "private/key.so", "-")
+    subprocess.run(argv, input=f'const char key[] = "{SECRET}";', text=True, check=True)
+    python = folder / "python/opt/env"
+    for name, text in TORCH.items():
+        path = python / "lib/python3.11/site-packages/torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (python / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (python / "bin").mkdir()
+    (python / "bin/python").symlink_to(system)
+    (python / "bin/ninja").write_text("#!/bin/sh\n")
+    (python / "bin/ninja").chmod(0o755)
+    job = Job(
+        plan=make_plan(RECIPE, LOCK),
+        engine=EngineName.ASSEMBLE,
+        store=Store(folder / "cache"),
+        runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}),
+        console=Console(quiet=True),
+        limits=Limits(threads=2, memory=64 << 30, root=True),
+    )
+    return Machine(home=home, job=job, root=Root(os=Path("/"), python=folder / "python"))
+
+
+@contextlib.contextmanager
+def deadline(seconds: int = 60) -> Iterator[None]:
+    """Fail if the block hangs, as a build whose sandbox does not end."""
+
+    def end(*_: object) -> None:
+        for task in Path("/proc/self/task").iterdir():
+            for child in (task / "children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        raise AssertionError(f"it takes more than {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
