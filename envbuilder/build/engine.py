@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__
+from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.choice import EngineName
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
+from envbuilder.core.errors import BuildError
 from envbuilder.core.fetch import Fetcher, each
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
@@ -120,7 +122,7 @@ class Job:
         with self.store.lock(f"layer-{key}"):
             if found := load_layer(folder):
                 return found
-            with self.store.renewed(folder) as out:
+            with self.store.renewed(folder, {}) as out:  # a layer names the digests of its own files
                 write(out, out.parent)
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
@@ -143,9 +145,25 @@ class Job:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> None:
+    def need_unchanged(self, root: Root, name: str) -> None:
+        """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
+
+        A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
+        """
+        tools = root.emulation.program.parent if root.emulation else None
+        trees = filter(None, (root.os, root.interpreter, root.python, root.cuda, tools))
+        for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
+            with self.store.lock(f"tree-{tree.name}"):
+                is_unchanged = self.store.holds(tree)
+            if not is_unchanged:
+                raise BuildError(
+                    f"`{name}` is not kept: the cache's tree `{tree}` changed while it was built",
+                    hint="build again, which makes the tree again; if it happens again, the build of a package writes there",
+                )
+
+    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> Layer:
         """Write the step's layer from a tree into the folder `out`."""
-        write_layer(
+        return write_layer(
             name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
             omit=self.shared_folders(step), step=shown,
         )  # fmt: skip

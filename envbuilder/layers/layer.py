@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from envbuilder.core.cache import Sha256, sha256_file, space_errors
+from envbuilder.core.beneath import read_beneath
+from envbuilder.core.cache import Sha256, sha256_bytes, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "contents_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -140,10 +141,13 @@ def load_layer(folder: Path) -> Layer | None:
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
     try:
-        facts = json.loads((folder / "layer.json").read_text(encoding="utf-8"))
-        layer = adapter(Layer).validate_python(facts | {"folder": folder})
+        text = (folder / "layer.json").read_text(encoding="utf-8")
+        facts = {key: value for key, value in json.loads(text).items() if key != "sha256"}
+        layer: Layer = adapter(Layer).validate_python(facts | {"folder": folder})
+        if text != layer.to_json():
+            return None
         sizes = (layer.blob.stat().st_size, sha256_file(layer.manifest), sha256_file(layer.index))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
     return layer if sizes == (layer.size, layer.tree, layer.blocks) else None
 
@@ -182,12 +186,20 @@ def read_blocks(layer: Layer) -> Blocks:
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """Return the contents of the wanted files that exist, from the folder `tree`, otherwise from the blob."""
+    """Return the contents of the wanted files that exist: from the folder `tree` if they are the layer's, otherwise from the blob."""
     found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
-    if tree is not None and tree.is_dir():
-        return {entry.path: (tree / entry.path).read_bytes() for entry in found}
+    if tree is not None:
+        with contextlib.suppress(OSError, BuildError):
+            contents = {entry.path: read_beneath(tree, entry.path, limit=entry.size) for entry in found}
+            if all(sha256_bytes(contents[entry.path]) == entry.sha256 for entry in found):
+                return contents
     with _open_blob(layer) as reader:
         return {entry.path: b"".join(reader.content(entry)) for entry in found}
+
+
+def contents_of(layer: Layer) -> dict[str, str]:
+    """Return the sha256 of each file by its path."""
+    return {entry.path: entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
 
 def extract(layer: Layer, destination: Path) -> None:

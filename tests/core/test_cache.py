@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import (
+    INVENTORIES,
     KINDS,
     WORK,
     Store,
@@ -92,7 +93,7 @@ with beside(Path(sys.argv[1])) as work:
 def test_a_new_cache_is_for_its_owner_alone(tmp_path):
     store = Store(tmp_path / "above" / "cache")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (store.root, *store.root.iterdir())}
-    assert modes == dict.fromkeys(("cache", *KINDS, "work", "locks"), "0o700")
+    assert modes == dict.fromkeys(("cache", *KINDS, INVENTORIES, "work", "locks"), "0o700")
 
 
 def test_a_new_cache_works_whatever_the_users_umask(tmp_path):

@@ -221,6 +221,7 @@ class ExtensionBuilder:
                 program = programs.capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
                 calls = cache.read_calls(build_dir, build_dir / programs.CALLS, store)
+                self._job.need_unchanged(root, extension.name)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -238,7 +239,7 @@ class ExtensionBuilder:
         store, console, digest = self._job.store, self._job.console, key.digest
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
-            compiled = cache.load_compiled(folder)
+            compiled = cache.load_compiled(folder) if store.holds(folder, whole=True) else None
             if compiled is None and self._job.fetch_extension(folder, name):
                 compiled = cache.load_compiled(folder)
             if compiled is not None:
@@ -254,6 +255,7 @@ class ExtensionBuilder:
                 ):
                     build_dir = store.build_directory(build_key)
                     compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                    self._job.need_unchanged(root, name)
                     compiled.save(out)
         if extra := extra_targets(compiled.targets, self._gpus):
             console.say(
