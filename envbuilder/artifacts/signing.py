@@ -20,7 +20,7 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.statement import Subject, restate, subject_digests
-from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
+from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.process import Command, Runner
 
@@ -53,7 +53,7 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         runner.run(Command(argv=argv, input=pem, why="sign the SIF"))
-        copy.replace(sif)
+        commit_path(copy, sif)
     try:
         statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
     except ValueError as error:
