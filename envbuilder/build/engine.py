@@ -25,7 +25,7 @@ from envbuilder.core.fetch import Fetcher, each
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import own_processor
-from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
+from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.model import (
@@ -110,8 +110,12 @@ class Job:
         return layer_keys(self.plan, self.engine)
 
     def missing(self) -> tuple[Step, ...]:
-        """Return the steps whose layers are not in the store."""
-        return tuple(step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None)
+        """Return the steps whose layers are not in the store. Damaged ones are named."""
+        absent = [step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None]
+        for folder in (self.store.layer(self.keys[step]) for step in absent):
+            if why := damage_of(folder):
+                self.store.report(folder, why)
+        return tuple(absent)
 
     def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
         """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
@@ -190,6 +194,7 @@ class Job:
                 if layer is None or sha256_file(layer.blob) == layer.digest:
                     continue
                 names.append(layer.name)
+                self.store.report(layer.folder, f"`{layer.blob.name}` differs")
                 for folder in (layer.folder, self.store.tree(key)):
                     if folder.is_dir():
                         remove_tree(folder)

@@ -35,7 +35,15 @@ from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
 from envbuilder.core.inventory import Inventory, parse_inventory
-from envbuilder.core.system import IS_POSIX, NO_LINKS, is_ours, lock_file, sync_file_system, unlink_open
+from envbuilder.core.system import (
+    IS_POSIX,
+    NO_LINKS,
+    boot_identity,
+    is_ours,
+    lock_file,
+    sync_file_system,
+    unlink_open,
+)
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +159,30 @@ class Store:
     def proof(self, key: Sha256) -> Path:
         return self.root / "proofs" / key
 
-    def build_directory(self, key: Sha256) -> Path:
-        """Return the build directory of an extension, which later builds use too. Hold its lock while using it."""
+    @contextlib.contextmanager
+    def build_directory(self, key: Sha256) -> Iterator[Path]:
+        """Yield the build directory of an extension, which later builds use too. Hold its lock while using it.
+
+        It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
+        used until the machine starts anew, because only a power cut loses what programs have written.
+        """
         path = self.root / "spaces" / key
+        inventory = self._inventory(path)
+        running = inventory.with_name(f"{key}.running")
+        was_killed = running.exists() and running.read_text(encoding="ascii") == boot_identity()
+        if path.exists() and not was_killed and not self.holds(path, whole=True):
+            remove_tree(path)
         path.mkdir(mode=0o700, exist_ok=True)
         os.utime(path)  # for `clear`
-        return path
+        save_text(running, boot_identity())
+        inventory.unlink(missing_ok=True)
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # a project may leave what cannot be read
+                sync_folder(path)
+                save_bytes(inventory, Inventory.take(path).to_bytes())
+                running.unlink()
 
     def has_artifact(self, digest: Sha256) -> bool:
         """Return whether the file with this digest is there. One with another content is named and removed."""
@@ -169,7 +195,7 @@ class Store:
                 return True
         except FileNotFoundError:
             return False
-        self._name(path, "its sha256 is another")
+        self.report(path, "its sha256 is another")
         if self._may_write:
             path.unlink(missing_ok=True)
         return False
@@ -193,7 +219,7 @@ class Store:
         folder is on the disk and has its inventory before it gets its name.
         """
         save_bytes(self._inventory(final), Inventory.take(folder, contents).to_bytes())
-        if final.exists():  # `commit_path` would keep it
+        if final.is_symlink() or final.exists():  # `commit_path` would keep it
             remove_tree(final)
         commit_path(folder, final)
 
@@ -209,7 +235,7 @@ class Store:
         what the disk changed by itself.
         """
         inventory = self._load_inventory(entry)
-        if inventory is None:
+        if inventory is None or entry.is_symlink():
             return False
         try:
             now = inventory.compare(entry, whole=whole)
@@ -220,7 +246,7 @@ class Store:
         except OSError as error:
             now = f"`{error.filename}` cannot be read: {error.strerror}"
         if isinstance(now, str):
-            self._name(entry, now)
+            self.report(entry, now)
             return False
         if now != inventory and self._may_write:
             save_bytes(self._inventory(entry), now.to_bytes())
@@ -235,10 +261,10 @@ class Store:
         except FileNotFoundError:  # of an envbuilder that wrote none
             return None
         except (OSError, ValueError):
-            self._name(entry, "its inventory cannot be read")
+            self.report(entry, "its inventory cannot be read")
             return None
 
-    def _name(self, entry: Path, why: str) -> None:
+    def report(self, entry: Path, why: str) -> None:
         """Say once which entry is damaged. The caller makes it again."""
         name = entry.relative_to(self.root).as_posix()
         if name not in self._named:
@@ -330,7 +356,8 @@ class Store:
                         remove_tree(path)
                     else:  # uv has files beside its folders
                         path.unlink()
-                    self._inventory(path).unlink(missing_ok=True)
+                    for name in (path.name, f"{path.name}.running"):
+                        self._inventory(path).with_name(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -409,6 +436,19 @@ def sync_folder(folder: Path) -> None:
                 os.close(descriptor)
 
 
+def save_proved(path: Path, text: str) -> None:
+    """Write a text below its sha256, for `read_proved`."""
+    save_text(path, f"{sha256_text(text)}\n{text}")
+
+
+def read_proved(path: Path) -> str:
+    """Return the text that `save_proved` wrote. Raises OSError, or ValueError for any other file."""
+    digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+    if sha256_text(text) != digest:
+        raise ValueError(f"`{path}` is damaged")
+    return text
+
+
 def save_text(path: Path, text: str) -> None:
     """Write a file as `save_bytes` does."""
     save_bytes(path, text.encode())
@@ -441,7 +481,10 @@ def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` repl
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, whatever modes its folders have. Never follows links."""
+    """Remove a folder, whatever modes its folders have, or a link in its place. Never follows links."""
+    if path.is_symlink():
+        path.unlink()
+        return
     path.chmod(0o700)
     # Parents come first, so their mode is set before their folders are read.
     for parent, folders, _ in os.walk(path):

@@ -58,6 +58,12 @@ def machine_name() -> str:
     return platform.machine().lower()
 
 
+def boot_identity() -> str:
+    """Return what tells this start of the machine from others; "" where no file says it."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
 def sync_file_system(folder: Path) -> None:
     """Wait until everything on the folder's file system is on the disk; on all of them where there is no syncfs(2)."""
     syncfs = getattr(ctypes.CDLL(None), "syncfs", None)

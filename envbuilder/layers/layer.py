@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "contents_of", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "contents_of", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -136,20 +136,49 @@ def _write_parts(
 
 
 def load_layer(folder: Path) -> Layer | None:
-    """Load the layer in a folder, or return None when it is missing or incomplete.
+    """Load the layer in a folder, or return None when it is missing, incomplete or damaged.
 
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
+    found = _load(folder)
+    return found if isinstance(found, Layer) else None
+
+
+def damage_of(folder: Path) -> str:
+    """Return how a layer that cannot be loaded is damaged, "" if it is missing or of an earlier format."""
+    found = _load(folder)
+    return found if isinstance(found, str) else ""
+
+
+def _load(folder: Path) -> Layer | str:
+    """Return the layer in a folder, otherwise how it is damaged."""
     try:
         text = (folder / "layer.json").read_text(encoding="utf-8")
-        facts = {key: value for key, value in json.loads(text).items() if key != "sha256"}
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError):
+        return "`layer.json` cannot be read"
+    try:
+        facts = json.loads(text)
+        if "sha256" not in facts:
+            return ""
+        del facts["sha256"]
         layer: Layer = adapter(Layer).validate_python(facts | {"folder": folder})
-        if text != layer.to_json():
-            return None
-        sizes = (layer.blob.stat().st_size, sha256_file(layer.manifest), sha256_file(layer.index))
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None
-    return layer if sizes == (layer.size, layer.tree, layer.blocks) else None
+    except (ValueError, TypeError):
+        return "`layer.json` differs"
+    if text != layer.to_json():
+        return "`layer.json` differs"
+    for path, is_right in (
+        (layer.blob, lambda path: path.stat().st_size == layer.size),
+        (layer.manifest, lambda path: sha256_file(path) == layer.tree),
+        (layer.index, lambda path: sha256_file(path) == layer.blocks),
+    ):
+        try:
+            if not is_right(path):
+                return f"`{path.name}` differs"
+        except OSError as error:
+            return f"`{path.name}` cannot be read: {error.strerror}"
+    return layer
 
 
 def find_blobs(folders: Iterable[Path], digests: Collection[Sha256]) -> dict[Sha256, Path]:

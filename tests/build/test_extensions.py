@@ -587,8 +587,9 @@ def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path)
     runner = Sandbox()
     make_builder(stocked, make_plan(), runner).build()
     space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
-    (space / "build/fused.o").write_text("object")
-    (space / "src/csrc/stranger.h").write_text("gone from the recipe")
+    with stocked.build_directory(space.name):
+        (space / "build/fused.o").write_text("object")
+        (space / "src/csrc/stranger.h").write_text("gone from the recipe")
     make_builder(stocked, make_plan(edited), runner).build()
     assert (space / "build/fused.o").read_text() == "object"
     assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.core.cache import Store
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import toolbox_folder
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from tests.support import package_sources
@@ -81,9 +79,7 @@ def locked(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the cache in this folder, with the programs of this machine as the toolbox."""
     monkeypatch.setenv("ENVBUILDER_CACHE", str(folder / "cache"))
-    toolbox = toolbox_folder(Store(folder / "cache"))
-    if not toolbox.is_symlink():
-        toolbox.symlink_to("/")
+    monkeypatch.setattr("envbuilder.lock.resolve.context.make_toolbox", lambda *_: Path("/"))
     monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
 
 

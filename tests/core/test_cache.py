@@ -196,8 +196,10 @@ def test_kinds_have_their_own_folders(store):
 
 
 def test_a_space_stays_as_it_was_left(store):
-    (store.build_directory(DIGEST) / "object").write_text("compiled")
-    assert (store.build_directory(DIGEST) / "object").read_text() == "compiled"
+    with store.build_directory(DIGEST) as folder:
+        (folder / "object").write_text("compiled")
+    with store.build_directory(DIGEST) as folder:
+        assert (folder / "object").read_text() == "compiled"
 
 
 def test_a_workspace_is_gone_at_the_end(store):

@@ -252,8 +252,8 @@ class ExtensionBuilder:
                     store.lock(f"space-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as out,
+                    store.build_directory(build_key) as build_dir,
                 ):
-                    build_dir = store.build_directory(build_key)
                     compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                     self._job.need_unchanged(root, name)
                     compiled.save(out)

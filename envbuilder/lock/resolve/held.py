@@ -136,7 +136,8 @@ def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
     """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
     stored = context.store.artifact(package.sha256)
-    with zipfile.ZipFile(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
+    is_stored = context.store.has_artifact(package.sha256)
+    with zipfile.ZipFile(stored) if is_stored else open_index(context).open_artifact(package) as wheel:
         (name,) = [
             one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
         ]
