@@ -180,8 +180,7 @@ class Store:
             yield path
         finally:
             with contextlib.suppress(OSError):  # a project may leave what cannot be read
-                sync_folder(path)
-                save_bytes(inventory, Inventory.take(path).to_bytes())
+                self.note(path)
                 running.unlink()
 
     def has_artifact(self, digest: Sha256) -> bool:
@@ -223,22 +222,27 @@ class Store:
             remove_tree(final)
         commit_path(folder, final)
 
+    def note(self, entry: Path, *, leave_out: Collection[str] = ()) -> None:
+        """Note what an entry holds that programs write in its place, once they have ended. See `holds`."""
+        sync_folder(entry)
+        save_bytes(self._inventory(entry), Inventory.take(entry, leave_out=leave_out).to_bytes())
+
     def note_contents(self, entry: Path, contents: Mapping[str, str]) -> None:
         """Note the digests of an entry's files that were hashed after its commit."""
         if inventory := self._load_inventory(entry):
             save_bytes(self._inventory(entry), inventory.with_contents(contents).to_bytes())
 
-    def holds(self, entry: Path, *, whole: bool = False) -> bool:
+    def holds(self, entry: Path, *, whole: bool = False, leave_out: Collection[str] = ()) -> bool:
         """Return whether an entry is there as it was committed. A damaged one is named in a warning.
 
         Files are hashed where a program may have written to them since; `whole` hashes every file, which also finds
-        what the disk changed by itself.
+        what the disk changed by itself. `leave_out` are names in the entry that are not compared.
         """
         inventory = self._load_inventory(entry)
         if inventory is None or entry.is_symlink():
             return False
         try:
-            now = inventory.compare(entry, whole=whole)
+            now = inventory.compare(entry, whole=whole, leave_out=leave_out)
         except FileNotFoundError:
             if not entry.exists():
                 return False

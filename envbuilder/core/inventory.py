@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -38,11 +38,16 @@ class Inventory:
     items: Mapping[bytes, Item]
 
     @classmethod
-    def take(cls, folder: Path, contents: Mapping[str, str] | None = None) -> Self:
-        """Note a folder that nobody writes any more. `contents` are known digests by path; None hashes every file."""
+    def take(
+        cls, folder: Path, contents: Mapping[str, str] | None = None, leave_out: Collection[str] = ()
+    ) -> Self:
+        """Note a folder that nobody writes any more. `contents` are known digests by path; None hashes every file.
+
+        `leave_out` are names at the top of the folder.
+        """
         items: dict[bytes, Item] = {}
         newest, top = 0, os.fsencode(folder) + b"/"
-        for path, status in _scan(folder):
+        for path, status in _scan(folder, leave_out):
             content = UNKNOWN
             if stat.S_ISLNK(status.st_mode):
                 content = os.fsdecode(os.readlink(top + path))  # noqa: PTH115 - names are bytes
@@ -61,11 +66,11 @@ class Inventory:
             for path, item in self.items.items()
         })  # fmt: skip
 
-    def compare(self, folder: Path, *, whole: bool) -> "Inventory | str":
+    def compare(self, folder: Path, *, whole: bool, leave_out: Collection[str] = ()) -> "Inventory | str":
         """Return how the folder differs, otherwise its inventory with the states of now. `whole` hashes every file."""
         items: dict[bytes, Item] = {}
         top = os.fsencode(folder) + b"/"
-        for path, status in _scan(folder):
+        for path, status in _scan(folder, leave_out):
             item = self.items.get(path)
             if item is None:
                 return f"`{os.fsdecode(path)}` was added"
@@ -107,7 +112,7 @@ def parse_inventory(content: bytes) -> Inventory:
     })  # fmt: skip
 
 
-def _scan(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
+def _scan(folder: Path, leave_out: Collection[str]) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield the paths below a folder, links not followed. A folder has 40,000 paths, so each costs one call."""
     top = os.fsencode(folder)
     left: list[bytes] = [b""]
@@ -115,6 +120,8 @@ def _scan(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
         below = left.pop()
         with os.scandir(top + b"/" + below if below else top) as entries:
             for entry in entries:
+                if not below and os.fsdecode(entry.name) in leave_out:
+                    continue
                 status = entry.stat(follow_symlinks=False)
                 path = below + b"/" + entry.name if below else entry.name
                 yield path, status

@@ -82,7 +82,8 @@ def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     program.write_text("#!/bin/sh\necho 'No permissions' >&2; exit 1\n")
     program.chmod(0o755)
     store = Store(tmp_path / "cache")
-    toolbox_folder(store).mkdir()
+    (tmp_path / "empty").mkdir()
+    store.commit(tmp_path / "empty", toolbox_folder(store))
     fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)
     runner = ProcessRunner({"PATH": str(program.parent)})
     with pytest.raises(ToolError, match="refuses namespaces and ptrace\n  No permissions"):
