@@ -160,7 +160,7 @@ def _load(folder: Path) -> Layer | str:
         return "`layer.json` cannot be read"
     try:
         facts = json.loads(text)
-        if "sha256" not in facts:
+        if isinstance(facts, dict) and "sha256" not in facts:
             return ""
         del facts["sha256"]
         layer: Layer = adapter(Layer).validate_python(facts | {"folder": folder})
