@@ -151,7 +151,7 @@ def _files(outputs: Outputs) -> Iterator[Path]:
 def _state(path: Path) -> str:
     """Return what no write leaves as it is. No program can set the time of change."""
     status = path.lstat()
-    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def environment_name(name: str) -> str:

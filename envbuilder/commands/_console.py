@@ -30,6 +30,7 @@ def open_runner(session: Session, store: Store) -> ProcessRunner:
     toolbox = toolbox_folder(store)
     if toolbox.is_dir() and not store.holds(toolbox):
         with store.lock("toolbox"):
-            remove_tree(toolbox)
+            if toolbox.is_dir() and not store.holds(toolbox):  # another process may have made it again
+                remove_tree(toolbox)
     path = session.environment.get("PATH", SYSTEM_PATH)
     return ProcessRunner({**session.environment, "PATH": f"{toolbox / PROGRAMS}{os.pathsep}{path}"})

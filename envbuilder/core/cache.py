@@ -223,8 +223,10 @@ class Store:
         commit_path(folder, final)
 
     def note(self, entry: Path, *, leave_out: Collection[str] = ()) -> None:
-        """Note what an entry holds that programs write in its place, once they have ended. See `holds`."""
-        sync_folder(entry)
+        """Note what an entry holds that programs write in its place, once they have ended. See `holds`.
+
+        It need not be on the disk: what a power cut takes from it has another digest.
+        """
         save_bytes(self._inventory(entry), Inventory.take(entry, leave_out=leave_out).to_bytes())
 
     def note_contents(self, entry: Path, contents: Mapping[str, str]) -> None:

@@ -1,8 +1,9 @@
 """The inventory of a folder in the cache: each path with its state, and the sha256 of its content.
 
-A folder is compared with its inventory before it is used. A file whose state is as noted is not read again: inode,
-size, mode, owner, time of modification and time of change. No program can set the time of change, so what it wrote is
-noticed, whatever it did to the other times. A file with another state is hashed, and is right if its content is.
+A folder is compared with its inventory before it is used. A file whose state is as noted is not read again: size,
+mode, owner, time of modification and time of change. No program can set the time of change, so what it wrote or moved
+there is noticed, whatever it did to the other times. A file with another state is hashed, and is right if its content
+is. What the disk changes by itself changes no state, and is noticed only where every file is hashed.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from typing import Final, Self
 from envbuilder.core.system import NO_LINKS
 
 UNKNOWN: Final = ""  # the content of a file that was not hashed
+_SECOND: Final = 1_000_000_000  # nanoseconds
 _TICK: Final = 20_000_000  # nanoseconds: times of files move on in ticks of at most 10 ms
 _WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO in place of a file must not block the open
 _MODE: Final = 0o177777
@@ -55,8 +57,9 @@ class Inventory:
                 content = _hash(top + path) if contents is None else contents.get(os.fsdecode(path), UNKNOWN)
             items[path] = Item(_kept(status), _state(status), content)
             newest = max(newest, status.st_ctime_ns)
-        if time.time_ns() - newest < _TICK:
-            time.sleep(_TICK / 1e9)  # the next write gets another time
+        tick = _TICK if newest % _SECOND else 2 * _SECOND  # old file systems have whole seconds
+        if time.time_ns() - newest < tick:
+            time.sleep(tick / _SECOND)  # the next write gets another time
         return cls(items)
 
     def with_contents(self, contents: Mapping[str, str]) -> "Inventory":
@@ -140,7 +143,7 @@ def _state(status: os.stat_result) -> str:
     """Return what no write leaves as it is. Folders have none: their names are compared."""
     if not stat.S_ISREG(status.st_mode):
         return ""
-    return f"{status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _hash(path: bytes) -> str:
