@@ -104,7 +104,7 @@ class Store:
         self.root = root
         self._may_write = create
         self._named: set[str] = set()  # damaged entries that a message has named
-        self._whole: set[Sha256] = set()  # artifacts that were hashed
+        self._whole: dict[Sha256, int] = {}  # artifacts that were hashed, and their times of change
         if not create:
             return
         with space_errors(root):
@@ -186,11 +186,12 @@ class Store:
     def has_artifact(self, digest: Sha256) -> bool:
         """Return whether the file with this digest is there. One with another content is named and removed."""
         path = self.artifact(digest)
-        if digest in self._whole and path.exists():
-            return True
         try:
+            changed = path.stat().st_ctime_ns
+            if self._whole.get(digest) == changed:
+                return True
             if sha256_file(path) == digest:
-                self._whole.add(digest)
+                self._whole[digest] = changed
                 return True
         except FileNotFoundError:
             return False
