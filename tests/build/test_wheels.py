@@ -11,7 +11,7 @@ import pytest
 import uv
 
 from envbuilder import runtime
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.buildkit.folder import write_sdists
 from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import Job, SharedStores
@@ -23,6 +23,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner, Runner
+from envbuilder.core.sandbox import Mount
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from tests.support.plans import LOCK, RECIPE, deb, make_plan, sdist, wheel
 from tests.support.registries import registry

@@ -27,6 +27,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
+from envbuilder.core.sandbox import take_over
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
@@ -193,6 +194,7 @@ class Run:
                 return final
             with store.workspace() as work:
                 self._write_tree(step, work)
+                take_over(work / "tree")
                 layer = load_layer(store.layer(key))  # of which the tree was unpacked
                 store.commit(work / "tree", final, contents_of(layer) if layer else {})
         return final
