@@ -2,7 +2,9 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -74,20 +76,20 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record of a build: the key of its inputs, the digests of the artifacts, size and time of the SIF, its steps."""
+    """The record of a build: the key of its inputs, the digests of the artifacts and of their files, its steps."""
 
     key: str
     manifest: Sha256
     sif: Sha256
     sif_size: int
-    sif_time: int  # st_mtime_ns
     content_size: int  # bytes of all files in the tree
     steps: tuple[tuple[str, float], ...] = ()  # title and seconds, as they ended
+    # Path beside the record, sha256, and a state that each write changes: of the SIF and of each file of the layout.
+    files: tuple[tuple[str, str, str], ...] = ()
 
     def knows_sif(self, sif: Path) -> bool:
-        """Whether the SIF has the size and time of the build; raises OSError when it does not exist."""
-        status = sif.stat()
-        return (status.st_size, status.st_mtime_ns) == (self.sif_size, self.sif_time)
+        """Whether nothing wrote to the SIF since the build; raises OSError when it does not exist."""
+        return (sif.name, self.sif, _state(sif)) in self.files
 
     def knows_image(self, image: Path) -> bool:
         """Whether the layout has this manifest."""
@@ -99,11 +101,58 @@ class Record:
 
     def of_sif(self, sif: Path) -> "Record":
         """Return the record of the same build after its SIF was signed."""
-        status = sif.stat()
-        return replace(self, sif=sha256_file(sif), sif_size=status.st_size, sif_time=status.st_mtime_ns)
+        digest = sha256_file(sif)
+        others = (file for file in self.files if file[0] != sif.name)
+        files = ((sif.name, digest, _state(sif)), *others)
+        return replace(self, sif=digest, sif_size=sif.stat().st_size, files=files)
+
+    def of_files(self, outputs: Outputs) -> "Record":
+        """Return the record with the files of the verified artifacts, after they got their names."""
+        files = []
+        for path in _files(outputs):
+            digest = path.name if path.parent.name == "sha256" else sha256_file(path)
+            name = path.relative_to(outputs.folder).as_posix()
+            files.append((name, self.sif if path == outputs.sif else digest, _state(path)))
+        return replace(self, files=tuple(files))
+
+    def compare(self, outputs: Outputs) -> "Record | str":
+        """Return which file of the artifacts changed, otherwise the record with the states of now.
+
+        A file is hashed where its state is not the one that was noted: a new hard link to it is enough for that.
+        """
+        noted = {name: (digest, state) for name, digest, state in self.files}
+        files = []
+        try:
+            for path in _files(outputs):
+                name, state = path.relative_to(outputs.folder).as_posix(), _state(path)
+                if name not in noted:
+                    return f"`{name}` was added"
+                digest, before = noted.pop(name)
+                if state != before and (
+                    not stat.S_ISREG(path.lstat().st_mode) or sha256_file(path) != digest
+                ):
+                    return f"`{name}` differs"
+                files.append((name, digest, state))
+        except OSError as error:
+            return f"`{error.filename}` cannot be read: {error.strerror}"
+        return f"`{min(noted)}` is gone" if noted else replace(self, files=tuple(files))
 
     def save(self, path: Path) -> None:
         save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+
+def _files(outputs: Outputs) -> Iterator[Path]:
+    """Yield the SIF, and everything in the layout that is no folder."""
+    if outputs.sif.exists():
+        yield outputs.sif
+    for parent, _, names in os.walk(outputs.image):
+        yield from (Path(parent, name) for name in sorted(names))
+
+
+def _state(path: Path) -> str:
+    """Return what no write leaves as it is. No program can set the time of change."""
+    status = path.lstat()
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def environment_name(name: str) -> str:
@@ -147,19 +196,29 @@ def read_record(outputs: Outputs) -> Record | None:
     if not outputs.record.is_file() or not is_trusted(str(outputs.record)):
         return None
     try:
-        return Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
+        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
+        return replace(record, files=tuple((name, digest, state) for name, digest, state in record.files))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def load_record(outputs: Outputs) -> Record | None:
-    """Return the build record, or None if the artifacts changed since the build or belong to another user."""
+def load_record(outputs: Outputs, changed: Callable[[str], None] = lambda _: None) -> Record | None:
+    """Return the build record, or None if a file of the artifacts changed since the build or is another user's. `changed` is told which."""
     record = read_record(outputs)
-    is_own = all(is_trusted(str(path)) for path in (outputs.sif, outputs.image))
-    with contextlib.suppress(OSError):
-        if record and is_own and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
-            return record
-    return None
+    if (
+        record is None
+        or not record.files
+        or not all(is_trusted(str(path)) for path in (outputs.sif, outputs.image))
+    ):
+        return None
+    now = record.compare(outputs)
+    if isinstance(now, str):
+        changed(now)
+        return None
+    if now != record:
+        with contextlib.suppress(OSError):  # of a folder that is read-only
+            now.save(outputs.record)
+    return now
 
 
 def rejected(path: Path) -> Path:

@@ -31,7 +31,7 @@ from envbuilder.artifacts.statement import (
     subject_digests,
 )
 from envbuilder.core.beneath import read_beneath
-from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
+from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.process import Command, Runner
 
@@ -76,7 +76,7 @@ def sign(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         runner.run(Command(argv=argv, input=pem, why="sign the SIF"))
-        copy.replace(sif)
+        commit_path(copy, sif)
     try:
         statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif), release)
     except ValueError as error:

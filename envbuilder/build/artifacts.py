@@ -117,7 +117,6 @@ def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Ar
         manifest=layout.manifest.digest,
         sif=facts.sha256,
         sif_size=facts.size,
-        sif_time=outputs.sif.stat().st_mtime_ns,
         content_size=sum(layer.content_size for layer in layers),
     )
     return Artifacts(record=record, layout=layout, layers=layers)

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__
+from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.choice import EngineName
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
+from envbuilder.core.errors import BuildError
 from envbuilder.core.fetch import Fetcher, each
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import own_processor
-from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
+from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.model import (
@@ -108,8 +110,12 @@ class Job:
         return layer_keys(self.plan, self.engine)
 
     def missing(self) -> tuple[Step, ...]:
-        """Return the steps whose layers are not in the store."""
-        return tuple(step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None)
+        """Return the steps whose layers are not in the store. Damaged ones are named."""
+        absent = [step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None]
+        for folder in (self.store.layer(self.keys[step]) for step in absent):
+            if why := damage_of(folder):
+                self.store.report(folder, why)
+        return tuple(absent)
 
     def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
         """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
@@ -120,7 +126,7 @@ class Job:
         with self.store.lock(f"layer-{key}"):
             if found := load_layer(folder):
                 return found
-            with self.store.renewed(folder) as out:
+            with self.store.renewed(folder, {}) as out:  # a layer names the digests of its own files
                 write(out, out.parent)
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
@@ -143,9 +149,25 @@ class Job:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> None:
+    def need_unchanged(self, root: Root, name: str) -> None:
+        """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
+
+        A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
+        """
+        tools = root.emulation.program.parent if root.emulation else None
+        trees = filter(None, (root.os, root.interpreter, root.python, root.cuda, tools))
+        for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
+            with self.store.lock(f"tree-{tree.name}"):
+                is_unchanged = self.store.holds(tree)
+            if not is_unchanged:
+                raise BuildError(
+                    f"`{name}` is not kept: the cache's tree `{tree}` changed while it was built",
+                    hint="build again, which makes the tree again; if it happens again, the build of a package writes there",
+                )
+
+    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> Layer:
         """Write the step's layer from a tree into the folder `out`."""
-        write_layer(
+        return write_layer(
             name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
             omit=self.shared_folders(step), step=shown,
         )  # fmt: skip
@@ -172,6 +194,7 @@ class Job:
                 if layer is None or sha256_file(layer.blob) == layer.digest:
                     continue
                 names.append(layer.name)
+                self.store.report(layer.folder, f"`{layer.blob.name}` differs")
                 for folder in (layer.folder, self.store.tree(key)):
                     if folder.is_dir():
                         remove_tree(folder)

@@ -16,7 +16,14 @@ from typing import TypeAlias
 from envbuilder.artifacts import history, sif
 from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
-from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, rejected, versions_to_keep
+from envbuilder.artifacts.outputs import (
+    Outputs,
+    drop_rejected,
+    load_record,
+    read_record,
+    rejected,
+    versions_to_keep,
+)
 from envbuilder.build import unused
 from envbuilder.build.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
@@ -75,7 +82,11 @@ def build_recipe(
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
-        record = None if choice.builder.cache_to else load_record(outputs)
+
+        def say_changed(what: str) -> None:
+            context.console.say(f"{what}; the artifacts are made again")
+
+        record = None if choice.builder.cache_to else load_record(outputs, say_changed)
         if record is not None and record.key == key:
             if docker:
                 docker.drop_staged(outputs.image_name)  # of a killed build
@@ -95,7 +106,8 @@ def build_recipe(
         context.store.sweep()
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
-            sif.check_place(outputs.sif)
+            if outputs.sif.is_symlink() or read_record(outputs) is None:  # a build's own may be damaged
+                sif.check_place(outputs.sif)
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
             store_sources(recipe, plan.extensions, resolving, offline=offline)
             result = _Build(
@@ -109,7 +121,7 @@ def build_recipe(
         log = read_beneath(outputs.folder.resolve(), outputs.log.name, limit=FILE_LIMIT)
         steps = ended_steps(log.decode(errors="replace"))
         # Last: an interrupted build leaves no record.
-        replace(result.record, steps=steps).save(outputs.record)
+        replace(result.record.of_files(outputs), steps=steps).save(outputs.record)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 

@@ -224,7 +224,7 @@ def _layers_in_one(job: Job, fetcher: Fetcher) -> Iterator[Path]:
     open_sandbox(job.store, fetcher, job.runner, job.console.step)
     with job.store.workspace() as work:
         for key, layer in layers.items():
-            if (tree := job.store.tree(key)).is_dir():
+            if job.store.holds(tree := job.store.tree(key)):
                 shutil.copytree(tree, work / "root", symlinks=True, copy_function=_link, dirs_exist_ok=True)
             elif layer:
                 extract(layer, work / "root")

@@ -35,7 +35,8 @@ def share(job: Job) -> None:
             layers.put(key, job.store.layer(key), f"the {step.name} layer", packed=False)
     if extensions := job.shared.extensions:
         for folder, name in compiled_entries(job):
-            extensions.put(Sha256(folder.name), folder, f"`{name}`", packed=True)
+            if job.store.holds(folder, whole=True):
+                extensions.put(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
 
 def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:

@@ -4,7 +4,7 @@ import os
 from typing import Final
 
 from envbuilder.commands.context import Session
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
 from envbuilder.core.toolbox import PROGRAMS, toolbox_folder
@@ -26,8 +26,11 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
 
 
 def open_runner(session: Session, store: Store) -> ProcessRunner:
-    """Return a runner that finds the toolbox's programs before those of this machine."""
+    """Return a runner that finds the toolbox's programs before those of this machine. A damaged toolbox is removed."""
+    toolbox = toolbox_folder(store)
+    if toolbox.is_dir() and not store.holds(toolbox):
+        with store.lock("toolbox"):
+            if toolbox.is_dir() and not store.holds(toolbox):  # another process may have made it again
+                remove_tree(toolbox)
     path = session.environment.get("PATH", SYSTEM_PATH)
-    return ProcessRunner(
-        {**session.environment, "PATH": f"{toolbox_folder(store) / PROGRAMS}{os.pathsep}{path}"}
-    )
+    return ProcessRunner({**session.environment, "PATH": f"{toolbox / PROGRAMS}{os.pathsep}{path}"})

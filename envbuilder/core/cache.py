@@ -10,16 +10,19 @@
     pushed.json                the blobs that each repository of a registry has
     apt/, uv/                  the indexes of the resolvers
     bases/<key>                facts about base images
+    inventories/<kind>/<key>   what an entry holds, which is compared before it is used
     work/                      temporary folders; those of killed processes are removed
     locks/                     flock files
 
-A file gets its final name by a rename, so a killed run or a full disk leaves no partial file under it.
+A file gets its final name by a rename, so a killed run or a full disk leaves no partial file under it. It is on the
+disk before the rename, so a power cut leaves none either. An entry without an inventory counts as absent.
 """
 
 import contextlib
 import errno
 import glob
 import hashlib
+import logging
 import math
 import os
 import re
@@ -32,8 +35,19 @@ from pathlib import Path
 from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
+from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.private import lasting_path, open_folder
-from envbuilder.core.system import IS_POSIX, NO_LINKS, is_ours, lock_file, unlink_open
+from envbuilder.core.system import (
+    IS_POSIX,
+    NO_LINKS,
+    boot_identity,
+    is_ours,
+    lock_file,
+    sync_file_system,
+    unlink_open,
+)
+
+log = logging.getLogger(__name__)
 
 Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
 
@@ -69,6 +83,7 @@ KINDS: Final = (
     "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
 )  # fmt: skip
 _DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
+INVENTORIES: Final = "inventories"
 WORK: Final = "work"  # temporary folders of running and killed commands
 KEYED: Final = (
     "artefacts",
@@ -81,12 +96,18 @@ KEYED: Final = (
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 
 
+_FEW: Final = 64  # paths of a folder that are synced one by one
+
+
 class Store:
     """A cache folder of one user, created with mode 0700. A folder that others can write is rejected."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
         """`create=False` is for commands that only read."""
         self.root = root
+        self._may_write = create
+        self._named: set[str] = set()  # damaged entries that a message has named
+        self._whole: dict[Sha256, int] = {}  # artifacts that were hashed, and their times of change
         if not create:
             return
         with space_errors(root):
@@ -102,7 +123,7 @@ class Store:
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at a folder of yours, or `chmod go-w` this one if it is yours",
             )
-        for name in (*KINDS, WORK, "locks"):
+        for name in (*KINDS, INVENTORIES, WORK, "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
@@ -141,24 +162,126 @@ class Store:
     def proof(self, key: Sha256) -> Path:
         return self.root / "proofs" / key
 
-    def build_directory(self, key: Sha256) -> Path:
-        """Return the build directory of an extension, which later builds use too. Hold its lock while using it."""
+    @contextlib.contextmanager
+    def build_directory(self, key: Sha256) -> Iterator[Path]:
+        """Yield the build directory of an extension, which later builds use too. Hold its lock while using it.
+
+        It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
+        used until the machine starts anew, because only a power cut loses what programs have written.
+        """
         path = self.root / "spaces" / key
+        inventory = self._inventory(path)
+        running = inventory.with_name(f"{key}.running")
+        was_killed = running.exists() and running.read_text(encoding="ascii") == boot_identity()
+        if path.exists() and not was_killed and not self.holds(path, whole=True):
+            remove_tree(path)
         path.mkdir(mode=0o700, exist_ok=True)
         os.utime(path)  # for `clear`
-        return path
+        save_text(running, boot_identity())
+        inventory.unlink(missing_ok=True)
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(
+                OSError
+            ):  # a project may leave what cannot be read, and is then built anew
+                self.note(path)
+            running.unlink(missing_ok=True)
+
+    def has_artifact(self, digest: Sha256) -> bool:
+        """Return whether the file with this digest is there. One with another content is named and removed."""
+        path = self.artifact(digest)
+        try:
+            changed = path.stat().st_ctime_ns
+            if self._whole.get(digest) == changed:
+                return True
+            if sha256_file(path) == digest:
+                self._whole[digest] = changed
+                return True
+        except FileNotFoundError:
+            return False
+        self.report(path, "its sha256 is another")
+        if self._may_write:
+            path.unlink(missing_ok=True)
+        return False
 
     def add_artifact(self, digest: Sha256, path: Path) -> Path:
-        """Copy a file into the store. The caller has verified its digest."""
+        """Copy a file into the store, in place of a damaged one. The caller has verified its digest."""
         final = self.artifact(digest)
-        if final.exists():
+        if self.has_artifact(digest):
             return final
         final.parent.mkdir(mode=0o700, exist_ok=True)
         with self.workspace() as work:
             copy = work / digest
             shutil.copyfile(path, copy)
-            copy.rename(final)
+            commit_path(copy, final)
         return final
+
+    def commit(self, folder: Path, final: Path, contents: Mapping[str, str] | None = None) -> None:
+        """Make a finished folder the entry `final`: the one way of a folder into the cache. Replaces an earlier entry.
+
+        `contents` are the digests of files that are known, by path below the folder; None hashes every file. The
+        folder is on the disk and has its inventory before it gets its name.
+        """
+        save_bytes(self._inventory(final), Inventory.take(folder, contents).to_bytes())
+        if final.is_symlink() or final.exists():  # `commit_path` would keep it
+            remove_tree(final)
+        commit_path(folder, final)
+
+    def note(self, entry: Path, *, leave_out: Collection[str] = ()) -> None:
+        """Note what an entry holds that programs write in its place, once they have ended. See `holds`.
+
+        It need not be on the disk: what a power cut takes from it has another digest.
+        """
+        save_bytes(self._inventory(entry), Inventory.take(entry, leave_out=leave_out).to_bytes())
+
+    def note_contents(self, entry: Path, contents: Mapping[str, str]) -> None:
+        """Note the digests of an entry's files that were hashed after its commit."""
+        if inventory := self._load_inventory(entry):
+            save_bytes(self._inventory(entry), inventory.with_contents(contents).to_bytes())
+
+    def holds(self, entry: Path, *, whole: bool = False, leave_out: Collection[str] = ()) -> bool:
+        """Return whether an entry is there as it was committed. A damaged one is named in a warning.
+
+        Files are hashed where a program may have written to them since; `whole` hashes every file, which also finds
+        what the disk changed by itself. `leave_out` are names in the entry that are not compared.
+        """
+        inventory = self._load_inventory(entry)
+        if inventory is None or entry.is_symlink():
+            return False
+        try:
+            now = inventory.compare(entry, whole=whole, leave_out=leave_out)
+        except FileNotFoundError:
+            if not entry.exists():
+                return False
+            now = "it changes while it is read"
+        except OSError as error:
+            now = f"`{error.filename}` cannot be read: {error.strerror}"
+        if isinstance(now, str):
+            self.report(entry, now)
+            return False
+        if now != inventory and self._may_write:
+            save_bytes(self._inventory(entry), now.to_bytes())
+        return True
+
+    def _inventory(self, entry: Path) -> Path:
+        return self.root / INVENTORIES / entry.relative_to(self.root)
+
+    def _load_inventory(self, entry: Path) -> Inventory | None:
+        try:
+            return parse_inventory(self._inventory(entry).read_bytes())
+        except FileNotFoundError:  # of an envbuilder that wrote none
+            return None
+        except (OSError, ValueError):
+            self.report(entry, "its inventory cannot be read")
+            return None
+
+    def report(self, entry: Path, why: str) -> None:
+        """Say once which entry is damaged. The caller makes it again."""
+        name = entry.relative_to(self.root).as_posix()
+        if name not in self._named:
+            self._named.add(name)
+            log.warning("cache: %s is damaged: %s; made again", name, why)
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -174,15 +297,13 @@ class Store:
                 unlink_open(self._holder(path))
 
     @contextlib.contextmanager
-    def renewed(self, folder: Path) -> Iterator[Path]:
-        """Yield a new folder in a workspace. At the end, it replaces `folder`, which is damaged or of another version."""
+    def renewed(self, folder: Path, contents: Mapping[str, str] | None = None) -> Iterator[Path]:
+        """Yield a new folder in a workspace. At the end, it replaces `folder`, by `commit` with these digests."""
         with self.workspace() as work:
             out = work / "entry"
             out.mkdir()
             yield out
-            if folder.exists():  # `commit_path` would keep it
-                remove_tree(folder)
-            commit_path(out, folder)
+            self.commit(out, folder, contents)
 
     def _holder(self, work: Path) -> Path:
         """Return the lock file of a temporary folder. On NFS, a lock on the folder itself holds on one machine only."""
@@ -247,6 +368,8 @@ class Store:
                         remove_tree(path)
                     else:  # uv has files beside its folders
                         path.unlink()
+                    for name in (path.name, f"{path.name}.running"):
+                        self._inventory(path).with_name(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -285,6 +408,8 @@ def commit_path(temporary: Path, final: Path) -> None:
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
         sync_file(temporary)
+    else:
+        sync_folder(temporary)
     try:
         temporary.replace(final)
     except OSError as error:  # no check before: NFS may show a folder of another machine late
@@ -297,6 +422,43 @@ def sync_file(path: Path) -> None:
     """Wait until the file is on the disk."""
     with path.open("rb" if IS_POSIX else "rb+") as stream:  # Windows syncs what can be written
         os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder is on the disk: its files one by one if they are few, otherwise their whole file system.
+
+    40,000 calls of fsync(2) take a minute, and one of syncfs(2) writes the same bytes.
+    """
+    if not IS_POSIX:
+        return
+    paths = [folder]
+    for parent, folders, names in os.walk(folder):
+        paths += (Path(parent, name) for name in (*folders, *names))
+        if len(paths) > _FEW:
+            break
+    if len(paths) > _FEW:
+        sync_file_system(folder)
+        return
+    for path in paths:
+        if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+            descriptor = os.open(path, os.O_RDONLY | NO_LINKS)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def save_proved(path: Path, text: str) -> None:
+    """Write a text below its sha256, for `read_proved`."""
+    save_text(path, f"{sha256_text(text)}\n{text}")
+
+
+def read_proved(path: Path) -> str:
+    """Return the text that `save_proved` wrote. Raises OSError, or ValueError for any other file."""
+    digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+    if sha256_text(text) != digest:
+        raise ValueError(f"`{path}` is damaged")
+    return text
 
 
 def save_text(path: Path, text: str, *, mode: int = 0o644) -> None:

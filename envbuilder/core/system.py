@@ -4,6 +4,7 @@ Everything but the assemble engine runs on these systems. No other module that t
 """
 
 import contextlib
+import ctypes
 import errno
 import getpass
 import importlib.util
@@ -55,6 +56,23 @@ def lock_file(file: IO[bytes] | IO[str] | int, *, wait: bool = True, shared: boo
 def machine_name() -> str:
     """Return the name of this machine's processor in lower case: `uname -m` of Linux or macOS, and amd64 or arm64 on Windows."""
     return platform.machine().lower()
+
+
+def boot_identity() -> str:
+    """Return what tells this start of the machine from others; "" where no file says it."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
+def sync_file_system(folder: Path) -> None:
+    """Wait until everything on the folder's file system is on the disk; on all of them where there is no syncfs(2)."""
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    descriptor = os.open(folder, os.O_RDONLY | NO_LINKS)
+    try:
+        if syncfs is None or syncfs(descriptor):
+            os.sync()
+    finally:
+        os.close(descriptor)
 
 
 def unlink_open(path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import Final
 
-from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes, sha256_text
+from envbuilder.core.cache import Sha256, Store, sha256_bytes, sha256_text
 from envbuilder.core.deb import members, read_tar
 from envbuilder.core.enter_sandbox import PLAIN, other_id
 from envbuilder.core.errors import CommandError, ToolError
@@ -96,7 +96,7 @@ def make_toolbox(
             hint=f"run `envbuilder lock` on {X86_64.title}; to build here, `{install_command('bubblewrap')}`",
         )
     folder = toolbox_folder(store)
-    if folder.is_dir():
+    if store.holds(folder, whole=True):
         return folder
     files = toolbox_files()
     if missing := fetcher.missing(files):
@@ -106,9 +106,9 @@ def make_toolbox(
             fetcher.fetch(files, progress)
     fetcher.fetch(files)  # those that were there are read again before they are used
     with store.lock("toolbox"), store.workspace() as work:
-        if not folder.is_dir():
+        if not store.holds(folder, whole=True):
             unpack_toolbox(tuple(store.artifact(one.sha256) for one in files), work / "root")
-            commit_path(work / "root", folder)
+            store.commit(work / "root", folder)
     return folder
 
 
@@ -158,13 +158,13 @@ def _plain_sandbox(store: Store, toolbox: Path) -> Path:
     )
     text = f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n'
     folder = store.tree(sha256_text(text))
-    if not folder.is_dir():
+    if not store.holds(folder, whole=True):
         with store.workspace() as work:
             (work / "bin").mkdir()
             (work / "bin/bwrap").write_text(text, encoding="utf-8")
             (work / "bin/bwrap").chmod(0o755)
             (work / "bin" / PLAIN).touch()
-            commit_path(work / "bin", folder)
+            store.commit(work / "bin", folder)
     return folder
 
 

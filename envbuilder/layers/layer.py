@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from envbuilder.core.beneath import FILE_LIMIT, read_beneath
-from envbuilder.core.cache import Sha256, sha256_file, space_errors
+from envbuilder.core.beneath import read_beneath
+from envbuilder.core.cache import Sha256, sha256_bytes, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "contents_of", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -142,17 +142,49 @@ def _write_parts(
 
 
 def load_layer(folder: Path) -> Layer | None:
-    """Load the layer in a folder, or return None when it is missing or incomplete.
+    """Load the layer in a folder, or return None when it is missing, incomplete or damaged.
 
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
+    found = _load(folder)
+    return found if isinstance(found, Layer) else None
+
+
+def damage_of(folder: Path) -> str:
+    """Return how a layer that cannot be loaded is damaged, "" if it is missing or of an earlier format."""
+    found = _load(folder)
+    return found if isinstance(found, str) else ""
+
+
+def _load(folder: Path) -> Layer | str:
+    """Return the layer in a folder, otherwise how it is damaged."""
     try:
-        facts = json.loads((folder / "layer.json").read_text(encoding="utf-8"))
-        layer = adapter(Layer).validate_python(facts | {"folder": folder})
-        sizes = (layer.blob.stat().st_size, sha256_file(layer.manifest), sha256_file(layer.index))
-    except (OSError, ValueError, TypeError):
-        return None
-    return layer if sizes == (layer.size, layer.tree, layer.blocks) else None
+        text = (folder / "layer.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError):
+        return "`layer.json` cannot be read"
+    try:
+        facts = json.loads(text)
+        if isinstance(facts, dict) and "sha256" not in facts:
+            return ""
+        del facts["sha256"]
+        layer: Layer = adapter(Layer).validate_python(facts | {"folder": folder})
+    except (ValueError, TypeError):
+        return "`layer.json` differs"
+    if text != layer.to_json():
+        return "`layer.json` differs"
+    for path, is_right in (
+        (layer.blob, lambda path: path.stat().st_size == layer.size),
+        (layer.manifest, lambda path: sha256_file(path) == layer.tree),
+        (layer.index, lambda path: sha256_file(path) == layer.blocks),
+    ):
+        try:
+            if not is_right(path):
+                return f"`{path.name}` differs"
+        except OSError as error:
+            return f"`{path.name}` cannot be read: {error.strerror}"
+    return layer
 
 
 def find_blobs(folders: Iterable[Path], digests: Collection[Sha256]) -> dict[Sha256, Path]:
@@ -189,12 +221,20 @@ def read_blocks(layer: Layer) -> Blocks:
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """Return the contents of the wanted files that exist, from the folder `tree`, otherwise from the blob."""
+    """Return the contents of the wanted files that exist: from the folder `tree` if they are the layer's, otherwise from the blob."""
     found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
-    if tree is not None and tree.is_dir():
-        return {entry.path: read_beneath(tree, entry.path, limit=FILE_LIMIT) for entry in found}
+    if tree is not None:
+        with contextlib.suppress(OSError, BuildError):
+            contents = {entry.path: read_beneath(tree, entry.path, limit=entry.size) for entry in found}
+            if all(sha256_bytes(contents[entry.path]) == entry.sha256 for entry in found):
+                return contents
     with _open_blob(layer) as reader:
         return {entry.path: b"".join(reader.content(entry)) for entry in found}
+
+
+def contents_of(layer: Layer) -> dict[str, str]:
+    """Return the sha256 of each file by its path."""
+    return {entry.path: entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
 
 def extract(layer: Layer, destination: Path) -> None:

@@ -71,6 +71,12 @@ class Layer:
     tree: Sha256  # of manifest.txt, see `tree_digest`
     blocks: Sha256  # of blocks.json
 
+    def to_json(self) -> str:
+        """Return the text of `layer.json`: the fields, and their sha256."""
+        facts = {key: value for key, value in asdict(self).items() if key != "folder"}
+        own = sha256_text(json.dumps(facts, sort_keys=True))
+        return json.dumps(facts | {"sha256": own}, indent=1, sort_keys=True) + "\n"
+
     @property
     def blob(self) -> Path:
         return self.folder / "layer.tar.zst"
@@ -164,8 +170,7 @@ class LayerWriter:
         layer.blob.chmod(0o444)  # OCI layouts hold hard links to it
         layer.manifest.write_text(manifest, encoding="ascii")
         layer.index.write_text(blocks, encoding="ascii")
-        facts = {key: value for key, value in asdict(layer).items() if key != "folder"}
-        save_text(self._folder / "layer.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        save_text(self._folder / "layer.json", layer.to_json())
         return layer
 
     def _add_small(self, entry: Entry, stream: io.FileIO) -> str:

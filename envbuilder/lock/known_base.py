@@ -39,11 +39,11 @@ def known_locked_base(
 
 
 def recall(store: Store, reference: str) -> LockedBase | None:
-    """Return the cached facts of the image, or None if no envbuilder with this format has read it."""
-    path = kept_folder(store, reference) / BASE
+    """Return the cached facts of the image, or None if no envbuilder with this format has read it, or they are damaged."""
+    folder = kept_folder(store, reference)
     mistakes = Mistakes()
-    text = load_text(path, mistakes) if path.is_file() else None
-    root = parse_json(text, str(path), mistakes) if text else None
+    text = load_text(folder / BASE, mistakes) if store.holds(folder, whole=True) else None
+    root = parse_json(text, str(folder / BASE), mistakes) if text else None
     return read_node(LockedBase, root, mistakes) if root else None
 
 

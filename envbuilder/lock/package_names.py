@@ -15,7 +15,7 @@ from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.known_base import known_locked_base
 from envbuilder.lock.repositories import repositories, tag
-from envbuilder.lock.security import lists_folder
+from envbuilder.lock.security import has_lists, lists_folder
 from envbuilder.recipe.model import Recipe
 
 NAMES: Final = "names"  # in a folder with package lists: the names of all packages
@@ -61,7 +61,7 @@ def check_packages(recipe: Recipe, store: Store) -> tuple[Finding, ...] | None:
     more = tag(repositories(recipe, base.inside if base else None))
     folder = lists_folder(store, row, row.components, recipe.processor, security=recipe.security, more=more)
     path = folder / NAMES
-    if not path.is_file():
+    if not has_lists(store, folder):
         return None
     have = {package.partition("=")[0] for package in base.packages} if base else set()
     read = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()

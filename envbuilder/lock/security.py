@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 CONFIGURATION: Final = "apt.conf"
 STAMP: Final = "stamp"
 SECURITY_LIST: Final = "security.list"
+_OF_APT: Final = (
+    "archives",
+    "pkgcache.bin",
+    "srcpkgcache.bin",
+)  # apt makes them of the lists, and checks their hash
 SHOWN: Final = 5  # updates that a message names
 # A line of `apt list --upgradable`. It also lists the same version where the entry of dpkg's status has other dependencies.
 _UPGRADABLE: Final = re.compile(
@@ -66,7 +71,7 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     processor = recipe.processor
     folder = lists_folder(store, row, row.components, processor, security=True, more=more)
     stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
-    release = next((folder / "lists").glob(place), None) if stamp.is_file() else None
+    release = next((folder / "lists").glob(place), None) if has_lists(store, folder) else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
         log.info("whether the lock lacks security updates is not known: no package lists of %s", row.suite)
@@ -116,6 +121,16 @@ def lists_folder(
     own = () if processor is X86_64 else (processor.debian,)
     words = [row.suite, *own, *components, "pockets" if security else "release", *filter(None, (more,))]
     return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
+
+
+def note_lists(store: Store, folder: Path) -> None:
+    """Note what a folder with package lists holds, after all of it is written."""
+    store.note(folder, leave_out=_OF_APT)
+
+
+def has_lists(store: Store, folder: Path) -> bool:
+    """Return whether the package lists in a folder are there as apt read them."""
+    return store.holds(folder, leave_out=_OF_APT)
 
 
 def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> dict[str, str]:

@@ -76,7 +76,8 @@ class SharedStore:
 
         The folder gets the files of the layer, or with `packed` the files that the layer holds.
         """
-        with contextlib.suppress(_NoEntryError), self._cache.renewed(folder) as out:
+        contents: dict[str, str] | None = None if packed else {}  # a layer names the digests of its own files
+        with contextlib.suppress(_NoEntryError), self._cache.renewed(folder, contents) as out:
             self._fetch(key, out.parent / "layer" if packed else out, out if packed else None, name)
             self._fetched.add(key)
             return True

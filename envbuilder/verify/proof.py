@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
+from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_file, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
 from envbuilder.layers.layer import Layer, read_manifest
@@ -75,13 +75,13 @@ def hash_pair(image: Path, sif: Path, *, threads: int) -> HashedPair | None:
 
 def load_proof(store: Store, key: Sha256) -> Proof | None:
     with contextlib.suppress(OSError, ValueError):
-        proof: Proof = adapter(Proof).validate_json(store.proof(key).read_text(encoding="utf-8"))
+        proof: Proof = adapter(Proof).validate_json(read_proved(store.proof(key)))
         return proof
     return None
 
 
 def save_proof(store: Store, key: Sha256, proof: Proof) -> None:
-    save_text(store.proof(key), json.dumps(asdict(proof)) + "\n")
+    save_proved(store.proof(key), json.dumps(asdict(proof)) + "\n")
 
 
 def load_contents(store: Store, layers: Sequence[Layer]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def load_contents(store: Store, layers: Sequence[Layer]) -> dict[str, str]:
     known: dict[str, str] = {}
     for layer in layers:
         with contextlib.suppress(OSError, ValueError):
-            text = store.proof(_contents_key(layer)).read_text(encoding="utf-8")
+            text = read_proved(store.proof(_contents_key(layer)))
             known |= adapter(dict[str, str]).validate_json(text)
     return known
 
@@ -98,9 +98,15 @@ def save_contents(store: Store, layers: Sequence[Layer], known: Mapping[str, str
     """Remember them after a verification without an error."""
     for layer in layers:
         path = store.proof(_contents_key(layer))
-        if not path.exists():
+        if not _is_proved(path):
             contents = {entry.sha256 for entry in read_manifest(layer)}
-            save_text(path, json.dumps({name: found for name, found in known.items() if found in contents}))
+            save_proved(path, json.dumps({name: found for name, found in known.items() if found in contents}))
+
+
+def _is_proved(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return bool(read_proved(path))
+    return False
 
 
 def _contents_key(layer: Layer) -> Sha256:

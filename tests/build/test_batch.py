@@ -47,7 +47,7 @@ def logger() -> Iterator[logging.Logger]:
 
 def result(name: str, *, done: bool = True, findings: tuple[Finding, ...] = ()) -> BuildResult:
     record = Record(
-        key="k", manifest=Sha256("0" * 64), sif=Sha256("1" * 64), sif_size=40_000_000, sif_time=0, content_size=1
+        key="k", manifest=Sha256("0" * 64), sif=Sha256("1" * 64), sif_size=40_000_000, content_size=1
     )  # fmt: skip
     outputs = Outputs(folder=Path("build"), name=name)
     return BuildResult(outputs=outputs, record=record, done=done, image="", findings=findings)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import struct
 import sys
 import tarfile
@@ -593,8 +594,9 @@ def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path)
     runner = Sandbox()
     make_builder(stocked, make_plan(), runner).build()
     space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
-    (space / "build/fused.o").write_text("object")
-    (space / "src/csrc/stranger.h").write_text("gone from the recipe")
+    with stocked.build_directory(space.name):
+        (space / "build/fused.o").write_text("object")
+        (space / "src/csrc/stranger.h").write_text("gone from the recipe")
     make_builder(stocked, make_plan(edited), runner).build()
     assert (space / "build/fused.o").read_text() == "object"
     assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}
@@ -640,13 +642,135 @@ def test_a_second_machine_takes_extensions_from_the_store_and_compiles_none(stoc
     assert there == same
 
 
-@pytest.mark.parametrize("damage", ["fused.so", "compiled.json"])
-def test_a_damaged_entry_is_made_again(stocked, damage):
+def flip(path: Path) -> None:
+    """Change one bit, and give the file the times that it had."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+DAMAGES = [
+    (flip, "differs"),
+    (lambda path: os.truncate(path, 0), "differs"),
+    (lambda path: os.truncate(path, 8), "differs"),
+    (Path.unlink, "is gone"),
+]
+
+
+@pytest.mark.parametrize(("do", "how"), DAMAGES)
+@pytest.mark.parametrize("name", ["fused.so", "compiled.json"])
+def test_a_damaged_entry_is_named_and_made_again(stocked, caplog, name, do, how):
     runner = Sandbox()
     (made,) = make_builder(stocked, make_plan(), runner).build()
-    (made.folder / damage).unlink()
+    before = (made.folder / "fused.so").read_bytes()
+    do(made.folder / name)
     (again,) = make_builder(stocked, make_plan(), runner).build()
-    assert (len(runner.commands), (again.folder / "fused.so").is_file()) == (2, True)
+    assert (len(runner.commands), (again.folder / "fused.so").read_bytes()) == (2, before)
+    assert f"cache: extensions/{made.folder.name} is damaged: `{name}` {how}; made again" in caplog.messages
+
+
+@pytest.mark.parametrize(("do", "how"), DAMAGES)
+def test_a_damaged_file_of_a_projects_build_is_made_again(stocked, caplog, do, how):
+    runner = Sandbox()
+    (made,) = make_builder(stocked, make_plan(PROJECT), runner).build()
+    (library,) = made.folder.rglob("*.so")
+    before = library.read_bytes()
+    do(library)
+    make_builder(stocked, make_plan(PROJECT), runner).build()
+    assert (len(runner.commands), library.read_bytes()) == (2, before)
+    assert f"`{library.relative_to(made.folder)}` {how}" in caplog.text
+
+
+def test_a_file_that_is_added_to_a_projects_build_does_not_enter_the_image(stocked):
+    runner = Sandbox()
+    (made,) = make_builder(stocked, make_plan(PROJECT), runner).build()
+    stranger = made.folder / "tree/opt/env/lib/python3.11/site-packages/evil.pth"
+    stranger.write_text("import os")
+    make_builder(stocked, make_plan(PROJECT), runner).build()
+    assert (len(runner.commands), stranger.exists()) == (2, False)
+
+
+def captured(source: str) -> dict[str, object]:
+    """A call that a capture notes."""
+    return dataclasses.asdict(Call(function="load", name="scale", sources=(f"/space/src/{source}",)))
+
+
+@pytest.mark.parametrize(("do", "how"), DAMAGES)
+def test_damaged_calls_of_a_capture_are_captured_again(stocked, caplog, do, how):
+    runner = Sandbox()
+    runner.calls = [captured("net/ops/scale.cpp")]
+    make_builder(stocked, make_plan(CAPTURE), runner).build()
+    (calls,) = (stocked.root / "extensions").glob("*/captured.json")
+    before = calls.read_bytes()
+    do(calls)
+    make_builder(Store(stocked.root), make_plan(CAPTURE), runner).build()
+    assert (len(runner.commands), calls.read_bytes()) == (3, before)
+    assert f"`captured.json` {how}" in caplog.text
+
+
+@pytest.mark.parametrize(("do", "how"), DAMAGES)
+def test_a_damaged_source_in_the_cache_of_a_captured_call_is_captured_again(stocked, caplog, do, how):
+    runner = Sandbox()
+    runner.calls = [captured("net/ops/scale.cpp")]
+    (made,) = make_builder(stocked, make_plan(CAPTURE), runner).build()
+    shutil.rmtree(made.folder)
+    source = stocked.artifact(sha256_text("// cpp\n"))
+    do(source)
+    store = Store(stocked.root)
+    stock(store, stocked.root, CAPTURE)  # as `build` does
+    make_builder(store, make_plan(CAPTURE), runner).build()
+    assert source.read_text() == "// cpp\n"
+    assert (
+        how == "is gone" or f"cache: artefacts/{source.parent.name}/{source.name} is damaged" in caplog.text
+    )
+
+
+def commit_tree(store: Store, name: str) -> Path:
+    tree = store.tree(sha256_text(name))
+    with store.workspace() as work:
+        (work / "tree/usr/include").mkdir(parents=True)
+        (work / "tree/usr/include/x.h").write_text("#define GOOD 1\n")
+        store.commit(work / "tree", tree, {})
+    return tree
+
+
+@pytest.mark.parametrize("extension", [EXTENSION, PROJECT, CAPTURE], ids=["sources", "project", "capture"])
+def test_what_is_compiled_while_a_tree_changes_is_not_kept(stocked, extension):
+    """A build of a package that gets through the wall of its sandbox changes a header for what compiles beside it."""
+    trees = {name: commit_tree(stocked, name) for name in ("os", "python", "cuda")}
+
+    class Hostile(Sandbox):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            flip(trees["cuda"] / "usr/include/x.h")
+            return super().run(command, on_line=on_line)
+
+    runner = Hostile()
+    runner.calls = [captured("net/ops/scale.cpp")]
+    root = Root(os=trees["os"], python=trees["python"], cuda=trees["cuda"], cuda_version="12.4")
+    with pytest.raises(BuildError, match=r"is not kept: the cache's tree `.*` changed while it was built"):
+        ExtensionBuilder(make_job(stocked, make_plan(extension), runner), lambda: root).build()
+    assert list((stocked.root / "extensions").iterdir()) == []
+    assert not stocked.holds(trees["cuda"])
+
+
+def test_a_damaged_entry_is_not_shared_with_other_machines(stocked):
+    class Shared:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def put(self, _key: str, _folder: Path, name: str, *, packed: bool) -> None:
+            self.names.append(name)
+
+    shared = Shared()
+    job = make_job(stocked, make_plan(), Sandbox())
+    (made,) = ExtensionBuilder(job, lambda: ROOT).build()
+    job = dataclasses.replace(job, shared=SharedStores(extensions=shared))
+    share(job)
+    flip(made.folder / "fused.so")
+    share(job)
+    assert shared.names == ["`fused`"]
 
 
 def test_one_that_fails_does_not_stop_the_others(stocked):

@@ -1,6 +1,7 @@
 """The tools that build for another processor: what of them lies over an environment, and what runs without an emulator."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,24 @@ def test_only_what_names_a_processor_lies_over_an_environment(tmp_path: Path):
     assert sorted(path.name for path in own.iterdir()) == ["as", "cc1", "ld"]
     assert (own / "as").readlink() == Path("/usr/bin/x86_64-linux-gnu-as")
     assert (over / "lib/gcc-cross/aarch64-linux-gnu/12/cc1").is_file()
+
+
+def test_a_damaged_tool_is_named_and_unpacked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    job = make_arm_job(tmp_path)
+    make_tools(job)
+    states = [path.lstat().st_ctime_ns for path in sorted(tools_tree(job).rglob("*"))]
+    make_tools(job)
+    assert [path.lstat().st_ctime_ns for path in sorted(tools_tree(job).rglob("*"))] == states
+    qemu = tools_tree(job) / "qemu-aarch64"
+    right, before = qemu.read_bytes(), qemu.stat()
+    qemu.write_bytes(right[:-1] + b"?")
+    os.utime(qemu, ns=(before.st_atime_ns, before.st_mtime_ns))
+    make_tools(job)
+    assert qemu.read_bytes() == right
+    assert (
+        f"cache: trees/{tools_tree(job).name} is damaged: `qemu-aarch64` differs; made again"
+        in caplog.messages
+    )
 
 
 def test_programs_of_another_processor_run_by_the_locked_qemu(tmp_path: Path):

@@ -1,5 +1,6 @@
 """Wheels of source distributions: built in the sandbox by content, with the same bytes each time and by both engines."""
 
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -75,6 +76,23 @@ def test_a_wheel_is_built_once(tmp_path: Path) -> None:
     idle = replace(job, runner=FakeRunner())
     assert built_wheels(step, idle, lambda: HOST) == first
     assert tuple(wheel_commands(step, job, root=HOST, work=tmp_path)) == ()
+
+
+@pytest.mark.programs
+def test_a_damaged_wheel_is_named_and_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0"))
+    (wheel,) = built_wheels(job.plan.python, job, lambda: HOST)
+    right, before = wheel.read_bytes(), wheel.stat()
+    flipped = bytearray(right)
+    flipped[len(right) // 2] ^= 1
+    for damage in (bytes(flipped), b"", right[:100]):
+        wheel.write_bytes(damage)
+        os.utime(wheel, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+        assert wheel.read_bytes() == right
+    (wheel.parent / "zlang-9-py3-none-any.whl").write_bytes(right)
+    assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+    assert f"cache: extensions/{wheel.parent.name} is damaged: `{wheel.name}` differs" in caplog.text
 
 
 @pytest.mark.programs

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.core.cache import Store
 from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import toolbox_folder
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from tests.support import package_sources
@@ -81,9 +79,7 @@ def locked(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the cache in this folder, with the programs of this machine as the toolbox."""
     monkeypatch.setenv("ENVBUILDER_CACHE", str(folder / "cache"))
-    toolbox = toolbox_folder(Store(folder / "cache"))
-    if not toolbox.is_symlink():
-        toolbox.symlink_to("/")
+    monkeypatch.setattr("envbuilder.lock.resolve.context.make_toolbox", lambda *_: Path("/"))
     monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
 
 
@@ -124,6 +120,38 @@ def test_check_prints_what_an_edit_would_change_and_writes_nothing(place: Place)
     assert (code, answer["exit_code"]) == (4, 4)
     assert [one["code"] for one in answer["findings"] if one["severity"] == "error"] == ["EB400"]
     assert any("unrelated" in change for change in answer["data"]["changes"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "do"),
+    [
+        ("names", lambda path: path.write_text("")),
+        ("lists/*_bookworm_InRelease", lambda path: path.write_text("")),
+        ("lists/*_Packages", lambda path: path.unlink()),
+        ("sources.list", lambda path: path.write_text("deb [trusted=yes] file:///evil ./\n")),
+        ("apt.conf", lambda path: path.write_text(path.read_text().replace('"false"', '"FALSE"'))),
+    ],
+)
+def test_damaged_package_lists_are_named_and_read_again(
+    place: Place, pattern: str, do: Callable[[Path], object]
+):
+    place.path.write_text(RECIPE.replace("[git]", "[git, unrelated]"))
+    assert place.run("lock", place.path)[0] == 0
+    before = place.file.read_bytes()
+    (folder,) = (place.path.parent / "cache/apt").glob("*main*")
+    stamp = (folder / "stamp").stat().st_mtime_ns
+    place.file.unlink()
+    assert "damaged" not in place.run("lock", place.path)[2]
+    assert (folder / "stamp").stat().st_mtime_ns == stamp, "the lists are used as they are"
+    victim = next(folder.glob(pattern))
+    right = victim.read_bytes()
+    do(victim)
+    assert "has no package" not in place.run("check", place.path)[2]
+    place.file.unlink()
+    code, _, err = place.run("lock", place.path)
+    assert (code, place.file.read_bytes(), victim.read_bytes()) == (0, before, right)
+    how = "is gone" if pattern.endswith("Packages") else "differs"
+    assert f"cache: apt/{folder.name} is damaged: `{victim.relative_to(folder)}` {how}; made again" in err
 
 
 def test_an_upgrade_of_one_package_moves_it_alone(place: Place):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import (
+    INVENTORIES,
     KINDS,
     WORK,
     Store,
@@ -92,7 +93,7 @@ with beside(Path(sys.argv[1])) as work:
 def test_a_new_cache_is_for_its_owner_alone(tmp_path):
     store = Store(tmp_path / "above" / "cache")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (store.root, *store.root.iterdir())}
-    assert modes == dict.fromkeys(("cache", *KINDS, "work", "locks"), "0o700")
+    assert modes == dict.fromkeys(("cache", *KINDS, INVENTORIES, "work", "locks"), "0o700")
 
 
 def test_a_new_cache_works_whatever_the_users_umask(tmp_path):
@@ -195,8 +196,10 @@ def test_kinds_have_their_own_folders(store):
 
 
 def test_a_space_stays_as_it_was_left(store):
-    (store.build_directory(DIGEST) / "object").write_text("compiled")
-    assert (store.build_directory(DIGEST) / "object").read_text() == "compiled"
+    with store.build_directory(DIGEST) as folder:
+        (folder / "object").write_text("compiled")
+    with store.build_directory(DIGEST) as folder:
+        assert (folder / "object").read_text() == "compiled"
 
 
 def test_a_workspace_is_gone_at_the_end(store):

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, ToolError
 from envbuilder.core.fetch import Fetcher
@@ -17,6 +18,7 @@ from envbuilder.core.toolbox import (
     LOADER,
     LOCK,
     PROGRAMS,
+    ToolboxFile,
     make_toolbox,
     open_sandbox,
     toolbox_files,
@@ -75,6 +77,41 @@ def test_offline_without_the_packages_nothing_is_left(tmp_path: Path):
     assert not any((store.root / "trees").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("do", "how"),
+    [
+        (lambda path: path.write_bytes(b""), "differs"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"good", b"evil")), "differs"),
+        (lambda path: path.unlink(), "is gone"),
+        (lambda path: path.with_name("apt-evil").write_text("x"), "was added"),
+    ],
+)
+def test_a_damaged_toolbox_is_named_and_unpacked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    do: Callable[[Path], object], how: str,
+):  # fmt: skip
+    store = Store(tmp_path / "cache")
+    deb = write_package(tmp_path / "some.deb", [("./usr/bin/apt-get", b"#!/bin/sh\necho good\n", 0o755)])
+    digest = sha256_file(deb)
+    store.add_artifact(digest, deb)
+    locked = ToolboxFile(
+        name="apt", version="1", sha256=digest, size=deb.stat().st_size, source="debian", path="some.deb"
+    )
+    monkeypatch.setattr("envbuilder.core.toolbox.toolbox_files", lambda: (locked,))
+    fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)
+    folder = make_toolbox(store, fetcher, Console(quiet=True).step)
+    do(folder / PROGRAMS / "apt-get")
+    assert make_toolbox(Store(store.root), fetcher, Console(quiet=True).step) == folder
+    assert (folder / PROGRAMS / "apt-get").read_bytes() == b"#!/bin/sh\necho good\n"
+    assert not (folder / PROGRAMS / "apt-evil").exists()
+    name = "apt-evil" if how == "was added" else "apt-get"
+    assert caplog.messages == [f"cache: trees/{folder.name} is damaged: `usr/bin/{name}` {how}; made again"]
+    do(folder / PROGRAMS / "apt-get")
+    store.artifact(digest).unlink()
+    with pytest.raises(FetchError, match=r"some\.deb"):  # offline, it cannot be made again
+        make_toolbox(Store(store.root), fetcher, Console(quiet=True).step)
+
+
 @pytest.mark.programs
 def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     program = tmp_path / "bin/bwrap"
@@ -83,7 +120,8 @@ def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     program.chmod(0o755)
     tmp_path.chmod(0o755)  # for root, another id starts it
     store = Store(tmp_path / "cache")
-    toolbox_folder(store).mkdir()
+    (tmp_path / "empty").mkdir()
+    store.commit(tmp_path / "empty", toolbox_folder(store))
     fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)
     runner = ProcessRunner({"PATH": str(program.parent)})
     with pytest.raises(ToolError, match="refuses namespaces and ptrace\n  No permissions"):

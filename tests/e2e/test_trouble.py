@@ -3,13 +3,15 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from envbuilder.layers.layer import load_layer
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, enter_checkout, missing_tools
 from tests.support.faults import Bench
@@ -67,6 +69,81 @@ def test_half_a_file_that_a_killed_download_left_is_not_believed(bench: Bench):
 def test_a_layer_gone_bad_in_the_cache_is_made_again(bench: Bench):
     outcome = faults.damage_layer(bench, "one bit", "python")
     assert (outcome.ended, outcome.wrong) == (0, ())
+
+
+def flip(path: Path) -> None:
+    """Change one bit in a file of its own, and give it the times that it had."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # other caches hold the same file
+    path.write_bytes(content)
+    path.chmod(before.st_mode)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture(scope="module")
+def with_trees(bench: Bench) -> Iterator[Path]:
+    """A cache with the layers and the trees of an undisturbed build."""
+    with open_folder() as folder:
+        shutil.copytree(bench.states[0], folder / "cache", copy_function=os.link)
+        run(*build_command(bench.recipe, folder / "out", "--offline"), env=bench.env(folder / "cache"))
+        yield folder / "cache"
+
+
+IN_PYTHON, IN_OS = (
+    "opt/env/lib/python3.11/site-packages/filelock/__init__.py",
+    "usr/lib/python3.11/compileall.py",
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "lost", "do"),
+    [
+        (IN_PYTHON, "python", flip),  # it enters the image
+        (IN_PYTHON, "python", Path.unlink),
+        (IN_OS, "start", lambda path: path.write_text("import os\n")),  # it runs while another layer is made
+    ],
+)
+def test_a_tree_gone_bad_in_the_cache_is_named_and_made_again(
+    bench: Bench, with_trees: Path, spacious: Path, path: str, lost: str, do: Callable[[Path], object]
+):
+    cache = spacious / "cache"
+    run("cp", "-a", with_trees, cache)
+    (victim,) = (cache / "trees").glob(f"*/{path}")
+    do(victim)
+    for folder in (cache / "layers").iterdir():
+        if (layer := load_layer(folder)) and layer.name == lost:
+            shutil.rmtree(folder)
+    command = build_command(bench.recipe, spacious / "out", "--offline")
+    ended = attempt(*WITHOUT_NETWORK, *command, env=bench.env(cache))
+    assert ended.returncode == 0, ended.stderr
+    assert f"cache: trees/{victim.relative_to(cache).parts[1]} is damaged: `{path}` " in ended.stderr
+    assert faults.digests(ended.stdout) == bench.digests
+
+
+ARTIFACTS = {
+    "an empty index": ("tiny.oci/index.json", lambda path: os.truncate(path, 0)),
+    "an empty SIF": ("tiny.sif", lambda path: os.truncate(path, 0)),
+    "one bit of a blob": ("tiny.oci/blobs/sha256/*", flip),
+}
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_a_build_with_nothing_to_do_looks_at_what_is_there(bench: Bench, spacious: Path, name: str):
+    run("cp", "-a", bench.states[2], spacious / "cache")
+    env, command = bench.env(spacious / "cache"), build_command(bench.recipe, spacious / "out", "--offline")
+    run(*command, env=env)
+    assert '"built": false' in run(*command, env=env)
+    pattern, do = ARTIFACTS[name]
+    (spacious / "link").hardlink_to(spacious / "out/tiny.sif")  # changes its state alone
+    assert '"built": false' in run(*command, env=env)
+    victim = max((spacious / "out").glob(pattern), key=lambda path: path.stat().st_size)
+    do(victim)
+    ended = attempt(*WITHOUT_NETWORK, *command, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"`tiny\.(sif|oci/\S+)` .*; the artifacts are made again", ended.stderr)
+    assert faults.digests(ended.stdout) == bench.digests
+    assert '"built": false' in run(*command, env=env)
 
 
 def in_the_engine() -> str:

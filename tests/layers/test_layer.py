@@ -22,6 +22,7 @@ from envbuilder.layers.layer import (
     Kind,
     Layer,
     check_disjoint,
+    damage_of,
     extract,
     load_layer,
     read_files,
@@ -229,6 +230,41 @@ def _drop_field(folder: Path) -> None:
     facts = json.loads((folder / "layer.json").read_text())
     del facts["diff_id"]
     (folder / "layer.json").write_text(json.dumps(facts))
+
+
+def test_a_bit_that_changes_in_the_facts_of_a_layer_is_noticed_and_named(tmp_path: Path) -> None:
+    tree = write_files(tmp_path / "tree", {"a": "a"})
+    make_layer(tmp_path / "layer", tree)
+    facts = tmp_path / "layer/layer.json"
+    right = facts.read_bytes()
+    for at in range(len(right)):
+        facts.write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :])
+        assert load_layer(tmp_path / "layer") is None, right[max(0, at - 10) : at + 10]
+    for damage in (b"", right[:9], b"[]", b"null"):
+        facts.write_bytes(damage)
+        assert load_layer(tmp_path / "layer") is None
+        assert damage_of(tmp_path / "layer") == "`layer.json` differs"
+    facts.write_bytes(right)
+    assert load_layer(tmp_path / "layer") is not None
+
+
+@pytest.mark.parametrize("name", ["layer.tar.zst", "manifest.txt", "blocks.json"])
+def test_an_empty_file_of_a_layer_is_named(tmp_path: Path, name: str) -> None:
+    make_layer(tmp_path / "layer", write_files(tmp_path / "tree", {"a": "a"}))
+    (tmp_path / "layer" / name).unlink()
+    (tmp_path / "layer" / name).touch()
+    assert damage_of(tmp_path / "layer") == f"`{name}` differs"
+
+
+def test_a_file_that_changed_in_the_tree_is_read_from_the_layer(tmp_path: Path) -> None:
+    tree = write_files(tmp_path / "tree", {"status": "right", "other": "x"})
+    layer = make_layer(tmp_path / "layer", tree)
+    (tree / "status").write_text("wrong")
+    assert read_files(layer, {"status"}, tree) == {"status": b"right"}
+    (tree / "status").unlink()
+    (tmp_path / "host").write_text("right")
+    (tree / "status").symlink_to(tmp_path / "host")
+    assert read_files(layer, {"status"}, tree) == {"status": b"right"}
 
 
 @pytest.mark.parametrize("damage", [_cut_blob, _change_manifest, _break_json, _drop_field])

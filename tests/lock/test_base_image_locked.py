@@ -11,7 +11,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.known_base import kept_folder, lock_path, recall
 from envbuilder.lock.model import Lock, LockedBase, recipe_inputs
 from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH
@@ -145,3 +145,20 @@ def test_an_images_own_python_and_gcc_are_the_environments():
     assert (first.driver, python.program) == ("/usr/bin/gcc-12", "/usr/local/bin/python3.11")
     assert "step python 3.11 by /usr/local/bin/python3.11" in make_plan(lock=lock).canonical()
     assert make_plan().steps[1].program == "/usr/bin/python3.11"
+
+
+@pytest.mark.parametrize("name", ["base.json", "keys/0-key.gpg"])
+def test_damaged_facts_of_an_image_in_the_cache_are_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+):
+    store, base = Store(tmp_path / "cache"), locked(bases.debian())
+    entry = kept_folder(store, base.reference)
+    with store.renewed(entry) as folder:
+        (folder / "keys").mkdir()
+        (folder / "keys/0-key.gpg").write_bytes(b"key")
+        (folder / "base.json").write_text(json.dumps(dataclasses.asdict(base)))
+    assert recall(store, base.reference) == base
+    content = (entry / name).read_bytes()
+    (entry / name).write_bytes(content.replace(b"e", b"E", 1))
+    assert recall(store, base.reference) is None
+    assert caplog.messages == [f"cache: bases/{entry.name} is damaged: `{name}` differs; made again"]

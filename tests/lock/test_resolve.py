@@ -844,9 +844,10 @@ def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(
         return contextlib.nullcontext()
 
     context = replace(make_idle_means(tmp_path), runner=runner, waiting=waiting)
-    open_suite((one, two), tmp_path / "lists", context, LockOptions(today=DAY))
+    folder = context.store.resolver("apt") / "lists"
+    open_suite((one, two), folder, context, LockOptions(today=DAY))
     assert list(asked[0]()) == ["http://two/debian"]
-    settings = (tmp_path / "lists" / CONFIGURATION).read_text()
+    settings = (folder / CONFIGURATION).read_text()
     own, machine = map(settings.index, ('Acquire::http::Timeout "10";', 'Acquire::http::Timeout "60";'))
     assert own < machine  # apt takes the last
 

@@ -233,9 +233,7 @@ def held() -> DockerEngine:
 
 def record(manifest: str, folder: Path) -> Outputs:
     outputs = Outputs(folder=folder, name="x")
-    Record(key="k", manifest=manifest, sif="c" * 64, sif_size=1, sif_time=1, content_size=1).save(
-        outputs.record
-    )
+    Record(key="k", manifest=manifest, sif="c" * 64, sif_size=1, content_size=1).save(outputs.record)
     return outputs
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from envbuilder.artifacts.oci import model
 from envbuilder.artifacts.oci.reference import default_registry, parse_reference
 from envbuilder.core.beneath import read_beneath
-from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes
+from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer
@@ -169,8 +169,9 @@ def full_reference(name: str) -> str:
 
 
 def check_place(folder: Path) -> None:
-    """Raise UsageError unless the place is free or holds an earlier layout."""
-    if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
+    """Raise UsageError unless the place is free or holds an earlier layout, which may be damaged."""
+    is_layout = (folder / "oci-layout").is_file() or (folder / _BLOBS).is_dir()
+    if folder.is_symlink() or (folder.exists() and not is_layout):
         raise UsageError(
             f"`{folder}` exists and is not an OCI layout", hint="move it away, or choose another --output"
         )
@@ -189,6 +190,7 @@ def _in_place_of(folder: Path) -> Iterator[Path]:
     check_place(folder)
     with beside(folder) as work:
         yield work / "new"
+        sync_folder(work / "new")
         if folder.exists():
             try:
                 folder.rename(work / "old")

@@ -21,7 +21,6 @@ from envbuilder.build.engine import Job, KeptStep
 from envbuilder.build.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.core.cache import commit_path
 from envbuilder.core.emulate import trial
 from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
@@ -30,7 +29,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
 from envbuilder.core.sandbox import take_over
 from envbuilder.core.toolbox import open_sandbox
-from envbuilder.layers.layer import Layer, extract, load_layer
+from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
     AddedStep,
@@ -83,7 +82,7 @@ class AssembleEngine:
             if isinstance(step, PythonStep | InterpreterStep):
                 found += python.interpreter_packages(step.python, self.job)
         tools = self.job.cross_tools
-        if tools and not tools_tree(self.job).is_dir():
+        if tools and not self.job.store.holds(tools_tree(self.job)):
             found += tools.artifacts
         return tuple(dict.fromkeys(found))
 
@@ -166,7 +165,9 @@ class Run:
                         self.start(below).result()
                 tree = self._start_tree(step).result()
                 with job.console.step(f"write the {step.name} layer") as shown:
-                    job.pack(step, tree, out, shown)
+                    layer = job.pack(step, tree, out, shown)
+                with job.store.lock(f"tree-{tree.name}"):
+                    job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 install_extensions(built, architectures=step.architectures, tree=tree)
@@ -188,12 +189,14 @@ class Run:
         store, key = self._job.store, self._job.keys[step]
         final = store.tree(key)
         with store.lock(f"tree-{key}"):
-            if final.is_dir():
+            # Without its layer, a tree is what the layer is made from, so every file of it is hashed.
+            if store.holds(final, whole=load_layer(store.layer(key)) is None):
                 return final
             with store.workspace() as work:
                 self._write_tree(step, work)
                 take_over(work / "tree")
-                commit_path(work / "tree", final)
+                layer = load_layer(store.layer(key))  # of which the tree was unpacked
+                store.commit(work / "tree", final, contents_of(layer) if layer else {})
         return final
 
     def _own_python(self) -> Path | None:

@@ -15,7 +15,7 @@ from envbuilder.build.assemble.cuda import install_programs
 from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.build.assemble.sandbox import Emulation
 from envbuilder.build.engine import Job
-from envbuilder.core.cache import commit_path, sha256_text
+from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.processor import X86_64
 from envbuilder.core.sandbox import Mount
 from envbuilder.plan.model import Plan
@@ -47,7 +47,7 @@ def make_tools(job: Job) -> None:
     final, tools = tools_tree(job), job.cross_tools
     assert tools, f"{job.plan.name} is for this processor"
     with job.store.lock(f"tree-{final.name}"):
-        if final.is_dir():
+        if job.store.holds(final):
             return
         with job.console.step(f"unpack {len(tools.artifacts)} tools"), job.store.workspace() as work:
             debs = {one.name: job.store.artifact(one.sha256) for one in tools.debs}
@@ -66,7 +66,9 @@ def make_tools(job: Job) -> None:
             if step := job.plan.cuda:
                 packages = {one.name: job.store.artifact(one.sha256) for one in tools.toolkit}
                 install_programs(step, packages, tree)
-            commit_path(tree, final)
+            for name in ("native", "emulator"):  # whose files have links in the tree
+                remove_tree(work / name)
+            job.store.commit(tree, final)
 
 
 def _copy_compilers(native: Path, over: Path, plan: Plan) -> None:

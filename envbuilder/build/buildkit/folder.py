@@ -20,7 +20,7 @@ from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import SPEC, container_compiles
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.extensions.wheels import stage_sdist
-from envbuilder.core.cache import Sha256, Store, commit_path, link_or_copy, sha256_text
+from envbuilder.core.cache import Sha256, Store, link_or_copy, sha256_text
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import BLOBS
@@ -108,14 +108,14 @@ def linux_uv(job: Job, system: str = platform.system()) -> Path:
         return Path(uv.find_uv_bin())
     version = metadata.version("uv")
     target = job.store.tree(sha256_text(f"uv {version} for Linux"))
-    if not target.is_dir():
+    if not job.store.holds(target, whole=True):
         with job.store.workspace() as work:
             argv = (
                 uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
                 "--python-platform", X86_64.uv_platform(28), "--target", str(work / "uv"), f"uv=={version}",
             )  # fmt: skip
             job.runner.run(Command(argv=argv, why="fetch uv for the container"))
-            commit_path(work / "uv", target)
+            job.store.commit(work / "uv", target)
     return target / "bin/uv"
 
 

@@ -223,6 +223,7 @@ class ExtensionBuilder:
                 program = programs.capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
                 calls = cache.read_calls(build_dir, programs.CALLS, store)
+                self._job.need_unchanged(root, extension.name)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -240,7 +241,7 @@ class ExtensionBuilder:
         store, console, digest = self._job.store, self._job.console, key.digest
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
-            compiled = cache.load_compiled(folder)
+            compiled = cache.load_compiled(folder) if store.holds(folder, whole=True) else None
             if compiled is None and self._job.fetch_extension(folder, name):
                 compiled = cache.load_compiled(folder)
             if compiled is not None:
@@ -253,10 +254,11 @@ class ExtensionBuilder:
                     store.lock(f"space-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as out,
+                    store.build_directory(build_key) as build_dir,
                 ):
-                    build_dir = store.build_directory(build_key)
                     clear_leftovers(build_dir)
                     compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                    self._job.need_unchanged(root, name)
                     compiled.save(out)
         if extra := extra_targets(compiled.targets, self._gpus):
             console.say(

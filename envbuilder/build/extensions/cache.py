@@ -328,7 +328,9 @@ def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
 
 
 def load_calls(folder: Path, store: Store) -> Calls | None:
-    """Return the captured calls in a folder of the store, None if they or one of their files are missing."""
+    """Return the captured calls in a folder of the store, None if they or one of their files are missing or damaged."""
+    if not store.holds(folder, whole=True):
+        return None
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
         calls = Calls(
@@ -336,7 +338,7 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    are_there = all(store.artifact(digest).exists() for _, digest in calls.files)
+    are_there = all(store.has_artifact(digest) for _, digest in calls.files)
     return calls if value.get("version") == VERSION and are_there else None
 
 

@@ -34,7 +34,7 @@ def built_wheels(step: PythonStep, job: Job, root: Callable[[], Root]) -> tuple[
 def wheel_commands(step: PythonStep, job: Job, *, root: Root, work: Path) -> Iterator[Command]:
     """Yield the commands for the wheels that the store lacks. `work` stands for the build directory."""
     for sdist in step.sdists:
-        if not any(_entry(sdist, step, job).glob("*.whl")):
+        if not job.store.holds(_entry(sdist, step, job), whole=True):
             program = programs.wheel_program(step, sdist, job.plan.processor)
             yield program.command(root=root, build_dir=work / "space", argument=work / programs.SPEC)
 
@@ -66,8 +66,9 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
     store = job.store
     folder = _entry(sdist, step, job)
     with store.lock(f"extension-{folder.name}"):
-        is_there = any(folder.glob("*.whl"))
-        if not is_there and not job.fetch_extension(folder, f"{sdist.name} {sdist.version}"):
+        if not store.holds(folder, whole=True) and not job.fetch_extension(
+            folder, f"{sdist.name} {sdist.version}"
+        ):
             trees = root()
             with (
                 job.console.step(f"build `{sdist.name} {sdist.version}`"),
@@ -84,6 +85,7 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
                     raise
                 wheel = _wheel_in(space, sdist)
                 copy_beneath(space, wheel, out / PurePosixPath(wheel).name)
+                job.need_unchanged(trees, sdist.name)
     (found,) = folder.glob("*.whl")
     return found
 

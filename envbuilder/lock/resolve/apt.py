@@ -33,6 +33,8 @@ from envbuilder.lock.security import (
     SECURITY_LIST,
     STAMP,
     apt_command,
+    has_lists,
+    note_lists,
     security_updates,
     status_entry,
 )
@@ -288,8 +290,10 @@ def open_suite(
         context=context,
     )
     with context.store.lock(f"apt-{folder.name}"):
-        if not _is_fresh(suite) or (options.upgrade and suite.is_current):
+        is_wanted = options.upgrade and suite.is_current
+        if is_wanted or not _is_fresh(suite) or not has_lists(context.store, folder):
             suite = _update(suite)
+            note_lists(context.store, folder)
     return suite
 
 
@@ -378,6 +382,7 @@ def _update(suite: Suite) -> Suite:
             f"could not read the package lists of `{suite.name}` from {places}\n{error.message}",
             hint=_hint(suite, error.message),
         ) from error
+    suite.names()
     _save_private(folder / STAMP, _stamp(suite))
     return suite
 

@@ -14,7 +14,7 @@ from typing import Final
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
 from envbuilder.compat.image_facts import PLATFORM
-from envbuilder.core.cache import remove_tree, save_text, space_errors
+from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
@@ -95,17 +95,15 @@ def _inspect_image(
         facts=inside.facts,
         packages=inside.packages,
     )
-    folder = kept_folder(context.store, name)
-    keys = folder / _KEYS
-    if keys.is_dir():
-        remove_tree(keys)
-    keys.mkdir(mode=0o700, parents=True)
-    names = {path: f"{number}-{path.rpartition('/')[2]}" for number, path in enumerate(inside.keys)}
-    for path, filename in names.items():
-        (keys / filename).write_bytes(inside.keys[path])
-    save_text(keys / _NAMES, json.dumps(names))
-    save_text(folder / _STATUS, inside.status)
-    save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
+    with context.store.renewed(kept_folder(context.store, name)) as folder:
+        keys = folder / _KEYS
+        keys.mkdir(mode=0o700)
+        names = {path: f"{number}-{path.rpartition('/')[2]}" for number, path in enumerate(inside.keys)}
+        for path, filename in names.items():
+            (keys / filename).write_bytes(inside.keys[path])
+        save_text(keys / _NAMES, json.dumps(names))
+        save_text(folder / _STATUS, inside.status)
+        save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
     return base
 
 

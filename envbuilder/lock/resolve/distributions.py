@@ -78,9 +78,7 @@ def read_distributions(
 
 def _is_there(extension: LockedExtension, context: ResolveContext) -> bool:
     archive = extension.archive
-    return extension.form is Form.PROJECT and (
-        archive is None or context.store.artifact(archive.sha256).exists()
-    )
+    return extension.form is Form.PROJECT and (archive is None or context.store.has_artifact(archive.sha256))
 
 
 def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> Distribution:

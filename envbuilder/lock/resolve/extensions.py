@@ -61,7 +61,7 @@ def store_sources(
         for file in extension.files:
             store_source(recipe.path.parent, file, context.store)
         archive = extension.archive
-        if archive and archive.kind == "git" and not context.store.artifact(archive.sha256).exists():
+        if archive and archive.kind == "git" and not context.store.has_artifact(archive.sha256):
             with _naming(recipe, extension.name):
                 _store_commit(extension, archive, context, offline=offline)
 

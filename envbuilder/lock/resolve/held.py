@@ -138,7 +138,11 @@ def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
     """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
     stored = context.store.artifact(package.sha256)
-    with open_stored(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
+    with (
+        open_stored(stored)
+        if context.store.has_artifact(package.sha256)
+        else open_index(context).open_artifact(package) as wheel
+    ):
         names = [
             name for name in wheel.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
         ]

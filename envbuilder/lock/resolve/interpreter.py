@@ -44,7 +44,9 @@ def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
     """Return the size of an archive in bytes: from the cache, a folder, or the first release that answers."""
     sources = context.sources()
     name = path.rpartition("/")[2]
-    for file in (context.store.artifact(digest), *(folder / name for folder in sources.folders)):
+    if context.store.has_artifact(digest):
+        return context.store.artifact(digest).stat().st_size
+    for file in (folder / name for folder in sources.folders):
         if file.is_file():
             return file.stat().st_size
     *others, last = (base + quote(path) for base in sources.standalone)

@@ -136,7 +136,9 @@ def _with_sizes(
     for url, wheel in found.items():
         cached = context.store.artifact(wheel.sha256)
         sizes[url] = (
-            wheel.size or known.get(wheel.sha256) or (cached.stat().st_size if cached.is_file() else 0)
+            wheel.size
+            or known.get(wheel.sha256)
+            or (cached.stat().st_size if context.store.has_artifact(wheel.sha256) else 0)
         )
     left = [url for url, size in sizes.items() if not size]
     sizes.update(zip(left, context.fetcher.measure(left), strict=True))
