@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, Strict, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
 from envbuilder.core.cache import Sha256, parse_sha256, sha256_bytes
+from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import ReadAs, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -161,18 +162,21 @@ def parse_configuration(content: bytes) -> Configuration:
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     """Read a manifest or an index; raises ValueError for other JSON and for schema version 1."""
     value = load_json(content)
-    if value.get("schemaVersion") != 2:
-        raise ValueError(
-            f"a manifest of schema version {value.get('schemaVersion')!r}, which only registries before 2017 have"
-        )
+    if (version := value.get("schemaVersion")) != 2:
+        raise ValueError(f"a manifest of schema version {_brief(version)}, which only registries before 2017 have")
     kind = value.get("mediaType") or media_type or (INDEX if "manifests" in value else IMAGE)
     if kind not in MANIFESTS:
-        raise ValueError(f"a manifest of the unknown type {kind!r}")
+        raise ValueError(f"a manifest of the unknown type {_brief(kind)}")
     whole = kind in (IMAGE, DOCKER_IMAGE)
     if ("config" in value) != whole or ("manifests" in value) == whole:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
     own = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
     return _read(Manifest, value | own)
+
+
+def _brief(value: object) -> str:
+    """Return a foreign value for a message. What it holds is not shown: it may be nested deeply."""
+    return repr(value) if isinstance(value, str | int | None) else f"of {type(value).__name__}"
 
 
 def make_manifest(
@@ -218,12 +222,7 @@ def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
 
 def load_json(text: str | bytes) -> dict[str, Any]:
     """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
-    try:
-        value = json.loads(
-            text, object_pairs_hook=lambda pairs: {key: one for key, one in pairs if one is not None}
-        )
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
+    value = parse_json(text, lambda pairs: {key: one for key, one in pairs if one is not None})
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
     return value

@@ -14,6 +14,7 @@ from typing import Final
 from envbuilder.core.block_reader import BlockReader
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
+from envbuilder.core.http import ARCHIVE, Limits
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import Sources, Wanted
 
@@ -24,8 +25,8 @@ BUFFER: Final = 1 << 16
 class Index:
     """The package indexes of this machine, for reading; raises FetchError."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._client = SourceClient(sources, local_only=False)
+    def __init__(self, sources: Sources, limits: Limits | None = None) -> None:
+        self._client = SourceClient(sources, local_only=False, limits=limits)
 
     def files(self, project: str) -> tuple[Listed, ...]:
         """Return the files of a project, sorted by name."""
@@ -34,9 +35,9 @@ class Index:
         return tuple(found[name] for name in sorted(found))
 
     def read(self, listed: Listed) -> bytes:
-        """Read a small file as a whole."""
+        """Read a source distribution as a whole."""
         with _errors(f"read `{listed.filename}`"):
-            return _open(self._client, listed.url).read()
+            return self._client.page(listed.url, threading.Event(), most=ARCHIVE)
 
     def archived(self, name: str) -> bytes | None:
         """Return a file of NVIDIA's archive, None if it has none of that name, or no archive is used."""
