@@ -13,7 +13,7 @@ from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.client import MOST_MARKS
 from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.http import PAGE, Limits
+from envbuilder.core.http import PAGE, Limits, session
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.reachable import reach
 from envbuilder.core.http.session import HttpSession
@@ -28,7 +28,8 @@ PAGE_OF_TOOL = "/simple/tool/"
 
 
 @pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+def _directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01, 0.01))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
