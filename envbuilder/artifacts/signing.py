@@ -22,6 +22,7 @@ from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.statement import Subject, restate, subject_digests
 from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
+from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
@@ -115,7 +116,7 @@ def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
     """Return a bundle's statement; raises VerifyError unless `key` signed it. None skips the check."""
     try:
         payload, signatures = _parse(content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _not_signed(name, error) from error
     if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
         raise VerifyError(
@@ -127,7 +128,7 @@ def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
 def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
     if len(content) > _MOST:
         raise ValueError("it is too large")
-    envelope = json.loads(content)["dsseEnvelope"]
+    envelope = parse_json(content)["dsseEnvelope"]
     if envelope["payloadType"] != PROVENANCE_TYPE:
         raise ValueError(f"it holds {envelope['payloadType']!r}")
     signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
@@ -139,7 +140,7 @@ def signed_digests(content: bytes, key: Path | PublicKey | None, name: str) -> f
     statement = read_bundle(content, _load_public(key) if isinstance(key, Path) else key, name)
     try:
         return subject_digests(statement)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _not_signed(name, error) from error
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envbuilder.core.cache import Sha256
+from envbuilder.core.foreign_json import parse_json
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 
@@ -42,7 +43,7 @@ def subject_digests(statement: str) -> frozenset[str]:
 
 
 def _parse(statement: str) -> dict[str, Any]:
-    value = json.loads(statement)
+    value = parse_json(statement)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE:
         raise ValueError("it is not an in-toto statement")
     return value

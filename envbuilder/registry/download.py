@@ -192,7 +192,9 @@ def _ask_referrers(client: Client, reference: Reference) -> tuple[Descriptor, ..
         if not following or len(listed) >= MOST_LISTED:
             return tuple(listed[:MOST_LISTED])
         page = join(page, following)
-    raise ContentError(f"`{reference.registry}` lists what belongs to `{reference}` on more than {MOST_PAGES} pages")
+    raise ContentError(
+        f"`{reference.registry}` lists what belongs to `{reference}` on more than {MOST_PAGES} pages"
+    )
 
 
 def _places(client: Client, reference: Reference) -> Iterator[Reference]:

@@ -163,7 +163,9 @@ def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     """Read a manifest or an index; raises ValueError for other JSON and for schema version 1."""
     value = load_json(content)
     if (version := value.get("schemaVersion")) != 2:
-        raise ValueError(f"a manifest of schema version {_brief(version)}, which only registries before 2017 have")
+        raise ValueError(
+            f"a manifest of schema version {_brief(version)}, which only registries before 2017 have"
+        )
     kind = value.get("mediaType") or media_type or (INDEX if "manifests" in value else IMAGE)
     if kind not in MANIFESTS:
         raise ValueError(f"a manifest of the unknown type {_brief(kind)}")

@@ -1,9 +1,9 @@
 """Read uv's own table of the standalone builds of Python, out of uv's newest source distribution."""
 
 import io
-import json
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from envbuilder.compat.refresh.rows import Row
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.fetch.client import Listed
+from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.http import PAGE
 from envbuilder.core.processor import PROCESSORS
 
 _MACHINES: Final = tuple(one.machine for one in PROCESSORS)
@@ -42,7 +44,7 @@ def read_standalones(sdist: bytes) -> list[Row]:
     """Return a row for the newest build of each minor version. Raises ValueError for an archive of another form."""
     try:
         return [_row(python, builds) for python, builds in sorted(_newest(_table(sdist)).items())]
-    except (tarfile.TarError, EOFError, OSError, KeyError, TypeError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its table of builds has another form: {type(error).__name__} {error}") from error
 
 
@@ -52,7 +54,7 @@ def _table(sdist: bytes) -> Mapping[str, Any]:
         content = archive.extractfile(members[0]) if len(members) == 1 else None
         if content is None:
             raise ValueError(f"expected one `download-metadata.json`, found {len(members)}")
-        table = json.load(content)
+        table = parse_json(content.read(PAGE))
     return dict(table)
 
 

@@ -198,7 +198,9 @@ class SourceClient:
                 raise
             files = _listed(index, project, response, content)
             if foreign := [file.url for file in files if not _may_name(index, file.url)]:
-                log.warning("%s names `%s`, which no server may: it is passed over", shown(url), shown(foreign[0]))
+                log.warning(
+                    "%s names `%s`, which no server may: it is passed over", shown(url), shown(foreign[0])
+                )
             return {file.filename: file for file in files if file.url not in foreign}
 
         url = f"{index}{canonicalize_name(project)}/"

@@ -6,8 +6,10 @@ library's `zipfile` instead, with the credentials, proxies and retries of `Sourc
 
 import contextlib
 import io
+import struct
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +22,21 @@ from envbuilder.core.sources import Sources, Wanted
 
 BLOCK: Final = 1 << 20  # bytes of one request
 BUFFER: Final = 1 << 16
+MOST: Final = 512 << 20  # bytes that are read of one wheel, and of one unpacked member: a compiler has 60 MB
+BROKEN: Final = (
+    SourceError, zipfile.BadZipFile, KeyError, EOFError, OverflowError, RuntimeError, struct.error, zlib.error
+)  # fmt: skip
+
+
+class Wheel(zipfile.ZipFile):
+    """A wheel whose members have a bound, unpacked."""
+
+    def read(self, name: str | zipfile.ZipInfo, pwd: bytes | None = None) -> bytes:
+        with self.open(name, pwd=pwd) as member:
+            content = member.read(MOST + 1)
+        if len(content) > MOST:
+            raise zipfile.BadZipFile(f"a member has more than {MOST} bytes")
+        return content
 
 
 class Index:
@@ -52,7 +69,7 @@ class Index:
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""
-        with _errors(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
+        with _errors(f"read `{listed.filename}`"), Wheel(_open(self._client, listed.url)) as wheel:
             yield wheel
 
     @contextlib.contextmanager
@@ -62,7 +79,7 @@ class Index:
         url = next((place for place in places if isinstance(place, str)), None)
         if url is None:
             raise FetchError(f"no source here has `{artifact.path}`")
-        with _errors(f"read `{artifact.path}`"), zipfile.ZipFile(_open(self._client, url)) as wheel:
+        with _errors(f"read `{artifact.path}`"), Wheel(_open(self._client, url)) as wheel:
             yield wheel
 
 
@@ -70,16 +87,20 @@ class Index:
 def _errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (SourceError, zipfile.BadZipFile, KeyError) as error:
-        raise FetchError(f"could not {what}: {error}") from error
+    except BROKEN as error:
+        raise FetchError(f"could not {what}: {str(error) or type(error).__name__}") from error
 
 
 def _open(web: SourceClient, url: str) -> io.BufferedReader:
     """Open the file behind a URL for reading and seeking."""
     stop = threading.Event()
-    size = web.measure(url, stop)
+    size, left = web.measure(url, stop), MOST
 
     def load(number: int) -> bytes:
+        nonlocal left
+        left -= BLOCK
+        if left < 0:
+            raise SourceError(url, f"more than {MOST} bytes of it would be read", kind="unusable")
         start = number * BLOCK
         return web.read(url, start, min(BLOCK, size - start), stop)
 

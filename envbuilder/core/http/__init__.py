@@ -15,14 +15,18 @@ FLOOR: Final = 4096  # bytes a second; a gigabyte would take three days
 # Bytes of an answer whose size nothing tells: pages of indexes, lists and keys. A page of 20,000 files, each with its
 # address and digests, has 15 MB.
 PAGE: Final = 32 << 20
-ARCHIVE: Final = 1 << 30  # the same of an archive of sources; package indexes take up to 100 MB unless asked for more
+ARCHIVE: Final = (
+    1 << 30
+)  # the same of an archive of sources; package indexes take up to 100 MB unless asked for more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one answer of a server may take, in seconds and in bytes a second."""
 
-    window: float = 60.0  # in which the headers must be complete, and the content must not come more slowly than `floor`
+    window: float = (
+        60.0  # in which the headers must be complete, and the content must not come more slowly than `floor`
+    )
     floor: float = FLOOR
     answer: float = 120.0  # until the content of an answer of up to PAGE bytes is complete
     wait: float = 0.0  # for a connection and for the next byte; 0 for those of `session`

@@ -75,7 +75,9 @@ class HttpSession:
     ) -> None:  # fmt: skip
         self.limits = limits or Limits()
         self.session = _Session()
-        self.session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # they go to every port of a host
+        self.session.cookies.set_policy(
+            DefaultCookiePolicy(allowed_domains=[])
+        )  # they go to every port of a host
         self.session.headers["Accept-Encoding"] = "identity"  # bytes as stored, with their true length
         self._certificates = certificates
         self._waiting = waiting
@@ -100,20 +102,29 @@ class HttpSession:
         place = url
         for _ in range(REDIRECTS + 1):
             response = self._send_once(
-                method, place, headers=headers, body=body, authorization=authorization, certificates=certificates
+                method,
+                place,
+                headers=headers,
+                body=body,
+                authorization=authorization,
+                certificates=certificates,
             )
             if not response.is_redirect:
                 return response
             with response, contextlib.suppress(TransientError):
                 length = response.headers.get("Content-Length", "")
-                if length.isdecimal() and len(length) <= SHORT:  # read to its end, it leaves the connection for others
+                if (
+                    length.isdecimal() and len(length) <= SHORT
+                ):  # read to its end, it leaves the connection for others
                     next(pieces(response), None)
             target = join(place, response.headers["Location"])
             if response.status_code not in (307, 308):  # RFC 9110, 15.4: the others ask to read from there
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
             if not is_same_origin(place, target):
                 if body:
-                    raise SourceError(place, f"it redirects what is sent to `{shown(target)}`", kind="unusable")
+                    raise SourceError(
+                        place, f"it redirects what is sent to `{shown(target)}`", kind="unusable"
+                    )
                 authorization = ""
             place = with_user_of(place, target)
         raise SourceError(url, f"it redirects more than {REDIRECTS} times", kind="unusable")
@@ -149,7 +160,9 @@ class HttpSession:
                     auth=None if authorization is None else functools.partial(_authorize, authorization),
                     verify=str(certificates or self._certificates or "") or None,
                 )  # fmt: skip
-        except ValueError as error:  # of requests and of the codecs: an address or a header that cannot be sent
+        except (
+            ValueError
+        ) as error:  # of requests and of the codecs: an address or a header that cannot be sent
             raise SourceError(url, f"it cannot be asked ({type(error).__name__})", kind="unusable") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             why = reason(error)
@@ -185,7 +198,9 @@ def join(url: str, named: str) -> str:
     if not is_web:
         raise SourceError(url, f"it names `{shown(joined)}`, expected an address of HTTP", kind="unusable")
     if urlsplit(url).scheme == "https" and parts.scheme == "http":
-        raise SourceError(url, f"it leads from HTTPS to `{shown(joined)}`, without encryption", kind="unusable")
+        raise SourceError(
+            url, f"it leads from HTTPS to `{shown(joined)}`, without encryption", kind="unusable"
+        )
     return joined
 
 

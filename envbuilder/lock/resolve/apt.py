@@ -27,7 +27,7 @@ from envbuilder.core.processor import Processor
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.package_names import NAMES
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, deadline
 from envbuilder.lock.security import (
     CONFIGURATION,
     SECURITY_LIST,
@@ -254,7 +254,12 @@ class Suite:
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
-            name, version, _ = unquote(match["file"]).split("_")
+            parts = unquote(match["file"]).split("_")
+            if len(parts) != 3:
+                raise FetchError(
+                    f"{self.name} has a package whose file is `{parts[0]}`: expected NAME_VERSION_ARCHITECTURE"
+                )
+            name, version, _ = parts
             source, path = self._place(urlsplit(match["url"]))
             yield Artifact(
                 kind="deb", name=name, version=version, sha256=Sha256(match["sha256"]), size=int(match["size"]),
@@ -356,8 +361,9 @@ def _update(suite: Suite) -> Suite:
         return [source.told for source in suite.sources if not source.is_told(messages)]
 
     try:
-        with suite.context.waiting(pending):
-            runner.run(
+        what = f"reading the package lists of {suite.name}"
+        with suite.context.waiting(pending), deadline(runner, suite.context.patience, what) as apt:
+            apt.run(
                 apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
                 on_line=told.append,
             )

@@ -2,7 +2,8 @@
 
 import email
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envbuilder.core.errors import FetchError
+from envbuilder.core.http import PAGE
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
@@ -136,15 +139,37 @@ def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
     """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
     stored = context.store.artifact(package.sha256)
-    with zipfile.ZipFile(stored) if stored.exists() else open_index(context).open_artifact(package) as wheel:
-        (name,) = [
-            one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
-        ]
-        texts = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist", [])
-    return tuple(parse_all(texts))
+    try:
+        with (
+            zipfile.ZipFile(stored)
+            if stored.exists()
+            else open_index(context).open_artifact(package) as wheel
+        ):
+            texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        OverflowError,
+        OSError,
+        ValueError,
+    ) as error:
+        raise FetchError(
+            f"`{package.filename}` of the index is no wheel that can be read: {error}"
+        ) from error
+    return tuple(parse_all(map(str, texts)))
 
 
-def parse_all(texts: Sequence[str]) -> Iterator[Requirement]:
+def _read_metadata(wheel: zipfile.ZipFile) -> bytes:
+    """Return a wheel's metadata; raises ValueError unless it has them once, and of up to PAGE bytes."""
+    (name,) = [one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")]
+    if wheel.getinfo(name).file_size > PAGE:
+        raise ValueError(f"its metadata has more than {PAGE} bytes")
+    return wheel.read(name)
+
+
+def parse_all(texts: Iterable[str]) -> Iterator[Requirement]:
     """Yield the requirements. Those of old packages that no standard knows are left out."""
     for text in texts:
         try:

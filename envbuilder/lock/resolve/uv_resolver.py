@@ -25,7 +25,7 @@ from envbuilder.core.http.reachable import silent
 from envbuilder.core.processor import Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.context import ResolveContext, deadline
 from envbuilder.lock.resolve.held import Choice, is_fair, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, open_index, read_sdist
 from envbuilder.lock.resolve.uv_answer import choose_wheel, read_answer
@@ -164,8 +164,11 @@ def _answered(
                 question, sources, work=work, cache=context.store.resolver("uv"), output=output
             )
             try:
-                with context.waiting(lambda: silent(_asked(question, sources), sources.certificates)):
-                    context.runner.run(command)
+                with (
+                    context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
+                    deadline(context.runner, context.patience, "reading the package indexes") as runner,
+                ):
+                    runner.run(command)
                 break
             except CommandError as error:
                 if _read_unbuilt(error, question, context, facts):
