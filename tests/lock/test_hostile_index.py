@@ -14,6 +14,7 @@ import pytest
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.errors import FetchError, VerifyError
 from envbuilder.core.sources import Sources
+from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
@@ -71,6 +72,17 @@ def test_a_mirror_that_sends_a_byte_now_and_then_ends_apt(server: Attacker, tmp_
             make_context(server, tmp_path),
             LockOptions(today=date(2026, 11, 21)),
         )
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.programs
+def test_a_repository_that_sends_a_byte_now_and_then_ends_git(server: Attacker, tmp_path: Path) -> None:
+    head = ENDLESS.replace(b"application/json", b"application/x-git-upload-pack-advertisement")
+    server.answers["/repository/info/refs"] = then(head, b"0", 0.1)
+    runner = make_context(server, tmp_path).runner
+    began = time.monotonic()
+    with pytest.raises(FetchError, match=r"fetching .* was not done in 2 s"):
+        check_out(f"{server.url}repository", "a" * 40, tmp_path / "tree", runner, patience=2.0)
     assert time.monotonic() - began < 30
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Annotated, Any, Final, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainSerializer, Strict, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
 from envbuilder.core.cache import Sha256, parse_sha256, sha256_bytes
 from envbuilder.core.foreign_json import parse_json
-from envbuilder.core.models import ReadAs, adapter
+from envbuilder.core.models import ReadAs, Whole, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -74,7 +74,7 @@ class Descriptor:
     __pydantic_config__ = ConfigDict(alias_generator=to_camel)
     media_type: str = ""
     digest: Digest
-    size: Annotated[int, Strict(), Field(ge=0)]  # bytes
+    size: Whole  # bytes
     artifact_type: str = ""
     platform: Platform = ""
     annotations: Pairs = ()

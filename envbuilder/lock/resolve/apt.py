@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
+from envbuilder.core.deadline import deadline
 from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
@@ -27,7 +28,7 @@ from envbuilder.core.processor import Processor
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.package_names import NAMES
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, deadline
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.security import (
     CONFIGURATION,
     SECURITY_LIST,
@@ -362,7 +363,7 @@ def _update(suite: Suite) -> Suite:
 
     try:
         what = f"reading the package lists of {suite.name}"
-        with suite.context.waiting(pending), deadline(runner, suite.context.patience, what) as apt:
+        with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
             apt.run(
                 apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
                 on_line=told.append,

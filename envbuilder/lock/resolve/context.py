@@ -1,22 +1,21 @@
 """The resolvers' input: the user's options, the tables' rows, and access to store, programs and network."""
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.standalone import Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError, FetchError
-from envbuilder.core.fetch import NETWORK_HINT, Fetcher
+from envbuilder.core.deadline import PATIENCE
+from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
@@ -52,10 +51,6 @@ class Target:
     processor: Processor = X86_64
 
 
-# Seconds for one call of apt or uv. Both bound what they read and how long a server is silent, but not how slowly it sends.
-PATIENCE: Final = 3600.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveContext:
     store: Store
@@ -66,32 +61,10 @@ class ResolveContext:
     transfer: Transfer
     waiting: Waiting = wait_silently
     processor: Processor = X86_64  # that the lock is for; it need not be this machine's
-    patience: float = PATIENCE
+    patience: float = PATIENCE  # seconds for one call of apt or uv
     toolbox: Callable[[], Path] = lambda: Path(
         "/"
     )  # the root whose apt and keys are used; by default this machine
-
-
-@contextlib.contextmanager
-def deadline(runner: Runner, seconds: float, what: str) -> Iterator[Runner]:
-    """Yield a runner whose programs end after a time. Raises FetchError for `what` they were doing."""
-    own, expired = runner.named(""), threading.Event()
-
-    def end() -> None:
-        expired.set()
-        own.stop()
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield own
-    except CommandError as error:
-        if not expired.is_set():
-            raise
-        raise FetchError(f"{what} was not done in {seconds:.0f} s", hint=NETWORK_HINT) from error
-    finally:
-        timer.cancel()
 
 
 def open_context(

@@ -19,13 +19,14 @@ from packaging.utils import (
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables
+from envbuilder.core.deadline import deadline
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.http.reachable import silent
 from envbuilder.core.processor import Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.context import ResolveContext, deadline
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import Choice, is_fair, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, open_index, read_sdist
 from envbuilder.lock.resolve.uv_answer import choose_wheel, read_answer
@@ -166,7 +167,7 @@ def _answered(
             try:
                 with (
                     context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
-                    deadline(context.runner, context.patience, "reading the package indexes") as runner,
+                    deadline(context.runner, "reading the package indexes", context.patience) as runner,
                 ):
                     runner.run(command)
                 break
