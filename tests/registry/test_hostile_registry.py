@@ -303,6 +303,17 @@ MANIFESTS = {
     "no number": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": NaN}}',
     "infinite": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": 1e999}}',
     "bytes": b'{"schemaVersion": 2, "config": "\xff"}',
+    "half a character": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
+    + b"a" * 64
+    + b'", "size": 1, "mediaType": "\\ud800"}}',
+    "its bytes": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
+    + b"a" * 64
+    + b'", "size": 1, "mediaType": "\xed\xa0\x80"}}',
+    "size": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
+    + b"a" * 64
+    + b'", "size": 1'
+    + b"0" * 400
+    + b"}}",
     "version": b'{"schemaVersion": [2]}',
     "type": b'{"schemaVersion": 2, "mediaType": {"a": []}}',
     "layers": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
