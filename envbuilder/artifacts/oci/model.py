@@ -172,8 +172,18 @@ def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     whole = kind in (IMAGE, DOCKER_IMAGE)
     if ("config" in value) != whole or ("manifests" in value) == whole:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
+    if b"\\ud" in content.lower():  # perhaps half a character, which no lock and no file can hold
+        _need_text(value)
     own = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
     return _read(Manifest, value | own)
+
+
+def _need_text(value: object) -> None:
+    """Raise ValueError for a value with a text that is no Unicode."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
 
 
 def _brief(value: object) -> str:

@@ -104,7 +104,9 @@ def _identity(file: Mapping[str, Any], local: Mapping[Path, Path]) -> tuple[Path
 
 def _may_be_at(url: str, sources: Sources) -> bool:
     """Whether an index may name this address: one of HTTP, or a file if an index of the user is one."""
-    return url.startswith(("http://", "https://")) or any(file_path(index) for index in sources.indexes)
+    return url.startswith(("http://", "https://")) or any(
+        file_path(index) for index in (*sources.indexes, sources.pytorch)
+    )
 
 
 def _url(file: Mapping[str, Any]) -> str:
