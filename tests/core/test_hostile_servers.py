@@ -159,7 +159,9 @@ def test_what_netrc_has_for_a_host_is_not_sent_to_another_port(
 def test_a_cookie_is_not_sent_to_another_port(
     server: Attacker, elsewhere: Attacker, fetcher: Fetcher
 ) -> None:
-    server.answers[DEB] = reply(302, b"", f"Location: {elsewhere.url}x", f"Set-Cookie: session={SECRET}")
+    server.answers[DEB] = reply(
+        302, b"", f"Location: {elsewhere.url}x", f"Set-Cookie: session={SECRET}; Path=/"
+    )
     elsewhere.answers["/x"] = reply(200, CONTENT)
     fetcher.fetch([make_deb()])
     assert [one.cookie for one in elsewhere.asked] == [""]
