@@ -33,6 +33,7 @@ from envbuilder.artifacts.statement import (
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
+from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
@@ -144,7 +145,7 @@ def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
     """Return a bundle's statement; raises VerifyError unless `key` signed it. None skips the check."""
     try:
         payload, signatures = _parse(content)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _not_signed(name, error) from error
     if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
         raise VerifyError(
@@ -156,7 +157,7 @@ def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
 def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
     if len(content) > _MOST:
         raise ValueError("it is too large")
-    envelope = json.loads(content)["dsseEnvelope"]
+    envelope = parse_json(content)["dsseEnvelope"]
     if envelope["payloadType"] != PROVENANCE_TYPE:
         raise ValueError(f"it holds {envelope['payloadType']!r}")
     signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
@@ -168,7 +169,7 @@ def signed_digests(content: bytes, key: PublicKey, name: str, predicate_type: st
     statement = read_bundle(content, key, name)
     try:
         return subject_digests(statement, predicate_type)
-    except ValueError as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _not_signed(name, error) from error
 
 

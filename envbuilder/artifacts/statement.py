@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from envbuilder.core.cache import Sha256
+from envbuilder.core.foreign_json import parse_json
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 SLSA_PROVENANCE: Final = "https://slsa.dev/provenance/v1"
@@ -87,10 +88,7 @@ def read_release(statement: str) -> Release:
 
 
 def _parse(statement: str) -> dict[str, Any]:
-    try:
-        value = json.loads(statement)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    value = parse_json(statement)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE:
         raise ValueError("it is not an in-toto statement")
     return value

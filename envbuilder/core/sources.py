@@ -94,6 +94,14 @@ class Sources:
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return every address that a setting names."""
+        return (
+            *self.debian, *self.security, self.snapshot, *self.ubuntu, self.ubuntu_snapshot, self.ubuntu_files, *self.indexes,
+            self.pytorch, *self.standalone, self.cuda, *(url for _, url in self.apt),
+        )  # fmt: skip
+
     def mirrors(self, source: str) -> tuple[str, ...]:
         """Return the addresses below which a source has its files; none for a package index."""
         known = {
@@ -140,7 +148,10 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
 
 def shown(url: str) -> str:
     """Return the URL for messages, without user, password, query and fragment."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that cannot be read"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

@@ -12,6 +12,7 @@ from typing import IO, Final
 
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_file
+from envbuilder.core.deadline import PATIENCE, deadline
 from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
@@ -46,10 +47,17 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
     )
 
 
-def check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
-    """Make a folder with the files of a commit and of its submodules. Raises FetchError if git cannot, ToolError without git."""
-    tree.mkdir()
+def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: float = PATIENCE) -> None:
+    """Make a folder with the files of a commit and of its submodules. Raises FetchError if git cannot, ToolError without git.
 
+    All of it may take `patience` seconds.
+    """
+    tree.mkdir()
+    with deadline(runner, f"fetching `{url}`", patience) as own:
+        _check_out(url, commit, tree, own)
+
+
+def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
     def git(*words: str, why: str) -> None:
         runner.run(
             Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
@@ -91,8 +99,11 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
     """Return the commit of a branch, a tag or `HEAD`; a whole commit as it is. Raises UsageError if there is none."""
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
-    with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)):
-        listed = runner.run(
+    with (
+        _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)),
+        deadline(runner, f"reading the branches of `{url}`") as own,
+    ):
+        listed = own.run(
             Command(
                 argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
                 why=f"find the commit of `{revision}` in `{url}`",

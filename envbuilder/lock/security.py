@@ -81,11 +81,16 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     except (CommandError, ToolError) as error:
         log.info("whether the lock lacks security updates is not known: %s", error.message)
         return None
+    try:
+        published = parsedate_to_datetime(dated[1]).date()
+    except ValueError:
+        log.info("whether the lock lacks security updates is not known: the list's date is `%s`", dated[1])
+        return None
     return MissedUpdates(
         updates=tuple(
             f"{deb.name} {deb.version} → {newer[deb.name]}" for deb in lock.debs if deb.name in newer
         ),
-        published=parsedate_to_datetime(dated[1]).date(),
+        published=published,
         read=datetime.fromtimestamp(stamp.stat().st_mtime, UTC).date(),
     )
 

@@ -5,14 +5,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, TypeVar
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
-from envbuilder.core.http import Waiting, wait_silently
+from envbuilder.core.http import Limits, Waiting, wait_silently
 from envbuilder.core.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
-from envbuilder.core.http.session import Body, HttpSession, Response, busy, content, retry
+from envbuilder.core.http.session import Body, HttpSession, Response, busy, is_same_origin, join, retry
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
@@ -21,8 +21,9 @@ from envbuilder.registry.settings import CERTIFICATES, probe_settings
 Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")
 CLIENT: Final = "envbuilder"
-_PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER: Final = re.compile(r'\b(\w+)="([^"]*)"')
 _MOST_SHOWN: Final = 300  # characters of a registry's message
+_MOST_WORDS: Final = 64 << 10  # bytes of a registry's errors, and of a token: they go into a header
 # CNCF Distribution says so of a blob that it has, in the moment in which another client's upload of the same blob
 # writes its link anew. Of a blob that it really lacks it says so every time.
 _UNKNOWN_BLOB: Final = "MANIFEST_BLOB_UNKNOWN"
@@ -32,15 +33,16 @@ class Client:
     """A client with this machine's settings; safe to use from several threads."""
 
     def __init__(
-        self, environment: Mapping[str, str], runner: Runner, waiting: Waiting = wait_silently
-    ) -> None:
+        self, environment: Mapping[str, str], runner: Runner, waiting: Waiting = wait_silently, *,
+        limits: Limits | None = None,
+    ) -> None:  # fmt: skip
         self.settings = probe_settings(environment)
         self._environment = environment
         self._runner = runner
         self._guard = threading.RLock()
         self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
         self._found: dict[tuple[str, str], Credentials | None] = {}
-        self._session = HttpSession(self.settings.certificates, waiting)
+        self._session = HttpSession(self.settings.certificates, waiting, limits=limits)
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
@@ -56,7 +58,7 @@ class Client:
         Raises TransientError for failures that may pass, and RegistryError.
         """
         response = self._send(reference, method, url, right=right, headers=headers, body=body)
-        if response.status_code == 401:
+        if response.status_code == 401 and is_same_origin(response.url, self._base(reference.registry)):
             challenge = response.headers.get("WWW-Authenticate", "")
             response.close()
             self._authenticate(reference, right, challenge)
@@ -65,6 +67,10 @@ class Client:
             return response
         with response:
             raise self._judge(reference, response)
+
+    def read(self, response: Response, most: int) -> bytes:
+        """Return the whole body of an answer; raises TransientError, or SourceError for more than `most` bytes."""
+        return self._session.read(response, most)
 
     def retry(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
         """Do the work, and repeat it after transient errors; raises RegistryError after too many."""
@@ -82,7 +88,7 @@ class Client:
         headers: Mapping[str, str] | None, body: bytes | Body | None,
     ) -> Response:  # fmt: skip
         granted = self._granted.get((reference.registry, reference.repository, right), "")
-        ours = urlsplit(url).netloc == urlsplit(self._base(reference.registry)).netloc
+        ours = is_same_origin(url, self._base(reference.registry))
         return self._session.send(
             method, url, headers=headers, body=body, authorization=granted if ours else "",
             certificates=self.settings.certificates_of(reference.registry),
@@ -125,11 +131,14 @@ class Client:
         credentials: Credentials | None,
     ) -> str:
         """Ask the token service that the challenge names."""
-        realm = urljoin(self._base(reference.registry), challenge.get("realm", ""))
-        is_open = urlsplit(realm).scheme != "https" and self.settings.scheme(reference.registry) == "https"
-        if credentials and is_open:
+        base = self._base(reference.registry)
+        realm = join(base, challenge.get("realm", ""))
+        parts = urlsplit(realm)
+        is_known = parts.hostname == urlsplit(base).hostname or self.settings.scheme(parts.netloc) == "http"
+        if parts.scheme != "https" and not is_known:
             raise AccessError(
-                f"`{reference.registry}` wants credentials sent to `{shown(realm)}`, without encryption"
+                f"`{reference.registry}` wants credentials sent to `{shown(realm)}`, without encryption",
+                hint="ENVBUILDER_REGISTRY_HTTP names registries and token services without TLS",
             )
         scopes = [f"repository:{reference.repository}:{right}"]
         scopes += [one for one in challenge.get("scope", "").split() if one not in scopes and right != "pull"]
@@ -143,19 +152,39 @@ class Client:
             )  # fmt: skip
         else:
             response = self._session.send(
-                "GET", f"{realm}?{urlencode(question)}", headers={}, body=None,
+                "GET", f"{realm}{'&' if parts.query else '?'}{urlencode(question)}", headers={}, body=None,
                 authorization=credentials.basic if credentials else "", certificates=certificates,
             )  # fmt: skip
         with response:
             if response.status_code != 200:
                 raise self._judge(reference, response)
-            return _read_token(reference, response)
+            return self._read_token(reference, response)
+
+    def _read_token(self, reference: Reference, response: Response) -> str:
+        with contextlib.suppress(ValueError):
+            answer = load_json(self.read(response, _MOST_WORDS))
+            token = answer.get("token") or answer.get("access_token")
+            if isinstance(token, str) and token.isascii() and token.isprintable():
+                return token
+        raise AccessError(f"the token service of `{reference.registry}` sends no token")
+
+    def _read_errors(self, response: Response) -> list[tuple[str, str]]:
+        """Return code and message of each error that the registry names; nothing where it does so in another form."""
+        try:
+            errors = load_json(self.read(response, _MOST_WORDS))["errors"]
+            texts = [(one.get("code"), one.get("message")) for one in errors]
+        except (ValueError, LookupError, TypeError, AttributeError, TransientError, SourceError):
+            return []
+        return [
+            (code if isinstance(code, str) else "", message if isinstance(message, str) else "")
+            for code, message in texts
+        ]
 
     def _judge(self, reference: Reference, response: Response) -> Exception:
         """Return the error for an answer with an unexpected status."""
         if passing := busy(response):
             return passing
-        said = _read_errors(response)
+        said = self._read_errors(response)
         status, words = response.status_code, _words(said)
         if any(code == _UNKNOWN_BLOB for code, _ in said):
             return TransientError(f"it answered {status}{words}", status=status)
@@ -190,6 +219,11 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
             f"the registry sends other bytes for {what} than its digest says: {why}",
             hint="nothing of it was kept; find out which is right before you take it from another place",
         )
+    if error.kind == "unusable":
+        return RegistryError(
+            f"what `{registry}` answers for {what} cannot be used: {error}",
+            hint="nothing of it was kept; who runs the registry can tell why, or a proxy on the way",
+        )
     if why == UNTRUSTED:
         return RegistryError(
             f"`{registry}` cannot be trusted: {why}",
@@ -212,23 +246,6 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
         f"the transfer of {what} stopped: {why}",
         hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
     )
-
-
-def _read_token(reference: Reference, response: Response) -> str:
-    with contextlib.suppress(ValueError):
-        answer = load_json(content(response))
-        if token := answer.get("token") or answer.get("access_token"):
-            return str(token)
-    raise AccessError(f"the token service of `{reference.registry}` sends no token")
-
-
-def _read_errors(response: Response) -> list[tuple[str, str]]:
-    """Return code and message of each error that the registry names; nothing where it does so in another form."""
-    try:
-        errors = load_json(content(response))["errors"]
-        return [(str(one.get("code") or ""), str(one.get("message") or "")) for one in errors]
-    except (ValueError, LookupError, TypeError, AttributeError, TransientError):
-        return []
 
 
 def _words(errors: list[tuple[str, str]]) -> str:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urljoin
 
 from envbuilder.artifacts.oci.model import (
     MANIFESTS,
@@ -21,13 +20,14 @@ from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import SourceError
-from envbuilder.core.http.session import Response, download, pieces
+from envbuilder.core.http.session import Response, download, join
 from envbuilder.core.sources import Wanted
 from envbuilder.registry.client import Client, translate_errors
 
 log = logging.getLogger(__name__)
 
 MOST_LISTED: Final = 1000  # referrers of a manifest
+MOST_PAGES: Final = 100  # of their lists; registries list 50 on each or more
 Answer = TypeVar("Answer")
 
 
@@ -38,7 +38,7 @@ def read_manifest(client: Client, reference: Reference) -> Manifest:
         url = client.url(place, f"manifests/{reference.key}")
         headers = {"Accept": ", ".join(MANIFESTS)}
         with client.ask(place, "GET", url, headers=headers) as response:
-            content, kind = _read(response, MOST_JSON), response.headers.get("Content-Type", "")
+            content, kind = client.read(response, MOST_JSON), response.headers.get("Content-Type", "")
         if reference.digest and sha256_bytes(content) != reference.digest:
             raise SourceError(url, f"its sha256 is {sha256_bytes(content)}", kind="wrong")
         try:
@@ -78,7 +78,7 @@ def read_blob(client: Client, reference: Reference, blob: Descriptor, *, most: i
     def ask(place: Reference) -> bytes:
         url = client.url(place, f"blobs/sha256:{blob.digest}")
         with client.ask(place, "GET", url) as response:
-            content = _read(response, blob.size)
+            content = client.read(response, blob.size)
         if sha256_bytes(content) != blob.digest:
             raise SourceError(
                 url, f"the sha256 of blob {blob.digest} is {sha256_bytes(content)}", kind="wrong"
@@ -159,9 +159,14 @@ def fetch_part(
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
-    """Return the referrers of the manifest: artifacts that name it as their subject."""
+    """Return the referrers of the manifest: artifacts that name it as their subject.
+
+    Raises ContentError for a list without end.
+    """
     try:
         listed = client.retry(reference, lambda: _ask_referrers(client, reference))
+    except ContentError:
+        raise
     except (RegistryError, ValueError) as error:
         if not isinstance(error, AbsentError):
             log.info("no referrers API: %s", error)  # some registries answer with another status than 404
@@ -180,12 +185,16 @@ def fallback_tag(reference: Reference) -> str:
 def _ask_referrers(client: Client, reference: Reference) -> tuple[Descriptor, ...]:
     """Ask the referrers API, page after page."""
     listed, page = list[Descriptor](), client.url(reference, f"referrers/sha256:{reference.digest}")
-    while page and len(listed) < MOST_LISTED:
+    for _ in range(MOST_PAGES):
         with client.ask(reference, "GET", page) as response:
-            listed += parse_manifest(_read(response, MOST_JSON)).manifests
+            listed += parse_manifest(client.read(response, MOST_JSON)).manifests
             following = response.links.get("next", {}).get("url", "")
-        page = urljoin(page, following) if following else ""
-    return tuple(listed)
+        if not following or len(listed) >= MOST_LISTED:
+            return tuple(listed[:MOST_LISTED])
+        page = join(page, following)
+    raise ContentError(
+        f"`{reference.registry}` lists what belongs to `{reference}` on more than {MOST_PAGES} pages"
+    )
 
 
 def _places(client: Client, reference: Reference) -> Iterator[Reference]:
@@ -214,12 +223,3 @@ def _anywhere(
                 raise
             log.warning("the mirror is passed over: %s", error.message)
     raise AssertionError("`_places` ends with the registry")
-
-
-def _read(response: Response, most: int) -> bytes:
-    found = bytearray()
-    for piece in pieces(response):
-        found += piece
-        if len(found) > most:
-            raise ContentError(f"the registry sends more than the {most} bytes expected")
-    return bytes(found)

@@ -129,9 +129,9 @@ class SharedStore:
                 extract(layer, out)
         except SpaceError:
             raise
-        except (AbsentError, ContentError, VerifyError, BuildError) as error:
+        except (AbsentError, ContentError, VerifyError, BuildError, ValueError, RecursionError) as error:
             self._refused.add(key)
-            self._console.say(f"warning: the entry `{reference}` is refused: {error.message}")
+            self._console.say(f"warning: the entry `{reference}` is refused: {error}")
             raise _NoEntryError from error
         except RegistryError as error:
             self._lose(error.message)

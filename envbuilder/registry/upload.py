@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode
 
 from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
 from envbuilder.artifacts.oci.reference import Reference
@@ -20,7 +20,7 @@ from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
 from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import TransientError
-from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, wait
+from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, join, wait
 from envbuilder.core.processor import processor_of
 from envbuilder.registry.client import Client, translate_errors
 from envbuilder.registry.download import fallback_tag, read_manifest, read_platform
@@ -175,7 +175,8 @@ def _begin(client: Client, reference: Reference, blob: Descriptor, sibling: str 
 
 
 def _location(response: Response, url: str) -> str:
-    return urljoin(url, response.headers.get("Location", url))
+    """Return where the registry wants the next part; raises SourceError unless it is an address of HTTP."""
+    return join(url, response.headers.get("Location", ""))
 
 
 @dataclass(slots=True, kw_only=True)

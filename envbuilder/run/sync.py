@@ -18,10 +18,13 @@ from envbuilder.artifacts.parts_index import make_index
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
-from envbuilder.core.errors import SpaceError, UsageError, VerifyError
+from envbuilder.core.errors import FetchError, SpaceError, UsageError, VerifyError
 from envbuilder.core.process import Command, Runner
 
 BATCH: Final = 32 << 20  # bytes that one call sends
+ANSWER: Final = (
+    64 << 20
+)  # bytes that one call answers: the numbers of the missing parts, of a SIF of a terabyte too
 TRIES: Final = 2  # times that a part is sent; it is sent again when a file there changed meanwhile
 _MODULES: Final = ("core.private", "artifacts.parts", "artifacts.history", "artifacts.receive")
 _BOOT: Final = """
@@ -64,12 +67,12 @@ def sync(
 ) -> Synced:  # fmt: skip
     """Put the SIF into the folder of another machine. It gets its name when it is whole and has its digest.
 
-    Raises CommandError, SpaceError, UsageError and VerifyError.
+    Raises CommandError, FetchError, SpaceError, UsageError and VerifyError.
     """
     host, folder = parse_target(target)
     with console.step(f"read {outputs.sif.name}"):
         parts = [(part.size, part.digest) for part in make_index(outputs.sif, {}).parts]
-    other = _Other(host, python, runner)
+    other = _Other(host, python, runner, parts=len(parts))
     request = {"folder": folder, "name": outputs.name, "sha256": sha256, "versions": versions}
     index = zlib.compress(json.dumps(parts).encode())
     answer = other.ask({**request, "index": len(index)}, index)
@@ -112,22 +115,30 @@ class _Answer(Answer):
 class _Other:
     """The Python of the other machine."""
 
-    def __init__(self, host: str, python: str, runner: Runner) -> None:
+    def __init__(self, host: str, python: str, runner: Runner, *, parts: int) -> None:
         self.sent = 0
+        self._parts = parts
         self._host, self._runner = host, runner
         boot = "import sys;exec(sys.stdin.buffer.readline())"  # one line, for any shell
         self._argv = ("ssh", "--", host, shlex.join((python, "-c", boot)))
         self._texts = {f"envbuilder.{name}": module_text(name) for name in _MODULES}
 
     def ask(self, request: dict[str, object], data: bytes) -> _Answer:
-        """Send a request with its bytes; raises CommandError, SpaceError and UsageError."""
+        """Send a request with its bytes; raises CommandError, FetchError, SpaceError and UsageError."""
         head = f"exec({_BOOT!r})\n{json.dumps([self._texts, request])}\n"
         content = head.encode() + data
-        said = self._runner.run(
-            Command(argv=self._argv, why=f"put the SIF together on {self._host}", input=content)
-        )
+        command = Command(argv=self._argv, why=f"put the SIF together on {self._host}", input=content)
+        with self._runner.read(command) as stream:
+            said = stream.read(ANSWER + 1)
+            if len(said) > ANSWER:
+                raise self._misunderstood(f"more than {ANSWER} bytes")
         self.sent += len(content)
-        answer = _Answer.model_validate_json(said.splitlines()[-1])  # a shell's start file may print too
+        try:
+            answer = _Answer.model_validate_json(said.splitlines()[-1])  # a shell's start file may print too
+        except (ValueError, IndexError) as error:
+            raise self._misunderstood("what is no answer of the program that receives") from error
+        if not all(0 <= number < self._parts for number in answer.missing) or answer.here < 0:
+            raise self._misunderstood("parts that the SIF does not have")
         if answer.full:
             raise SpaceError(
                 f"no space left on `{self._host}`: {answer.error}", hint="free space there, then run it again"
@@ -135,6 +146,12 @@ class _Other:
         if answer.error:
             raise UsageError(f"`{self._host}` refuses: {answer.error}", hint="choose another folder there")
         return answer
+
+    def _misunderstood(self, found: str) -> FetchError:
+        return FetchError(
+            f"`{self._host}` sends {found}",
+            hint=f"`ssh {self._host} true` shows what a start file of the shell there prints; the Python there must be 3.8 or newer",
+        )
 
 
 def _batches(

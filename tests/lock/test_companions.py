@@ -35,12 +35,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     """The package index with the builds for CUDA, PyTorch's own with those for the CPU, and a folder with torch for the CPU alone."""
     folder = tmp_path_factory.mktemp("companions")
     web = folder / "web"
-    of_cuda = [write(folder / "files", name) for name in ("torch", *NAMES)]
-    needs_it = write_wheel(folder / "files", "timm", "1.0", requires=("torchvision",))
-    own = [write_wheel(folder / "files", name, "80.0.0") for name in ("setuptools", "nvidia_ml_py")]
+    of_cuda = [write(web / "files", name) for name in ("torch", *NAMES)]
+    needs_it = write_wheel(web / "files", "timm", "1.0", requires=("torchvision",))
+    own = [write_wheel(web / "files", name, "80.0.0") for name in ("setuptools", "nvidia_ml_py")]
     write_index(web / "simple", *of_cuda, needs_it, *own)
-    write_index(web / "pytorch/cpu", *(write(folder / "files", name, "+cpu") for name in ("torch", *NAMES)))
-    write_index(web / "without/cpu", write(folder / "files", "torch", "+cpu"))
+    write_index(web / "pytorch/cpu", *(write(web / "files", name, "+cpu") for name in ("torch", *NAMES)))
+    write_index(web / "without/cpu", write(web / "files", "torch", "+cpu"))
     write(folder / "wheels", "torch", "+cpu")
     with redist.served(web) as url:
         yield Sources(

@@ -47,7 +47,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
         folder / "mirror", folder / "keyring.gpg", PACKAGES | RDMA, security=patched, processor=AARCH64,
         native=TOOLS,
     )  # fmt: skip
-    files, torch = folder / "files", []
+    files, torch = folder / "web/files", []
     projects = [
         write_wheel(files, name, "80.0.0") for name in ("setuptools", "nvidia_ml_py", "onarm", "onx86")
     ]

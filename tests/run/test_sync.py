@@ -12,7 +12,7 @@ from envbuilder.artifacts import history
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError, EnvbuilderError, SpaceError, UsageError
+from envbuilder.core.errors import CommandError, EnvbuilderError, FetchError, SpaceError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run import sync as ssh
 from tests.support.sshd import loopback_sshd
@@ -234,3 +234,25 @@ def test_over_a_real_sshd(pair: tuple[Outputs, Outputs], tmp_path: Path):
         ]  # fmt: skip
     assert sha256_file(tmp_path / "my sifs/toy.sif") == sha256_file(pair[1].sif)
     assert sent[1] < 0.15 * sent[0]
+
+
+ANSWERS = {
+    "nothing": "true",
+    "words": "echo welcome",
+    "a list": "echo '[1]'",
+    "nested": "head -c 200000 /dev/zero | tr '\\0' '['",
+    "a number": """printf '{"here": '; head -c 5000 /dev/zero | tr '\\0' 9; echo '}'""",
+    "no number": """echo '{"here": NaN}'""",
+    "other parts": """echo '{"missing": [0, 99999999]}'""",
+    "parts below": """echo '{"missing": [-1]}'""",
+    "fewer than none": """echo '{"here": -1}'""",
+    "bytes": "printf '\\377\\n'",
+    "no end": "yes",
+}
+
+
+@pytest.mark.parametrize("says", ANSWERS.values(), ids=ANSWERS)
+def test_what_a_machine_answers_is_no_traceback(pair: tuple[Outputs, Outputs], there: Path, says: str):
+    (there.parent / "bin/ssh").write_text(f"#!/bin/sh\ncat >/dev/null\n{says}\n")
+    with pytest.raises(FetchError, match="`there` sends"):
+        send(pair[0], there)

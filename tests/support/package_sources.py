@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from urllib.parse import quote
 
 import pytest
 
@@ -241,12 +243,13 @@ def write_wheel(
 
 
 def write_index(folder: Path, *wheels: Path) -> None:
+    """Write the pages of an index. Its links are relative, so a server of the index must also have the wheels."""
     projects = sorted({wheel.name.partition("-")[0] for wheel in wheels})
     for project in projects:
         page = folder / project.replace("_", "-") / "index.html"
         page.parent.mkdir(parents=True)
         links = [
-            f'<a href="{wheel.as_uri()}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
+            f'<a href="{quote(os.path.relpath(wheel, page.parent))}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
             for wheel in wheels
             if wheel.name.startswith(f"{project}-")
         ]

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Annotated, Any, Final, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainSerializer, Strict, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
 from envbuilder.core.cache import Sha256, parse_sha256, sha256_bytes
-from envbuilder.core.models import ReadAs, adapter
+from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.models import ReadAs, Whole, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -73,7 +74,7 @@ class Descriptor:
     __pydantic_config__ = ConfigDict(alias_generator=to_camel)
     media_type: str = ""
     digest: Digest
-    size: Annotated[int, Strict(), Field(ge=0)]  # bytes
+    size: Whole  # bytes
     artifact_type: str = ""
     platform: Platform = ""
     annotations: Pairs = ()
@@ -161,18 +162,33 @@ def parse_configuration(content: bytes) -> Configuration:
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     """Read a manifest or an index; raises ValueError for other JSON and for schema version 1."""
     value = load_json(content)
-    if value.get("schemaVersion") != 2:
+    if (version := value.get("schemaVersion")) != 2:
         raise ValueError(
-            f"a manifest of schema version {value.get('schemaVersion')!r}, which only registries before 2017 have"
+            f"a manifest of schema version {_brief(version)}, which only registries before 2017 have"
         )
     kind = value.get("mediaType") or media_type or (INDEX if "manifests" in value else IMAGE)
     if kind not in MANIFESTS:
-        raise ValueError(f"a manifest of the unknown type {kind!r}")
+        raise ValueError(f"a manifest of the unknown type {_brief(kind)}")
     whole = kind in (IMAGE, DOCKER_IMAGE)
     if ("config" in value) != whole or ("manifests" in value) == whole:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
+    if b"\\ud" in content.lower():  # perhaps half a character, which no lock and no file can hold
+        _need_text(value)
     own = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
     return _read(Manifest, value | own)
+
+
+def _need_text(value: object) -> None:
+    """Raise ValueError for a value with a text that is no Unicode."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+
+
+def _brief(value: object) -> str:
+    """Return a foreign value for a message. What it holds is not shown: it may be nested deeply."""
+    return repr(value) if isinstance(value, str | int | None) else f"of {type(value).__name__}"
 
 
 def make_manifest(
@@ -218,12 +234,7 @@ def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
 
 def load_json(text: str | bytes) -> dict[str, Any]:
     """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
-    try:
-        value = json.loads(
-            text, object_pairs_hook=lambda pairs: {key: one for key, one in pairs if one is not None}
-        )
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
+    value = parse_json(text, lambda pairs: {key: one for key, one in pairs if one is not None})
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
     return value

@@ -112,7 +112,7 @@ def _reading(what: str) -> Iterator[None]:
     """Raise FetchError for an artifact that cannot be understood."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RecursionError, AssertionError, LookupError, TypeError, SyntaxError) as error:
         hint = "the artifact has a new form: `envbuilder/compat/refresh` must learn it"
         raise FetchError(f"could not understand {what}: {error}", hint=hint) from error
 

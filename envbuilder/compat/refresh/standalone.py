@@ -1,7 +1,6 @@
 """Read uv's own table of the standalone builds of Python, out of uv's newest source distribution."""
 
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -14,6 +13,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import DOCUMENT, read_within
 from envbuilder.core.fetch.client import Listed
+from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.processor import PROCESSORS
 
 _MACHINES: Final = tuple(one.machine for one in PROCESSORS)
@@ -43,7 +43,7 @@ def read_standalones(sdist: bytes) -> list[Row]:
     """Return a row for the newest build of each minor version. Raises ValueError for an archive of another form."""
     try:
         return [_row(python, builds) for python, builds in sorted(_newest(_table(sdist)).items())]
-    except (*DAMAGED_TAR, KeyError, TypeError) as error:
+    except (*DAMAGED_TAR, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its table of builds has another form: {type(error).__name__} {error}") from error
 
 
@@ -53,7 +53,7 @@ def _table(sdist: bytes) -> Mapping[str, Any]:
         content = archive.extractfile(members[0]) if len(members) == 1 else None
         if content is None:
             raise ValueError(f"expected one `download-metadata.json`, found {len(members)}")
-        table = json.loads(read_within(content, DOCUMENT, "bytes of its table"))
+        table = parse_json(read_within(content, DOCUMENT, "bytes of its table"))
     return dict(table)
 
 

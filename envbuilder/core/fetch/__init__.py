@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.core.http import PARALLEL, Progress, Waiting, wait_silently
+from envbuilder.core.http import PAGE, PARALLEL, Limits, Progress, Waiting, wait_silently
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import REGISTRY, Sources, Wanted, file_path
 
@@ -65,8 +65,9 @@ class Fetcher:
 
     def __init__(
         self, store: Store, sources: Callable[[], Sources], *, offline: bool = False, registry: FetchBlob | None = None,
-        waiting: Waiting = wait_silently,
+        waiting: Waiting = wait_silently, limits: Limits | None = None,
     ) -> None:  # fmt: skip
+        self._limits = limits
         self._store = store
         self._ask = sources
         self._registry = None if offline else registry
@@ -119,9 +120,9 @@ class Fetcher:
         each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
 
-    def page(self, url: str) -> bytes:
-        """Return a small file that no lock names, such as a list of files. Raises SourceError."""
-        return self._connect().page(url, threading.Event())
+    def page(self, url: str, *, most: int = PAGE) -> bytes:
+        """Return a file of up to `most` bytes that no lock names, such as a list of files. Raises SourceError."""
+        return self._connect().page(url, threading.Event(), most=most)
 
     def certificates(self) -> Path:
         """Return the file of the certificates that servers are checked with."""
@@ -159,7 +160,7 @@ class Fetcher:
             if self._client is None:
                 self._client = SourceClient(
                     self._ask(), local_only=self._offline, repositories=self._repositories,
-                    waiting=self._waiting,
+                    waiting=self._waiting, limits=self._limits,
                 )  # fmt: skip
             return self._client
 
@@ -202,7 +203,7 @@ class Fetcher:
                 commit_path(partial, self._store.artifact(artifact.sha256))
                 return
         one = _explain(artifact, refusals)
-        if refusals and {refusal.kind for refusal in refusals} <= {"unreachable", "refused"}:
+        if refusals and {refusal.kind for refusal in refusals} <= {"unreachable", "refused", "unusable"}:
             raise _failure([one])
         missed.append(one)
 
@@ -210,7 +211,7 @@ class Fetcher:
 def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
     """Return why no source gives an artifact, with a line for the error of each source."""
     kinds = {refusal.kind for refusal in refusals}
-    hint = NETWORK_HINT if "unreachable" in kinds else GONE_HINT
+    hint = NETWORK_HINT if kinds & {"unreachable", "unusable"} else GONE_HINT
     if "refused" in kinds:
         hint = ACCESS_HINT
     if not refusals:
@@ -219,6 +220,8 @@ def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
         why, hint = "no source has the file that was locked", WRONG_HINT
     elif kinds == {"refused"}:
         why = "its source refused access" if len(refusals) == 1 else "every source refused access"
+    elif kinds == {"unusable"}:
+        why = "no source gives an answer that can be used"
     elif "gone" not in kinds:
         why = "no source could be reached"
     elif kinds != {"gone"}:

@@ -3,22 +3,31 @@
 `http`, `https` and `file` URLs are treated alike, so a mirror may be a folder.
 """
 
-import json
+import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import Final
+from urllib.parse import quote, urlsplit
 
 import pypi_simple
 import requests
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.http import Progress, Waiting, session, wait_silently
-from envbuilder.core.http.failure import SourceError, TransientError, reason
-from envbuilder.core.sources import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path
+from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.http import PAGE, Limits, Progress, Waiting, session, wait_silently
+from envbuilder.core.http.failure import SourceError, TransientError
+from envbuilder.core.sources import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path, shown
+
+log = logging.getLogger(__name__)
+
+# Marks that begin an element of HTML or a value of JSON in one page. Its parsers take 2 kB for each. A page of 20,000 files
+# has 100,000.
+MOST_MARKS: Final = 500_000
+MOST_DIGITS: Final = 15  # of a size in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +45,7 @@ class SourceClient:
 
     def __init__(
         self, sources: Sources, *, local_only: bool, repositories: Mapping[str, str] = MappingProxyType({}),
-        waiting: Waiting = wait_silently,
+        waiting: Waiting = wait_silently, limits: Limits | None = None,
     ) -> None:  # fmt: skip
         """`repositories` are the addresses of sources that no setting names; it may grow."""
         self.sources = sources
@@ -45,7 +54,7 @@ class SourceClient:
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
         self._silent: dict[str, SourceError] = {}  # unreachable indexes, which are not asked again
-        self._session = session.HttpSession(sources.certificates, waiting)
+        self._session = session.HttpSession(sources.certificates, waiting, limits=limits, files=True)
 
     @property
     def certificates(self) -> Path:
@@ -99,20 +108,18 @@ class SourceClient:
 
         def ask() -> int:
             with self._request(url, method="HEAD") as response:
-                return int(response.headers["Content-Length"])
+                size = response.headers.get("Content-Length", "")
+            if not size.isdecimal() or len(size) > MOST_DIGITS:
+                raise SourceError(url, "the server does not say how large the file is", kind="unusable")
+            return int(size)
 
-        try:
-            return session.retry(ask, url, stop)
-        except (KeyError, ValueError) as error:
-            raise SourceError(
-                url, "the server does not say how large the file is", kind="unreachable"
-            ) from error
+        return session.retry(ask, url, stop)
 
-    def page(self, url: str, stop: threading.Event) -> bytes:
-        """Return a small file as a whole. Raises SourceError."""
+    def page(self, url: str, stop: threading.Event, *, most: int = PAGE) -> bytes:
+        """Return a file of up to `most` bytes as a whole. Raises SourceError."""
         if not self._may_ask(url):
             raise SourceError(url, "this run is offline", kind="unreachable")
-        return session.retry(lambda: self._get(url), url, stop)
+        return session.retry(lambda: self._get(url, most), url, stop)
 
     def touch(self, url: str, stop: threading.Event) -> None:
         """Request a page without reading it."""
@@ -130,7 +137,7 @@ class SourceClient:
             with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
                 if response.status_code != requests.codes.partial_content:
                     raise SourceError(url, "the server does not give parts of a file", kind="unreachable")
-                data = session.content(response)
+                data = self._session.read(response, size)
             if len(data) != size:
                 raise TransientError(f"{len(data)} bytes came instead of {size}")
             return data
@@ -184,27 +191,17 @@ class SourceClient:
         def ask() -> dict[str, Listed]:
             try:
                 with self._request(url, headers={"Accept": pypi_simple.ACCEPT_ANY}) as response:
-                    page = pypi_simple.ProjectPage.from_response(response, project)
+                    content = self._session.read(response)
             except SourceError as refusal:
                 if refusal.kind == "gone":
                     return {}
                 raise
-            except (
-                pypi_simple.UnsupportedContentTypeError,
-                pypi_simple.UnsupportedRepoVersionError,
-            ) as error:
-                raise SourceError(url, "the answer is not a package index", kind="unreachable") from error
-            except requests.RequestException as error:
-                raise TransientError(reason(error)) from error
-            return {
-                package.filename: Listed(
-                    filename=package.filename,
-                    url=_with_user_of(index, package.url),
-                    uploaded=str(package.upload_time.date()) if package.upload_time else "",
-                    yanked=package.is_yanked,
+            files = _listed(index, project, response, content)
+            if foreign := [file.url for file in files if not _may_name(index, file.url)]:
+                log.warning(
+                    "%s names `%s`, which no server may: it is passed over", shown(url), shown(foreign[0])
                 )
-                for package in page.packages
-            }
+            return {file.filename: file for file in files if file.url not in foreign}
 
         url = f"{index}{canonicalize_name(project)}/"
         with self._guard:  # one page at a time: other threads mostly wait for the same one
@@ -218,24 +215,60 @@ class SourceClient:
                     raise
             return self._pages[index, project]
 
-    def _get(self, url: str) -> bytes:
+    def _get(self, url: str, most: int = PAGE) -> bytes:
         with self._request(url) as response:
-            return session.content(response)
+            return self._session.read(response, most)
+
+    def _is_configured(self, url: str) -> bool:
+        """Whether an address has the origin of a source: of a setting, or of a repository that a recipe names."""
+        configured = (*self.sources.addresses, *self._repositories.values())
+        return any(session.is_same_origin(one, url) for one in configured if one)
 
     def _request(
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> session.Response:
-        response = self._session.send(method, url, headers=headers)
+        # In clear text, `~/.netrc` is for the addresses that the user configured, and for none that an index names.
+        is_open = url.startswith("http:") and not self._is_configured(url)
+        response = self._session.send(method, url, headers=headers, authorization="" if is_open else None)
         if response.ok:
             return response
         response.close()
         raise _judged(response, url)
 
 
+def _listed(index: str, project: str, response: session.Response, content: bytes) -> list[Listed]:
+    """Return the files of a project's page, as the index lists them; raises SourceError for what is no such page."""
+    if sum(map(content.count, (b"<", b"{", b"["))) > MOST_MARKS:
+        raise SourceError(response.url, "its page has too many elements", kind="unusable")
+    page = requests.Response()
+    page.url, page.headers, page.encoding = response.url, response.headers, "utf-8"
+    page._content = content  # noqa: SLF001 - what `pypi_simple` parses; it would read without a bound
+    try:
+        return [
+            Listed(
+                filename=package.filename,
+                url=session.with_user_of(index, package.url),
+                uploaded=str(package.upload_time.date()) if package.upload_time else "",
+                yanked=package.is_yanked,
+            )
+            for package in pypi_simple.ProjectPage.from_response(page, project).packages
+        ]
+    except Exception as error:  # of three parsers, over bytes of a server
+        why = f"the answer is not a package index ({type(error).__name__})"
+        raise SourceError(response.url, why, kind="unusable") from error
+
+
+def _may_name(index: str, url: str) -> bool:
+    """Whether an index may name this address: one of HTTP, or a file where the index itself is one."""
+    return urlsplit(url).scheme in session.PORTS or (
+        file_path(url) is not None and file_path(index) is not None
+    )
+
+
 def _digest_of(answer: bytes, filename: str) -> str:
     """Return the sha1 of a file from an answer of the snapshot archive, "" without the file; raises ValueError."""
     try:
-        for digest, places in json.loads(answer)["fileinfo"].items():
+        for digest, places in parse_json(answer)["fileinfo"].items():
             if any(place["name"] == filename for place in places) and re.fullmatch(r"[0-9a-f]{40}", digest):
                 return str(digest)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -254,10 +287,3 @@ def _judged(response: session.Response, url: str) -> SourceError | TransientErro
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
         return SourceError(url, f"it refused access ({status})", kind="refused")
     return SourceError(url, f"the server answered {status}", kind="unreachable")
-
-
-def _with_user_of(index: str, url: str) -> str:
-    """Pass on an index's credentials to files on the same host, as pip and uv do."""
-    here, there = urlsplit(index), urlsplit(url)
-    same = (here.scheme, here.hostname, here.port) == (there.scheme, there.hostname, there.port)
-    return urlunsplit(there._replace(netloc=here.netloc)) if same and "@" not in there.netloc else url

@@ -6,29 +6,35 @@ library's `zipfile` instead, with the credentials, proxies and retries of `Sourc
 
 import contextlib
 import io
+import struct
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from envbuilder.core.archive import BoundedZip
 from envbuilder.core.block_reader import BlockReader
-from envbuilder.core.budget import DOCUMENT, BudgetError, read_within
+from envbuilder.core.budget import BudgetError
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
+from envbuilder.core.http import ARCHIVE, Limits
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import Sources, Wanted
 
 BLOCK: Final = 1 << 20  # bytes of one request
 BUFFER: Final = 1 << 16
+MOST: Final = 512 << 20  # bytes that are read of one wheel: a compiler has 60 MB
+BROKEN: Final = (
+    SourceError, zipfile.BadZipFile, BudgetError, KeyError, EOFError, OverflowError, RuntimeError, struct.error, zlib.error
+)  # fmt: skip
 
 
 class Index:
     """The package indexes of this machine, for reading; raises FetchError."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._client = SourceClient(sources, local_only=False)
+    def __init__(self, sources: Sources, limits: Limits | None = None) -> None:
+        self._client = SourceClient(sources, local_only=False, limits=limits)
 
     def files(self, project: str) -> tuple[Listed, ...]:
         """Return the files of a project, sorted by name."""
@@ -37,9 +43,9 @@ class Index:
         return tuple(found[name] for name in sorted(found))
 
     def read(self, listed: Listed) -> bytes:
-        """Read a small file as a whole."""
+        """Read a source distribution as a whole."""
         with _errors(f"read `{listed.filename}`"):
-            return read_within(_open(self._client, listed.url), DOCUMENT, f"bytes of `{listed.filename}`")
+            return self._client.page(listed.url, threading.Event(), most=ARCHIVE)
 
     def archived(self, name: str) -> bytes | None:
         """Return a file of NVIDIA's archive, None if it has none of that name, or no archive is used."""
@@ -69,26 +75,23 @@ class Index:
 
 
 @contextlib.contextmanager
-def open_stored(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel of the store; raises FetchError as `Index` does."""
-    with _errors(f"read `{path}`"), BoundedZip(path) as wheel:
-        yield wheel
-
-
-@contextlib.contextmanager
 def _errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (SourceError, zipfile.BadZipFile, BudgetError, KeyError) as error:
-        raise FetchError(f"could not {what}: {error}") from error
+    except BROKEN as error:
+        raise FetchError(f"could not {what}: {str(error) or type(error).__name__}") from error
 
 
 def _open(web: SourceClient, url: str) -> io.BufferedReader:
     """Open the file behind a URL for reading and seeking."""
     stop = threading.Event()
-    size = web.measure(url, stop)
+    size, left = web.measure(url, stop), MOST
 
     def load(number: int) -> bytes:
+        nonlocal left
+        left -= BLOCK
+        if left < 0:
+            raise SourceError(url, f"more than {MOST} bytes of it would be read", kind="unusable")
         start = number * BLOCK
         return web.read(url, start, min(BLOCK, size - start), stop)
 

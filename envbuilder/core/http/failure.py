@@ -7,7 +7,11 @@ from envbuilder.core.sources import shown
 UNTRUSTED: Final = "the certificate was not accepted"
 UNKNOWN_HOST: Final = "the host name is not known"
 REFUSED: Final = "the connection was refused"
+SLOW: Final = "its answer comes too slowly"
+EMPTY: Final = "it sends headers or frames without end"
 _REASONS: Final = (
+    ("SlowAnswerError", SLOW),
+    ("EmptyAnswerError", EMPTY),
     ("NameResolutionError", UNKNOWN_HOST),
     ("gaierror", UNKNOWN_HOST),
     ("ProxyError", "the proxy does not answer"),
@@ -23,8 +27,9 @@ _REASONS: Final = (
 
 
 class SourceError(Exception):
-    """One source does not give the file; `kind` is `gone`, `wrong`, `refused` or `unreachable`.
+    """One source does not give the file; `kind` is `gone`, `wrong`, `refused`, `unreachable` or `unusable`.
 
+    Unusable is an answer that breaks a rule: too large, too slow, of another form, or with an address that no server may name.
     Not an EnvbuilderError yet: the next source may have the file.
     """
 

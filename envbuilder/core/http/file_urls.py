@@ -1,13 +1,19 @@
 """Read `file:` URLs like those of the network, so a mirror may be a folder."""
 
 import io
+import os
 import re
+import stat
 from pathlib import Path
+from typing import Final
 
 import requests
 from requests.adapters import BaseAdapter
 
 from envbuilder.core.sources import file_path
+
+# A FIFO in place of a file must not block the open. Windows has no such flag, and needs the other.
+_OPEN: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class _File(io.FileIO):
@@ -32,13 +38,18 @@ class FileAdapter(BaseAdapter):
         path = file_path(response.url) or Path()
         path = path / "index.html" if path.is_dir() else path
         try:
-            response.raw = _File(path)
+            response.raw = _File(os.open(path, _OPEN))
         except OSError:
             response.raw = io.BytesIO()
             response.status_code = requests.codes.not_found
             return response
+        status = os.fstat(response.raw.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            response.raw.close()
+            response.status_code = requests.codes.not_found
+            return response
         response.status_code = requests.codes.ok
-        response.headers["Content-Length"] = str(path.stat().st_size)
+        response.headers["Content-Length"] = str(status.st_size)
         part = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
         if part:
             with response.raw:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from envbuilder.core.http.failure import reason
+from envbuilder.core.http import Limits
+from envbuilder.core.http.failure import SourceError, TransientError
 from envbuilder.core.sources import file_path, shown
 
 SECONDS: Final = 3.0
@@ -42,15 +43,16 @@ def _reach(url: str, certificates: Path | None) -> Reached:
     path = file_path(url)
     if path is not None:
         return Reached(url=shown(url), trouble="" if path.exists() else "there is no such folder")
-    import requests  # noqa: PLC0415 - a quarter of what `doctor --help` takes
+    from envbuilder.core.http.session import HttpSession  # noqa: PLC0415 - a quarter of what `doctor --help` takes
 
+    session = HttpSession(certificates, limits=Limits(window=SECONDS, answer=SECONDS, wait=SECONDS))
     try:
-        with requests.get(
-            url, timeout=SECONDS, stream=True, verify=str(certificates) if certificates else True
-        ) as answer:
+        with session.send("GET", url) as answer:
             date, status = answer.headers.get("Date", ""), answer.status_code
-    except requests.RequestException as error:
-        return Reached(url=shown(url), trouble=reason(error))
+    except SourceError as error:
+        return Reached(url=shown(url), trouble=error.why)
+    except TransientError as error:
+        return Reached(url=shown(url), trouble=str(error))
     trouble = f"it answers with status {status}" if status >= 500 else ""
     return Reached(url=shown(url), trouble=trouble, skew=_skew(date))
 
@@ -58,5 +60,5 @@ def _reach(url: str, certificates: Path | None) -> Reached:
 def _skew(date: str) -> float | None:
     try:
         return time.time() - parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

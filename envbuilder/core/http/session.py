@@ -3,22 +3,26 @@
 Package indexes and image registries are asked through it. Callers judge the status of an answer.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 
-from envbuilder.core.http import PARALLEL, Progress, Waiting, wait_silently
-from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError, reason
+from envbuilder.core.http import FLOOR, PAGE, Limits, Progress, Waiting, wait_silently
+from envbuilder.core.http.failure import EMPTY, SLOW, UNTRUSTED, SourceError, TransientError, reason
 from envbuilder.core.http.file_urls import FileAdapter
+from envbuilder.core.http.pace import PacedAdapter, pace_of
 from envbuilder.core.sources import shown
 
 log = logging.getLogger(__name__)
@@ -30,6 +34,11 @@ CONNECT: Final = 15.0  # seconds
 READ: Final = 60.0  # seconds between two reads
 FIRST: Final = 30.0  # seconds to the first answer of a host; one that never answered is not asked again
 CHUNK: Final = 1 << 18  # bytes of a body that are read at once
+SMALL_CHUNK: Final = 1 << 14  # the same of a small body, whose deadline is looked at after each
+REDIRECTS: Final = 10  # of one request; browsers follow 20, and mirrors need three
+SHORT: Final = 4  # digits of the size of a body that is read although nobody needs it
+PORTS: Final = {"http": 80, "https": 443}
+GZIP: Final = 31  # zlib's word for the format of gzip
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that may pass
 
 Answer = TypeVar("Answer")
@@ -47,20 +56,38 @@ class Body(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
 
-class HttpSession:
-    """A pool of connections; safe to use from several threads."""
+class _Session(requests.Session):
+    """A session that follows no redirect: requests reads the whole body of each, and follows it to any scheme."""
 
-    def __init__(self, certificates: Path | None, waiting: Waiting = wait_silently) -> None:
-        self.session = requests.Session()
+    def get_redirect_target(self, resp: Response) -> str | None:  # noqa: ARG002 - its signature
+        return None
+
+
+class HttpSession:
+    """A pool of connections; safe to use from several threads.
+
+    It reaches `http` and `https`, and with `files` also `file`, but nothing that a server names leads there.
+    """
+
+    def __init__(
+        self, certificates: Path | None, waiting: Waiting = wait_silently, *, limits: Limits | None = None,
+        files: bool = False,
+    ) -> None:  # fmt: skip
+        self.limits = limits or Limits()
+        self.session = _Session()
+        self.session.cookies.set_policy(
+            DefaultCookiePolicy(allowed_domains=[])
+        )  # they go to every port of a host
         self.session.headers["Accept-Encoding"] = "identity"  # bytes as stored, with their true length
         self._certificates = certificates
         self._waiting = waiting
         self._answered: set[str] = set()  # hosts
         if certificates is not None:
             self.session.verify = str(certificates)  # for callers that use the session directly
-        for scheme in ("http://", "https://"):
-            self.session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
-        self.session.mount("file://", FileAdapter())
+        for scheme in PORTS:
+            self.session.mount(f"{scheme}://", PacedAdapter(self.limits))
+        if files:
+            self.session.mount("file://", FileAdapter())
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None,
@@ -69,30 +96,82 @@ class HttpSession:
         """Return the answer, whatever its status; raises TransientError, or SourceError when a retry cannot help.
 
         A host that does not answer at all is such a case.
-        An `authorization`, also an empty one, replaces `~/.netrc`. It is not sent to other hosts.
+        An `authorization`, also an empty one, replaces `~/.netrc` and what the address holds. None of these is sent where
+        a redirect leads to another scheme, host or port, and no content either.
         """
+        place = url
+        for _ in range(REDIRECTS + 1):
+            response = self._send_once(
+                method,
+                place,
+                headers=headers,
+                body=body,
+                authorization=authorization,
+                certificates=certificates,
+            )
+            if not response.is_redirect:
+                return response
+            with response, contextlib.suppress(TransientError):
+                length = response.headers.get("Content-Length", "")
+                if (
+                    length.isdecimal() and len(length) <= SHORT
+                ):  # read to its end, it leaves the connection for others
+                    next(pieces(response), None)
+            target = join(place, response.headers["Location"])
+            if response.status_code not in (307, 308):  # RFC 9110, 15.4: the others ask to read from there
+                method, body = ("HEAD" if method == "HEAD" else "GET"), None
+            if not is_same_origin(place, target):
+                if body:
+                    raise SourceError(
+                        place, f"it redirects what is sent to `{shown(target)}`", kind="unusable"
+                    )
+                authorization = ""
+            place = with_user_of(place, target)
+        raise SourceError(url, f"it redirects more than {REDIRECTS} times", kind="unusable")
+
+    def read(self, response: Response, most: int = PAGE) -> bytes:
+        """Return the whole body, without gzip; raises TransientError when it ends early.
+
+        Raises SourceError for more than `most` bytes, and after a deadline that grows with `most`.
+        """
+        seconds = self.limits.answer * max(1, most / PAGE)
+        end, found = time.monotonic() + seconds, bytearray()
+        for piece in pieces(response, SMALL_CHUNK):
+            found += piece
+            if len(found) > most:
+                raise SourceError(response.url, f"it sends more than {most} bytes", kind="unusable")
+            if time.monotonic() > end:
+                raise SourceError(response.url, f"it was not complete in {seconds:.0f} s", kind="unusable")
+        return _decoded(response, bytes(found), most)
+
+    def _send_once(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None, body: bytes | Body | None,
+        authorization: str | None, certificates: Path | None,
+    ) -> Response:  # fmt: skip
         host = urlsplit(url).netloc
         has_answered = host in self._answered
+        connect = self.limits.wait or CONNECT
+        first = self.limits.wait or FIRST
         try:
             with self._waiting(lambda: (shown(url),)):
                 response = self.session.request(
-                    method, url, headers=headers, data=body, stream=True, allow_redirects=True,
-                    timeout=(CONNECT, READ if has_answered else FIRST),
+                    method, url, headers=headers, data=body, stream=True, allow_redirects=False,
+                    timeout=(connect, (self.limits.wait or READ) if has_answered else first),
                     auth=None if authorization is None else functools.partial(_authorize, authorization),
                     verify=str(certificates or self._certificates or "") or None,
                 )  # fmt: skip
         except (
-            requests.exceptions.InvalidURL,
-            requests.exceptions.InvalidSchema,
-            requests.TooManyRedirects,
-        ) as error:
-            raise SourceError(url, reason(error), kind="unreachable") from error
-        except requests.RequestException as error:
+            ValueError
+        ) as error:  # of requests and of the codecs: an address or a header that cannot be sent
+            raise SourceError(url, f"it cannot be asked ({type(error).__name__})", kind="unusable") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             why = reason(error)
+            if why in (SLOW, EMPTY):
+                raise SourceError(url, why, kind="unusable") from error
             if why == UNTRUSTED:
                 raise SourceError(url, why, kind="unreachable") from error
             if isinstance(error, requests.Timeout) and not has_answered:
-                seconds = CONNECT if isinstance(error, requests.ConnectTimeout) else FIRST
+                seconds = connect if isinstance(error, requests.ConnectTimeout) else first
                 raise SourceError(url, f"no answer in {seconds:.0f} s", kind="unreachable") from error
             raise TransientError(why) from error
         self._answered.add(host)
@@ -105,17 +184,79 @@ def _authorize(value: str, request: requests.PreparedRequest) -> requests.Prepar
     return request
 
 
-def content(response: Response) -> bytes:
-    """Return the whole body; raises TransientError when it ends early."""
-    return b"".join(pieces(response))
+def join(url: str, named: str) -> str:
+    """Return the address that the server at `url` names in a header, which may be relative to it.
 
-
-def pieces(response: Response) -> Iterator[bytes]:
-    """Yield the body in pieces; raises TransientError when the connection fails."""
+    Raises SourceError unless it is one of HTTP, or when it would leave HTTPS for plain HTTP.
+    """
     try:
-        yield from response.iter_content(CHUNK)
-    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise TransientError(reason(error)) from error
+        joined = urljoin(url, named.encode("latin-1").decode())  # http.client reads headers as Latin-1
+        parts = urlsplit(joined)
+        is_web = parts.scheme in PORTS and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise SourceError(url, "it names an address that cannot be read", kind="unusable") from error
+    if not is_web:
+        raise SourceError(url, f"it names `{shown(joined)}`, expected an address of HTTP", kind="unusable")
+    if urlsplit(url).scheme == "https" and parts.scheme == "http":
+        raise SourceError(
+            url, f"it leads from HTTPS to `{shown(joined)}`, without encryption", kind="unusable"
+        )
+    return joined
+
+
+def is_same_origin(url: str, other: str) -> bool:
+    """Whether scheme, host and port of two addresses are the same."""
+    try:
+        here, there = (
+            (parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme))
+            for parts in map(urlsplit, (url, other))
+        )
+    except ValueError:  # one has no such parts
+        return False
+    return here == there
+
+
+def with_user_of(url: str, other: str) -> str:
+    """Return the other address with the user and password of the first one, if it is of the same origin and has none."""
+    parts = urlsplit(other)
+    if "@" in parts.netloc or not is_same_origin(url, other):
+        return other
+    return urlunsplit(parts._replace(netloc=urlsplit(url).netloc))
+
+
+def pieces(response: Response, size: int = CHUNK) -> Iterator[bytes]:
+    """Yield the body in pieces, as it was sent; raises TransientError when the connection fails.
+
+    Raises SourceError when it comes too slowly.
+    """
+    raw, pace = response.raw, pace_of(response)
+    is_web = isinstance(raw, urllib3.HTTPResponse)
+    try:
+        for piece in raw.stream(size, decode_content=False) if is_web else iter(lambda: raw.read(size), b""):
+            pace.content()
+            yield piece
+    except (urllib3.exceptions.HTTPError, ValueError) as error:  # urllib3 takes a chunk of -5 bytes for one
+        why = reason(error)
+        if why in (SLOW, EMPTY):
+            raise SourceError(response.url, why, kind="unusable") from error
+        raise TransientError(why) from error
+
+
+def _decoded(response: Response, content: bytes, most: int) -> bytes:
+    """Return the content without gzip, which some servers send unasked; raises SourceError for more than `most` bytes."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        return content
+    if encoding not in ("gzip", "x-gzip"):
+        raise SourceError(response.url, "it sends an encoding that was not asked for", kind="unusable")
+    decoder = zlib.decompressobj(GZIP)
+    try:
+        plain = decoder.decompress(content, most + 1)
+    except zlib.error as error:
+        raise SourceError(response.url, "what it sends is no gzip", kind="unusable") from error
+    if len(plain) > most:
+        raise SourceError(response.url, f"it sends more than {most} bytes, compressed", kind="unusable")
+    return plain
 
 
 def busy(response: Response) -> TransientError | None:
@@ -202,11 +343,12 @@ class _Download:
         """Fetch the rest and resume after breaks, as long as there is progress."""
         failures = 0  # in a row
         while self.done != self._size:
-            before = self.done
+            before, began = self.done, time.monotonic()
             try:
                 self._continue(request)
             except TransientError as broken:
-                failures = 1 if self.done - before >= WORTHWHILE else failures + 1
+                worthwhile = max(WORTHWHILE, FLOOR * (time.monotonic() - began))
+                failures = 1 if self.done - before >= worthwhile else failures + 1
                 if failures > len(PAUSES):
                     raise give_up(self._url, broken) from broken
                 log.info("%s: %s at byte %d, trying again", shown(self._url), broken, self.done)
@@ -230,12 +372,12 @@ class _Download:
     def _add(self, chunk: bytes) -> None:
         if self._stop.is_set():
             raise Stopped
+        if self.done + len(chunk) > self._size:
+            raise SourceError(self._url, f"it is larger than the {self._size} bytes expected", kind="wrong")
         self.out.write(chunk)
         self._digest.update(chunk)
         self.done += len(chunk)
         self._progress.advance(len(chunk))
-        if self.done > self._size:
-            raise SourceError(self._url, f"it is larger than the {self._size} bytes expected", kind="wrong")
 
 
 def retry(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:

@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
+from envbuilder.core.deadline import deadline
 from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, Fetcher
@@ -256,7 +257,12 @@ class Suite:
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
-            name, version, _ = unquote(match["file"]).split("_")
+            parts = unquote(match["file"]).split("_")
+            if len(parts) != 3:
+                raise FetchError(
+                    f"{self.name} has a package whose file is `{parts[0]}`: expected NAME_VERSION_ARCHITECTURE"
+                )
+            name, version, _ = parts
             source, path = self._place(urlsplit(match["url"]))
             yield Artifact(
                 kind="deb", name=name, version=version, sha256=Sha256(match["sha256"]), size=int(match["size"]),
@@ -360,8 +366,9 @@ def _update(suite: Suite) -> Suite:
         return [source.told for source in suite.sources if not source.is_told(messages)]
 
     try:
-        with suite.context.waiting(pending):
-            runner.run(
+        what = f"reading the package lists of {suite.name}"
+        with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
+            apt.run(
                 apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
                 on_line=told.append,
             )

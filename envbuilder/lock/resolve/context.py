@@ -14,6 +14,7 @@ from envbuilder.compat.tables.standalone import Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
+from envbuilder.core.deadline import PATIENCE
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
@@ -60,6 +61,7 @@ class ResolveContext:
     transfer: Transfer
     waiting: Waiting = wait_silently
     processor: Processor = X86_64  # that the lock is for; it need not be this machine's
+    patience: float = PATIENCE  # seconds for one call of apt or uv
     toolbox: Callable[[], Path] = lambda: Path(
         "/"
     )  # the root whose apt and keys are used; by default this machine

@@ -7,6 +7,7 @@ from dataclasses import fields
 from envbuilder.core.cache import sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
+from envbuilder.core.http import ARCHIVE
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.reachable import silent
 from envbuilder.lock.git import export_commit
@@ -108,7 +109,7 @@ def _download(extension: Extension, context: ResolveContext) -> Artifact:
     here = (folder / filename for folder in context.sources().folders)
     try:
         content = next((path.read_bytes() for path in here if path.is_file()), None)
-        content = content or context.fetcher.page(extension.url)
+        content = content or context.fetcher.page(extension.url, most=ARCHIVE)
     except SourceError as error:
         raise FetchError(f"the archive of the extension `{extension.name}` cannot be had: {error}") from error
     digest = sha256_bytes(content)

@@ -1,7 +1,9 @@
 """Say what holds a package back: which requirement excludes its newest release that fits the target."""
 
 import email
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,14 +11,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch.remote_zip import open_stored
+from envbuilder.core.http import PAGE
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
 
-_MOST_METADATA: Final = 16 << 20  # bytes: those of large projects have 100 kB
 TORCH: Final = "torch"  # what it holds back fits it, and is not said
 
 Requires = Callable[[Artifact], tuple[Requirement, ...]]
@@ -138,23 +140,37 @@ def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
     """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
     stored = context.store.artifact(package.sha256)
-    with (
-        open_stored(stored)
-        if context.store.has_artifact(package.sha256)
-        else open_index(context).open_artifact(package) as wheel
-    ):
-        names = [
-            name for name in wheel.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
-        ]
-        if len(names) != 1 or wheel.getinfo(names[0]).file_size > _MOST_METADATA:
-            raise FetchError(
-                f"`{package.path}` is no wheel: expected one METADATA of at most {_MOST_METADATA} bytes"
-            )
-        texts = email.message_from_bytes(wheel.read(names[0])).get_all("Requires-Dist", [])
-    return tuple(parse_all(texts))
+    try:
+        with (
+            BoundedZip(stored)
+            if context.store.has_artifact(package.sha256)
+            else open_index(context).open_artifact(package) as wheel
+        ):
+            texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        OverflowError,
+        OSError,
+        ValueError,
+    ) as error:
+        raise FetchError(
+            f"`{package.filename}` of the index is no wheel that can be read: {error}"
+        ) from error
+    return tuple(parse_all(map(str, texts)))
 
 
-def parse_all(texts: Sequence[str]) -> Iterator[Requirement]:
+def _read_metadata(wheel: zipfile.ZipFile) -> bytes:
+    """Return a wheel's metadata; raises ValueError unless it has them once, and of up to PAGE bytes."""
+    (name,) = [one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")]
+    if wheel.getinfo(name).file_size > PAGE:
+        raise ValueError(f"its metadata has more than {PAGE} bytes")
+    return wheel.read(name)
+
+
+def parse_all(texts: Iterable[str]) -> Iterator[Requirement]:
     """Yield the requirements. Those of old packages that no standard knows are left out."""
     for text in texts:
         try:

@@ -4,7 +4,6 @@ A manifest names each component's file for each platform by path, sha256 and siz
 manifests that are known. A newer manifest is trusted as it comes, because a lock names each component by its own digest.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from envbuilder.compat.tables.toolkit import ArchivePart, Layout, newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, NETWORK_HINT
+from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
@@ -72,12 +72,15 @@ class Manifest:
 def parse_manifest(release: str, text: bytes) -> Manifest:
     """Read a manifest. Raises FetchError if it is none."""
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise _not_understood(release, str(error)) from error
     if not isinstance(content, dict):
         raise _not_understood(release, "expected a map")
-    return Manifest(release=release, released=str(content.get("release_date", "")), content=content)
+    released = content.get("release_date", "")
+    if not isinstance(released, str):
+        raise _not_understood(release, "`release_date` is no text")
+    return Manifest(release=release, released=released, content=content)
 
 
 def _not_understood(release: str, why: str) -> FetchError:

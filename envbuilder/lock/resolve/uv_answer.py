@@ -16,7 +16,7 @@ from packaging.version import Version
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
-from envbuilder.core.sources import Sources, file_path
+from envbuilder.core.sources import Sources, file_path, shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.uv_question import Question
@@ -59,6 +59,15 @@ def _chosen_files(
         real, digest = _identity(file, local)
         if digest is None:
             raise FetchError(f"the index gives no sha256 for `{_filename(file)}`, so it cannot be locked")
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise FetchError(
+                f"the index gives `{_filename(file)}` a sha256 that is none: expected 64 hexadecimal digits"
+            )
+        if real is None and not _may_be_at(_url(file), sources):
+            raise FetchError(
+                f"the index names `{shown(_url(file))}` for `{_filename(file)}`, expected an address of HTTP",
+                hint="a folder of packages is for ENVBUILDER_FOLDERS to name",
+            )
         found[_url(file)] = Artifact(
             kind=kind, name=name, version=version, sha256=Sha256(digest), size=real.stat().st_size if real else file.get("size", 0),
             **_place(_url(file), name, version, question, sources),
@@ -91,6 +100,13 @@ def _identity(file: Mapping[str, Any], local: Mapping[Path, Path]) -> tuple[Path
     """Return the local file of an entry, if there is one, and its sha256 if it is known."""
     real = local.get(file_path(_url(file)) or Path())
     return real, sha256_file(real) if real else file.get("hashes", {}).get("sha256")
+
+
+def _may_be_at(url: str, sources: Sources) -> bool:
+    """Whether an index may name this address: one of HTTP, or a file if an index of the user is one."""
+    return url.startswith(("http://", "https://")) or any(
+        file_path(index) for index in (*sources.indexes, sources.pytorch)
+    )
 
 
 def _url(file: Mapping[str, Any]) -> str:

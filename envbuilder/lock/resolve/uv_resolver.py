@@ -19,6 +19,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables
+from envbuilder.core.deadline import deadline
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.http.reachable import silent
@@ -164,8 +165,11 @@ def _answered(
                 question, sources, work=work, cache=context.store.resolver("uv"), output=output
             )
             try:
-                with context.waiting(lambda: silent(_asked(question, sources), sources.certificates)):
-                    context.runner.run(command)
+                with (
+                    context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
+                    deadline(context.runner, "reading the package indexes", context.patience) as runner,
+                ):
+                    runner.run(command)
                 break
             except CommandError as error:
                 if _read_unbuilt(error, question, context, facts):
