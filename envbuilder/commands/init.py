@@ -26,6 +26,7 @@ from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.plain import plain
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.load import new_path
@@ -190,7 +191,7 @@ def _read_repository(text: str, runner: Runner, requests: Requests) -> None:
 
 
 def _report(words: str) -> None:
-    print(textwrap.fill(words, shutil.get_terminal_size().columns - 1), file=sys.stderr)
+    print(textwrap.fill(plain(words), shutil.get_terminal_size().columns - 1), file=sys.stderr)
 
 
 def _ask(question: str, default: str) -> str:

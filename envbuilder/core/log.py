@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.plain import plain
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Formats a line as `plain` leaves it: programs, servers and archives wrote parts of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
@@ -26,7 +34,7 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
     if owner:
         handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(_PlainFormatter(LOG_FORMAT))
     root = logging.getLogger("envbuilder")
     root.addHandler(handler)
     try:
@@ -45,5 +53,5 @@ def setup(verbosity: int) -> None:
     root.setLevel(logging.DEBUG)
     handler = logging.StreamHandler()
     handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
+    handler.setFormatter(_PlainFormatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
     root.handlers = [handler]

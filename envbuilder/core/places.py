@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.plain import redacted
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
@@ -131,6 +132,7 @@ class Mistakes:
 
 def shown(text: str) -> str:
     """Quote any text for a message of one line."""
+    text = redacted(text)  # before a password is cut off from the `@` that gives it away
     return json.dumps(text if len(text) <= 80 else f"{text[:77]}...", ensure_ascii=not text.isprintable())
 
 

@@ -9,7 +9,6 @@ import errno
 import functools
 import logging
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from typing import IO, Final, NoReturn, Protocol
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
+from envbuilder.core.plain import redacted
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ PASSED_ON: Final = frozenset(
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # without PATH
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
 SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
-_USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
 TAIL: Final = 20  # lines of output that the error of a failed program shows
 
 
@@ -66,8 +65,9 @@ class Command:
     input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
+        """Return the line to paste, without credentials."""
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
-        return " ".join([*setting, shlex.join(self.argv)])
+        return redacted(" ".join([*setting, shlex.join(self.argv)]))
 
 
 class Runner(Protocol):
@@ -251,11 +251,6 @@ def exec_process(argv: Sequence[str]) -> NoReturn:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
-
-
-def redacted(text: str) -> str:
-    """Remove user and password from URLs in a program's output: apt prints a mirror's password, for example."""
-    return _USERINFO.sub("***", text)
 
 
 def _ending(code: int) -> str:
