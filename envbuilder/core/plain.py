@@ -5,7 +5,8 @@ of servers. Our own colors are added later. All patterns take time in proportion
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Mapping
 from typing import Final
 
 from envbuilder.core.errors import UsageError
@@ -58,7 +59,6 @@ _SEQUENCE: Final = re.compile(
 # Control characters, and those that change the direction of a text or take no room. Newline and tab are left out.
 _MARKS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 _MARK: Final = re.compile(f"[{_MARKS}]")
-_BREAK: Final = re.compile(f"[\n\t{_MARKS}]")
 _JSON: Final = re.compile(f"[{_MARKS}\ud800-\udfff]")
 
 # The secrets among this process's settings: programs may print one without the words that give it away.
@@ -109,25 +109,18 @@ def plain_json(text: str) -> str:
 
 
 def one_line(text: str, *, forbidden: str = "") -> str:
-    r"""Return a text that becomes part of a line in a script or in a settings file.
+    """Return a text that becomes part of a line in a script or in a settings file.
 
     Raises UsageError for a line break, which would begin a line of its own, for another control character, and for one of
-    `forbidden`, which ends a text of that format.
+    `forbidden`, which end a text of that format.
     """
-    found = _BREAK.search(text) or next(
-        (re.search(re.escape(sign), text) for sign in forbidden if sign in text), None
-    )
+    found = next((sign for sign in text if unicodedata.category(sign) == "Cc" or sign in forbidden), "")
     if found:
         raise UsageError(
-            f"expected a text of one line, found {found[0]!a} in {redacted(text)!a}",
-            hint="a script would take what follows for a command: rename the SIF, the folder or the setting",
+            f"expected a text of one line without control characters, found {found!a} in {redacted(text)!a}",
+            hint="rename the SIF, the folder or the setting: in a script the rest would be a command of its own",
         )
     return text
-
-
-def one_lines(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts, each as `one_line` takes it."""
-    return tuple(map(one_line, texts))
 
 
 def _without_user(found: re.Match[str]) -> str:

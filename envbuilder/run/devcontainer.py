@@ -15,6 +15,7 @@ from typing import Final
 from envbuilder import __version__
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
+from envbuilder.core.plain import one_line
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import STANDALONE_PREFIX, Plan
 
@@ -133,7 +134,7 @@ def _filled(template: Path, values: Mapping[str, str]) -> str:
     """Return the template with a value for each `@name@`."""
     text = template.read_text(encoding="utf-8")
     for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
+        text = text.replace(f"@{name}@", one_line(value))
     return text
 
 

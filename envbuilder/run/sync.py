@@ -13,12 +13,15 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from pydantic import NonNegativeInt, ValidationError
+
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.parts_index import make_index
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
-from envbuilder.core.errors import SpaceError, UsageError, VerifyError
+from envbuilder.core.errors import LaunchError, SpaceError, UsageError, VerifyError
+from envbuilder.core.places import shown
 from envbuilder.core.process import Command, Runner
 
 BATCH: Final = 32 << 20  # bytes that one call sends
@@ -64,7 +67,7 @@ def sync(
 ) -> Synced:  # fmt: skip
     """Put the SIF into the folder of another machine. It gets its name when it is whole and has its digest.
 
-    Raises CommandError, SpaceError, UsageError and VerifyError.
+    Raises CommandError, LaunchError, SpaceError, UsageError and VerifyError.
     """
     host, folder = parse_target(target)
     with console.step(f"read {outputs.sif.name}"):
@@ -73,10 +76,10 @@ def sync(
     request = {"folder": folder, "name": outputs.name, "sha256": sha256, "versions": versions}
     index = zlib.compress(json.dumps(parts).encode())
     answer = other.ask({**request, "index": len(index)}, index)
-    there = answer.here
-    with console.step(f"send to {host}", sum(parts[number][0] for number in answer.missing)) as step:
+    there, sizes = answer.here, dict(enumerate(size for size, _ in parts))
+    with console.step(f"send to {host}", sum(sizes.get(number, 0) for number in answer.missing)) as step:
         for _ in range(TRIES):
-            missing = set(answer.missing)
+            missing = set(answer.missing) & sizes.keys()
             for numbers, data in _batches(outputs.sif, parts, missing):
                 answer = other.ask({**request, "missing": sorted(missing), "sent": numbers}, data)
                 missing.difference_update(numbers)
@@ -102,9 +105,9 @@ def module_text(name: str) -> str:
 class _Answer(Answer):
     """What the other machine says."""
 
-    missing: tuple[int, ...] = ()
+    missing: tuple[NonNegativeInt, ...] = ()
     done: bool = False
-    here: int = 0
+    here: NonNegativeInt = 0
     error: str = ""
     full: bool = False
 
@@ -120,14 +123,21 @@ class _Other:
         self._texts = {f"envbuilder.artifacts.{name}": module_text(name) for name in _MODULES}
 
     def ask(self, request: dict[str, object], data: bytes) -> _Answer:
-        """Send a request with its bytes; raises CommandError, SpaceError and UsageError."""
+        """Send a request with its bytes; raises CommandError, LaunchError, SpaceError and UsageError."""
         head = f"exec({_BOOT!r})\n{json.dumps([self._texts, request])}\n"
         content = head.encode() + data
         said = self._runner.run(
             Command(argv=self._argv, why=f"put the SIF together on {self._host}", input=content)
         )
         self.sent += len(content)
-        answer = _Answer.model_validate_json(said.splitlines()[-1])  # a shell's start file may print too
+        last = said.rstrip().rpartition("\n")[2]  # a shell's start file may print too
+        try:
+            answer = _Answer.model_validate_json(last)
+        except ValidationError as error:
+            raise LaunchError(
+                f"expected a JSON answer of `{self._host}`, found {shown(last)}",
+                hint="`--python` names a Python 3.8 or later there; its shell's start files must not print after it",
+            ) from error
         if answer.full:
             raise SpaceError(
                 f"no space left on `{self._host}`: {answer.error}", hint="free space there, then run it again"
