@@ -26,7 +26,7 @@ from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.plain import plain
+from envbuilder.core.plain import need_no_credentials, plain
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.load import new_path
@@ -121,6 +121,7 @@ def init(
     if from_machine:
         read_machine(session.environment, runner, gathered)
     for source in projects or ():
+        need_no_credentials(source)
         if re.match(r"git\+|\w+://", source):
             _read_repository(source, runner, gathered)
         else:

@@ -12,14 +12,19 @@ from typing import Final
 from envbuilder.core.errors import UsageError
 
 HIDDEN: Final = "***"
+GIVE_BY: Final = (
+    "leave it out: git asks its credential helper or ~/.netrc, ENVBUILDER_INDEX and apt's auth.conf hold those of mirrors, and "
+    "`exec --env NAME` passes a variable"
+)
 # Where a URL's password is. A user alone is a token for http, and a login for ssh: `ssh://git@host`.
 _ADDRESS: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20})://"
     r"(?P<user>[^\s/?#\"`<>]*@(?!sha\d{3}:)"  # docker://name:tag@sha256:digest
     # A password with an unescaped `/`, `?` or `#`. Digits after the colon are a port.
-    r"|[^\s/?#\"`<>:@\[]{1,64}:(?!\d{1,5}(?:[/?#]|\s|$))[^\s\"`<>]{1,256}@(?!sha\d{3}:))"
+    r"|[^\s/?#\"`<>:@\[]{1,64}:(?!\d{1,5}(?:[/?#]|\s|$))[^\s\"`<>]{1,100}@(?!sha\d{3}:))"
 )
 _NAME: Final = r"pass(?:word|wd|phrase)|secret|token|api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|credentials?"
+_QUERY: Final = r"(?i)[?&;][\w.-]{0,40}(?:token|signature|sig|password|secret|credential|api_?key)=(?P<value>[^\s&;#'\"`)\]]+)"
 _VALUE: Final = r"(?P<value>'[^'\n]*'|\"[^\"\n]*\"|[^\s'\"&;,)}\]]+)"
 _NAMED: Final = (
     # HF_TOKEN=x; in lower case only names that are nothing else, so that `pad_token=x` of a tokenizer stays.
@@ -30,7 +35,7 @@ _NAMED: Final = (
     # --password x, --index-token=x
     rf"(?i)(?<![\w-])--[\w-]{{0,40}}(?:{_NAME})(?:=|\s+)(?!-){_VALUE}",
     # ?access_token=x&X-Amz-Signature=x
-    r"(?i)[?&;][\w.-]{0,40}(?:token|signature|sig|password|secret|credential|api_?key)=(?P<value>[^\s&;#'\"`)\]]+)",
+    _QUERY,
     r"(?i)(?:proxy-)?authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?P<value>(?:[a-z]{1,12}[ \t]+)?[^\s'\",]+)",
     r"(?i)(?<![\w-])(?:x-[\w-]{1,40}|private|job)-(?:token|key)[\"']?\s{0,4}:\s{0,4}[\"']?(?P<value>[^\s'\",]+)",
     r"(?i)(?<![\w-])(?:set-)?cookie:[ \t]{0,4}(?P<value>[^\n]+)",
@@ -89,12 +94,29 @@ def redacted(text: str) -> str:
 
 def has_credentials(text: str) -> bool:
     """Return whether a text holds a password in a URL or a token."""
-    return bool(_TOKEN.search(text)) or _ADDRESS.sub(_without_user, text) != text
+    is_address = "://" in text and (re.search(_QUERY, text) or _ADDRESS.sub(_without_user, text) != text)
+    return bool(is_address or _TOKEN.search(text))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable with this name and value is a secret."""
+    is_named = (
+        _SECRET_SETTING.fullmatch(name) and len(value) >= _SHORTEST and not value.startswith(("/", "$"))
+    )
+    return bool(is_named) or has_credentials(value)
+
+
+def need_no_credentials(text: str) -> None:
+    """Raise UsageError for a text that holds a password or a token."""
+    if has_credentials(text):
+        raise UsageError(f"`{redacted(text)}` is given with a password or a token", hint=GIVE_BY)
 
 
 def without_credentials(url: str) -> str:
     """Return the URL without its password, or without the token in its place."""
-    return _ADDRESS.sub(lambda found: _without_user(found).removesuffix(f"{HIDDEN}@"), url)
+    return _ADDRESS.sub(
+        lambda found: _without_user(found).replace(f":{HIDDEN}@", "@").replace(f"{HIDDEN}@", ""), url
+    )
 
 
 def plain(text: str) -> str:

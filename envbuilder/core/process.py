@@ -245,10 +245,12 @@ def _given(command: Command) -> Iterator[int]:
         yield stream.fileno()
 
 
-def exec_process(argv: Sequence[str]) -> NoReturn:
+def exec_process(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, which then has the signals, the terminal and the exit code."""
     try:
-        os.execvp(argv[0], list(argv))  # noqa: S606
+        if environment is None:
+            os.execvp(argv[0], list(argv))  # noqa: S606
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from envbuilder.core.plain import without_credentials
+
 INDEXES: Final = ("--index-url", "--extra-index-url", "--find-links")
 _LONG: Final = {
     "-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links", "-t": "--target",
@@ -38,7 +40,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """A requirement that says where its project is, instead of a version."""
+    """A requirement that says where its project is, instead of a version. Only `text` may hold a password."""
 
     text: str
     name: str  # for Python; of the project where it is given, otherwise of its folder or file
@@ -128,7 +130,7 @@ def parse_place(text: str) -> Direct:
 
 
 def _remote(text: str, place: str, given: str) -> Direct:
-    address, _, fragment = place.partition("#")
+    address, _, fragment = without_credentials(place).partition("#")
     fields = {key: values[0] for key, values in parse_qs(fragment).items()}
     parts = urlsplit(address.removeprefix("git+"))
     name = given or re.sub(r"\[.*", "", fields.get("egg", ""))

@@ -15,6 +15,7 @@ from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.plain import GIVE_BY, is_secret, plain, without_credentials
 from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
@@ -125,6 +126,9 @@ class Requests:
 
     def extension(self, found: Extension, where: str) -> None:
         """Request an extension. Captures in one folder are one extension, and one folder is built once."""
+        if (git := without_credentials(found.git)) != found.git:
+            self.note(where, f"`{found.name}` has the address without its password or token", hint=GIVE_BY)
+            found = replace(found, git=git)
         if not found.is_remote:
             path = Path(found.path).resolve().as_posix() if found.path else ""
             sources, include = (
@@ -188,10 +192,14 @@ class Requests:
     def variable(self, name: str, value: str, where: str) -> None:
         if not re.fullmatch(VARIABLE.pattern, name) or not value.isprintable():
             self.leave(where, f"{name}={value}", "not a variable that a recipe can hold")
+        elif is_secret(name, value):
+            why = "everybody who gets the recipe or the image would have it"
+            self.leave(where, f"the value of `{name}`", why, hint=GIVE_BY)
         else:
             self.env[name] = value
 
     def _say(self, code: str, where: str, message: str, hint: str) -> None:
+        where, message, hint = map(plain, (where, message, hint))
         found = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
         if found not in self.left:  # two files may name the same third one
             self.left.append(found)

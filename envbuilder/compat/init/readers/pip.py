@@ -15,6 +15,7 @@ from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.plain import GIVE_BY, has_credentials
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -172,6 +173,8 @@ def _compile(text: str, requirement: Requirement, switch: Switch, where: str, re
 
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
     """Request an extension for a project that pip would build: a folder that is here, or a commit."""
+    if has_credentials(project.text):
+        requests.note(where, f"{shown(project.text)} is taken without its password or token", hint=GIVE_BY)
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
     if folder and (submodule := requests.submodules.get(folder.resolve())):
         found = Extension(name=project.name, git=submodule[0], commit=submodule[1])
