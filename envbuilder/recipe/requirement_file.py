@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from envbuilder.core.plain import without_credentials
 
+LONGEST_LINE: Final = 1 << 15
 INDEXES: Final = ("--index-url", "--extra-index-url", "--find-links")
 _LONG: Final = {
     "-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links", "-t": "--target",
@@ -88,7 +89,17 @@ def split_line(line: str) -> list[str]:
     words = line.split(" ")
     begin = next((at for at, word in enumerate(words) if re.match(r"--?[A-Za-z]", word)), len(words))
     requirement = " ".join(words[:begin]).strip()
-    return [*([requirement] if requirement else []), *shlex.split(" ".join(words[begin:]))]
+    return [*([requirement] if requirement else []), *shell_words(" ".join(words[begin:]))]
+
+
+def shell_words(text: str) -> list[str]:
+    """Split a line as a shell does; raises ValueError for an open quotation and for an endless line.
+
+    The time that shlex takes grows with the square of a word's length.
+    """
+    if len(text) > LONGEST_LINE:
+        raise ValueError(f"a line of more than {LONGEST_LINE} characters")
+    return shlex.split(text)
 
 
 def split_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
 
+LONGEST: Final = 1000  # characters of a requirement: Python takes no number of more than 4300 digits
 CONFIGURED: Final = "packages come from the indexes of the machine that locks"
 
 
@@ -30,6 +31,13 @@ def read_text(path: Path) -> str:
     if text is None:
         raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
     return text
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        return len(text) <= LONGEST and SpecifierSet(text) is not None
+    except InvalidSpecifier:
+        return False
 
 
 class InitCode(CodeEnum):
@@ -83,6 +91,7 @@ class Requests:
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
+    said: set[Finding] = field(default_factory=set)  # those of `left`
 
     def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
         """Report a line that the recipe leaves out."""
@@ -98,9 +107,7 @@ class Requests:
 
     def pin(self, key: str, specifier: str, where: str) -> None:
         """Request a version for a key; an unreadable specifier is left out."""
-        try:
-            SpecifierSet(specifier)
-        except InvalidSpecifier:
+        if not _is_specifier(specifier):
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
         if key == "python":  # 3.9.18 is some 3.9
@@ -201,5 +208,6 @@ class Requests:
     def _say(self, code: str, where: str, message: str, hint: str) -> None:
         where, message, hint = map(plain, (where, message, hint))
         found = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
-        if found not in self.left:  # two files may name the same third one
+        if found not in self.said:  # two files may name the same third one
+            self.said.add(found)
             self.left.append(found)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
+from envbuilder.compat.init.requests import CONFIGURED, LONGEST, Requests, read_text
 from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
@@ -72,7 +72,9 @@ def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> N
 def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
     """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
     for option, value in split_arguments(words):
-        if option:
+        if len(value) > LONGEST:
+            requests.leave(where, value, f"it has more than {LONGEST} characters")
+        elif option:
             _read_option(option, value, where, requests, locate=locate)
         elif found := parse_direct(value):
             _read_project(found, where, requests, locate)
@@ -113,6 +115,9 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
     """Read one requirement. torch becomes a pin. The place of a download is left out."""
+    if len(text) > LONGEST:  # of a setup.py or a pyproject.toml
+        requests.leave(where, text, f"it has more than {LONGEST} characters")
+        return
     if direct := parse_direct(text):
         _read_project(direct, where, requests, lambda _: None)
         return
