@@ -72,7 +72,7 @@ FOREIGN: Final = (
 
 @contextlib.contextmanager
 def blaming_content(what: str) -> Iterator[None]:
-    """Turn what a parser raises in the block, about a text that others wrote, into a UsageError."""
+    """Turn what a parser raises in the block, about a text or an answer that others wrote, into a UsageError."""
     try:
         yield
     except FOREIGN as error:

@@ -30,10 +30,10 @@ _NAMED: Final = (
     # HF_TOKEN=x; in lower case only names that are nothing else, so that `pad_token=x` of a tokenizer stays.
     (
         r"(?<![A-Za-z0-9_])(?:[A-Z0-9_]*(?:PASS(?:WORD|WD|PHRASE)?|SECRET|TOKEN|(?:API|ACCESS|SECRET|PRIVATE)_?KEY|CREDENTIALS?|PAT|AUTH)"
-        rf"|passw(?:or)?d|passphrase|secret|api_?key|(?:access|auth|private|job|id|refresh)_?[tT]oken|_auth)=(?![$]){_VALUE}"
+        rf"|passw(?:or)?d|passphrase|secret|api_?key|(?:access|auth|private|job|id|refresh)_?[tT]oken|_auth)=(?![\"']?\$){_VALUE}"
     ),
     # --password x, --index-token=x
-    rf"(?i)(?<![\w-])--[\w-]{{0,40}}(?:{_NAME})(?:=|\s+)(?!-){_VALUE}",
+    rf"(?i)(?<![\w-])--[\w-]{{0,40}}(?:{_NAME})(?:=|\s+)(?!-|[\"']?\$){_VALUE}",
     # ?access_token=x&X-Amz-Signature=x
     _QUERY,
     r"(?i)(?:proxy-)?authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?P<value>(?:[a-z]{1,12}[ \t]+)?[^\s'\",]+)",

@@ -39,7 +39,7 @@ HEALTHY = [
     "ssh://git@host/x", "ssh://me@engine", "rsync://me@host/x", "https://github.com/o/r.git@v1", "git+https://github.com/o/r@main",
     "docker://ubuntu:22.04@sha256:0123", "host:5000/x@sha256:0123", "http://host:8080/x@1", "http://[::1]:80/x@1",
     "see https://host:8080 or me@host", "TOKENIZERS_PARALLELISM=false", "pad_token=<pad> max_tokens=100", "SSH_AUTH_SOCK=/run/x",
-    "error: unexpected token: `foo`", "password: wrong", "--password-stdin", 'Bearer realm="https://host/token"',
+    "error: unexpected token: `foo`", "password: wrong", "--password-stdin", 'A_TOKEN="$A_TOKEN" x --password "$PW"', 'Bearer realm="https://host/token"',
     "nvcc -gencode arch=compute_80,code=sm_80", "  hint: `envbuilder build a100`", "tab\there", "grün ✓ → … 漢字 🦊",
     "hf_hub_download(repo_id='x')", "sk-learn-contrib", "sha256:" + "0123456789abcdef" * 4, "--key=cosign.key", "C:\\x", "a\n\nb",
 ]  # fmt: skip

@@ -21,6 +21,8 @@ from packaging.version import InvalidVersion, Version
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.archive import archived_files
+from envbuilder.core.errors import blaming_content
+from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
@@ -111,9 +113,21 @@ def _unset(extension: LockedExtension, code: Code | None) -> tuple[str, ...]:
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
-    """Return what the files of a project say, the built metadata first."""
+    """Return what the files of a project say, the built metadata first.
+
+    Raises UsageError for files that are not of their form, and for a requirement that no standard knows: uv would take an
+    option of pip for one.
+    """
+    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
+        return _join(extension, files)
+
+
+def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
     found = Distribution(extension=extension)
     for said in _said(files):
+        for text in said.requires or ():
+            if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
+                raise ValueError(f"{shown(text)} is no requirement")
         found = replace(
             found,
             name=found.name or canonicalize_name(said.name),

@@ -16,10 +16,12 @@ import uv
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
+from pydantic import TypeAdapter
 
 from envbuilder import runtime
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
+from envbuilder.core.places import shown
 from envbuilder.core.process import Command
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.lock.model import Artifact
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
+_ANSWER: Final = TypeAdapter(dict[str, list[str]])
 _ROUNDS: Final = 3  # the packages that pyproject.toml names, those that the backend adds, the answer
 
 
@@ -165,8 +168,12 @@ def _ask(
         )
     except CommandError as error:
         raise _unreadable(sdist, error.message.partition("\n")[2]) from error
-    answer: dict[str, list[str]] = json.loads(said)
-    return answer
+    try:
+        answer = _ANSWER.validate_json(said)
+        need = {"builds_with", "requires", "extras", "python"} if "requires" in answer else {"builds_with"}
+        return {key: answer[key] for key in need}
+    except (KeyError, ValueError) as error:
+        raise _unreadable(sdist, f"its own code answered {shown(said)}") from error
 
 
 def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
