@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
@@ -130,7 +130,7 @@ def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
                 raise ValueError(f"{shown(text)} is no requirement")
         found = replace(
             found,
-            name=found.name or canonicalize_name(said.name),
+            name=found.name or _name(said.name),
             version=found.version or _version(said.version),
             requires=said.requires if found.requires is None else found.requires,
         )
@@ -207,6 +207,14 @@ def _read_setup(code: Code) -> Distribution:
         is_whole = all(one.arg for one in setup.node.keywords)  # no **more
     name, version = (code.text(code.keyword(setup, key)) for key in ("name", "version"))
     return Distribution(extension="", name=name, version=version, requires=texts if is_whole else None)
+
+
+def _name(text: str) -> str:
+    """Return the normal name, "" for one that no standard allows: it becomes the name of a file."""
+    try:
+        return canonicalize_name(text, validate=True)
+    except InvalidName:
+        return ""
 
 
 def _version(text: str) -> str:
