@@ -144,6 +144,9 @@ def test_a_variable_that_is_passed_by_its_name_is_in_no_list_of_processes(
     """`ps` shows every word of a command line to every user."""
     (tmp_path / program).write_text("#!/bin/sh\ntr '\\0' '\\n' </proc/$$/cmdline\necho ---\nenv\n")
     (tmp_path / program).chmod(0o755)
+    # `exec` starts Apptainer by `env`, whose words are seen as well.
+    (tmp_path / "env").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/words\nexec /usr/bin/env "$@"\n')
+    (tmp_path / "env").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "MY_TOKEN": SECRET}
     if program == "apptainer":
         words = ["-m", "envbuilder", "exec", str(pair.sif), "--env", "MY_TOKEN", "--env", "A=b", "--", "true"]
@@ -160,6 +163,7 @@ def test_a_variable_that_is_passed_by_its_name_is_in_no_list_of_processes(
     )
     line, _, inside = done.stdout.partition("---\n")
     assert SECRET not in line
+    assert SECRET not in ((tmp_path / "words").read_text() if (tmp_path / "words").exists() else "")
     if program == "apptainer":
         assert {"APPTAINERENV_A=b", f"APPTAINERENV_MY_TOKEN={SECRET}"} <= set(inside.splitlines())
     else:
