@@ -32,7 +32,7 @@ PATIENCE: Final = 0.5  # seconds for an interrupted load to end
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 
 
-class ContainerOptions(TypedDict):
+class ContainerOptions(TypedDict, total=False):
     """Arguments of the Docker SDK's `containers.create`."""
 
     entrypoint: str
@@ -43,6 +43,9 @@ class ContainerOptions(TypedDict):
     device_requests: list[dict[str, object]] | None  # the SDK makes its `DeviceRequest` of each
     ipc_mode: str
     init: bool
+    network_mode: str
+    cap_drop: list[str]
+    security_opt: list[str]
 
 
 class DockerEngine:

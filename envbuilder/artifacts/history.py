@@ -16,6 +16,8 @@ import os
 import re
 from typing import NamedTuple
 
+from envbuilder.core.private import is_trusted, refused
+
 DIGITS = 16  # of the sha256 in a version's name
 
 
@@ -30,14 +32,17 @@ class Version(NamedTuple):
 
 
 def versions(sif: str) -> list[Version]:
-    """Return the versions that are kept, the newest first."""
+    """Return the versions that are kept, the newest first.
+
+    A file of another user under such a name is none, unless the SIF itself is that user's.
+    """
     folder, name = os.path.split(sif)
     stem = re.escape(name[: -len(".sif")])
     pattern = re.compile(rf"\.{stem}\.([0-9a-f]{{{DIGITS}}})\.sif")
     found = []
     for path in glob.glob(os.path.join(glob.escape(folder), ".*.sif")):
         match = pattern.fullmatch(os.path.basename(path))
-        if match and not os.path.islink(path):
+        if match and not os.path.islink(path) and _is_own(path, sif):
             status = os.stat(path)
             is_current = os.path.exists(sif) and os.path.samefile(path, sif)
             found.append(Version(match.group(1), path, status.st_size, status.st_mtime, is_current))
@@ -53,14 +58,22 @@ def install(new: str, sif: str, digest: str, keep: int) -> None:
     if keep > 1:
         adopt(sif)
         _link(new, _version(sif, digest))
-    os.replace(new, sif)
+    try:
+        os.replace(new, sif)
+    except PermissionError as error:  # another user's file, in a folder with the sticky bit
+        raise refused(sif) from error
     if keep > 1:
         prune(sif, keep)
 
 
 def adopt(sif: str) -> None:
     """Make a version of the file that is there, unless it is one."""
-    if os.path.isfile(sif) and not any(one.current for one in versions(sif)):
+    if (
+        os.path.isfile(sif)
+        and is_trusted(sif)
+        and not os.path.islink(sif)
+        and not any(one.current for one in versions(sif))
+    ):
         _link(sif, _version(sif, file_digest(sif)))
 
 
@@ -75,7 +88,7 @@ def file_digest(path: str) -> str:
 
 def switch(sif: str, version: Version) -> None:
     """Put a version in place by one rename."""
-    beside = f"{version.path}.{os.getpid()}"
+    beside = f"{version.path}.{os.urandom(8).hex()}"
     os.link(version.path, beside)
     os.replace(beside, sif)
     if os.path.exists(beside):  # a rename between two links to one file does nothing
@@ -91,6 +104,11 @@ def prune(sif: str, keep: int) -> list[Version]:
     return kept[keep:]
 
 
+def _is_own(path: str, sif: str) -> bool:
+    """Whether the file is this user's or root's, or of the user whose SIF has the name."""
+    return is_trusted(path) or (os.path.exists(sif) and os.stat(path).st_uid == os.lstat(sif).st_uid)
+
+
 def _version(sif: str, digest: str) -> str:
     folder, name = os.path.split(sif)
     return os.path.join(folder, f".{name[: -len('.sif')]}.{digest[:DIGITS]}.sif")
@@ -99,7 +117,7 @@ def _version(sif: str, digest: str) -> str:
 def _link(path: str, version: str) -> None:
     """Give a file its name as a version. A version of that name with the same bytes is replaced."""
     try:
-        if os.path.exists(version):
+        if os.path.lexists(version):
             os.unlink(version)
         os.link(path, version)
     except OSError:  # no hard links here, or too many of this file

@@ -22,6 +22,7 @@ from typing import Any, Iterator
 
 from envbuilder.artifacts.parts import Assembly
 from envbuilder.artifacts.receive import OTHERS, locked
+from envbuilder.core.private import private_folder
 
 UNUSED = 3600.0  # seconds without the start of a job, after which a new copy of the name removes an older one
 FORGOTTEN = 30 * 24 * 3600.0  # the same for copies of other names
@@ -40,7 +41,11 @@ def main() -> None:
 
 def put(index: dict[str, Any], folder: str, source: int) -> None:
     """Put the copy into the folder, unless it is there; `source` is the shared file. Raises OSError."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with private_folder(folder) as inside:
+        _put(index, inside, source)
+
+
+def _put(index: dict[str, Any], folder: str, source: int) -> None:
     sif = os.path.join(folder, copy_name(index["name"], index["sha256"]))
     partial = f"{sif}.parts"
     with locked(folder):  # a second job waits, and finds the copy

@@ -10,6 +10,7 @@ from typing import Final
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import one_line
+from envbuilder.core.private import is_trusted
 from envbuilder.core.processor import PROCESSORS, Processor, own_processor
 
 SIF: Final = ".sif"
@@ -146,7 +147,9 @@ def _by_processor(named: Outputs) -> tuple[tuple[Processor, Outputs], ...]:
 
 
 def read_record(outputs: Outputs) -> Record | None:
-    """Return the record without comparing it with the artifacts, or None."""
+    """Return the record without comparing it with the artifacts, or None. Another user's record does not count."""
+    if not outputs.record.is_file() or not is_trusted(str(outputs.record)):
+        return None
     try:
         return Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -154,10 +157,11 @@ def read_record(outputs: Outputs) -> Record | None:
 
 
 def load_record(outputs: Outputs) -> Record | None:
-    """Return the build record, or None if the artifacts changed since the build."""
+    """Return the build record, or None if the artifacts changed since the build or belong to another user."""
     record = read_record(outputs)
+    is_own = all(is_trusted(str(path)) for path in (outputs.sif, outputs.image))
     with contextlib.suppress(OSError):
-        if record and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
+        if record and is_own and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
             return record
     return None
 
@@ -169,6 +173,9 @@ def rejected(path: Path) -> Path:
 
 def drop_rejected(outputs: Outputs) -> None:
     """Remove the rejected artifacts of an earlier build."""
-    rejected(outputs.sif).unlink(missing_ok=True)
-    if rejected(outputs.image).is_dir():
-        remove_tree(rejected(outputs.image))
+    sif, image = rejected(outputs.sif), rejected(outputs.image)
+    sif.unlink(missing_ok=True)
+    if image.is_symlink():  # of another user: nothing else makes one
+        image.unlink()
+    elif image.is_dir():
+        remove_tree(image)

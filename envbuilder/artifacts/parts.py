@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import threading
 from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
 
@@ -24,6 +25,7 @@ MOST = 4 << 20  # bytes of a part, where there are no frames
 DIGITS = 32  # of a part's sha256: the sha256 of the whole file is checked in the end
 _BLOCK = 4096  # a file system shares bytes of two files in blocks
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW"))  # those of this system
+_LARGEST = 1 << 30  # bytes of a file that parts are taken from, unless the whole is large itself
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -104,9 +106,16 @@ class Assembly:
         return True
 
     def take(self, path: str) -> None:
-        """Copy the missing parts that another SIF has. A file that cannot be read gives what came before."""
+        """Copy the missing parts that another SIF has. A file that cannot be read gives what came before.
+
+        The file may be anybody's. Links, FIFOs and files much larger than the whole give nothing.
+        """
         try:
-            with open(path, "rb") as stream:
+            source = os.open(path, os.O_RDONLY | _FLAGS | getattr(os, "O_NONBLOCK", 0))
+            with os.fdopen(source, "rb") as stream:
+                status = os.fstat(source)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > max(4 * self.size, _LARGEST):
+                    return
                 run = _Run(0, 0)
                 for at, size, name in cut(stream):
                     for number in self._numbers.get(name, ()):

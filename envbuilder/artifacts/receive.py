@@ -21,6 +21,7 @@ from typing import IO, Any, Iterator
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.parts import Assembly
+from envbuilder.core.private import is_trusted, private_folder
 
 OTHERS = 3  # other SIFs of the folder that are read, the newest first
 
@@ -41,7 +42,7 @@ def main(request: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
     """Wait until no other program is in this block for the folder. Some file systems have no locks."""
-    lock = os.open(folder, os.O_RDONLY)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
             importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX; only Unix has the module
@@ -51,26 +52,32 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str, Any]:
-    name, whole = request["name"], request["sha256"]
-    sif, work = os.path.join(folder, f"{name}.sif"), os.path.join(folder, f".{name}.sync")
+    sif = os.path.join(folder, f"{request['name']}.sif")
+    work = os.path.join(folder, f".{request['name']}.sync")
+    try:
+        with private_folder(work) as inside:
+            return _receive(request, sif, inside, stream)
+    finally:
+        with contextlib.suppress(
+            OSError
+        ):  # it stays while it has files, also those of a `sync` of another SIF
+            os.rmdir(work)
+
+
+def _receive(request: dict[str, Any], sif: str, work: str, stream: IO[bytes]) -> dict[str, Any]:
+    whole, folder = request["sha256"], os.path.dirname(sif)
     index, path = os.path.join(work, f"{whole}.index"), os.path.join(work, f"{whole}.parts")
     is_first = "index" in request
-    if (
-        not is_first
-        and not os.path.exists(index)
-        and os.path.isfile(sif)
-        and history.file_digest(sif) == whole
-    ):
-        _remove(work, index, path)
+    if not is_first and not os.path.exists(index) and _holds(sif, whole):
+        _remove(index, path)
         return {"missing": [], "done": True, "here": 0}  # another `sync` of the same SIF was faster
     if is_first:
-        os.makedirs(work, mode=0o700, exist_ok=True)
         with open(index, "wb") as out:
             out.write(stream.read(request["index"]))
     with open(index, "rb") as saved:
         parts = json.loads(zlib.decompress(saved.read()))
-    if is_first and _holds(sif, sum(size for size, _ in parts), whole):
-        _remove(work, index, path)
+    if is_first and _holds(sif, whole, sum(size for size, _ in parts)):
+        _remove(index, path)
         return {"missing": [], "done": True, "here": os.path.getsize(sif)}
     with contextlib.closing(Assembly(path, parts, None if is_first else request["missing"])) as made:
         if is_first:
@@ -91,17 +98,14 @@ def _answer(request: dict[str, Any], folder: str, stream: IO[bytes]) -> dict[str
     if done:
         os.chmod(path, 0o755)  # noqa: S103 - a SIF is a program
         history.install(path, sif, whole, request["versions"])
-        _remove(work, index, path)
+        _remove(index, path)
     return {"missing": missing, "done": done, "here": here}
 
 
-def _remove(work: str, *files: str) -> None:
-    """Remove what is no longer needed; a `sync` of another SIF may have files in the folder."""
+def _remove(*files: str) -> None:
     for path in files:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(work)
 
 
 def _sifs(sif: str) -> list[str]:
@@ -113,5 +117,8 @@ def _sifs(sif: str) -> list[str]:
     return [path for path in (sif, *found[:OTHERS]) if os.path.isfile(path)]
 
 
-def _holds(sif: str, size: int, sha256: str) -> bool:
-    return os.path.isfile(sif) and os.path.getsize(sif) == size and history.file_digest(sif) == sha256
+def _holds(sif: str, sha256: str, size: int | None = None) -> bool:
+    """Whether the SIF has these bytes, and is no file of another user, who could change them."""
+    if not os.path.isfile(sif) or not is_trusted(sif) or size not in (None, os.path.getsize(sif)):
+        return False
+    return history.file_digest(sif) == sha256

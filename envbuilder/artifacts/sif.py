@@ -245,7 +245,7 @@ def check_place(out: Path) -> None:
     """Raise UsageError unless the place is free or holds an earlier SIF."""
     if not (out.exists() or out.is_symlink()):
         return
-    if out.is_symlink() or not is_sif(out):
+    if out.is_symlink() or not out.is_file() or not is_sif(out):
         raise UsageError(f"`{out}` exists and is not a SIF", hint="move it away, or choose another --output")
 
 

@@ -1,7 +1,9 @@
 """Sign image and SIF with the user's own PEM key, and verify the signatures.
 
 Apptainer signs the SIF, inside the file. Beside the artifacts lies a Sigstore bundle: the
-provenance of image and SIF in a signed envelope. No service is contacted.
+provenance of image and SIF in a signed envelope. It says for which name and tag they were signed,
+and when. Other statements that the same key signed, such as results of scans, are no such release.
+No service is contacted.
 """
 
 import base64
@@ -9,6 +11,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +22,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.artifacts.sif import DataType, read_sif
-from envbuilder.artifacts.statement import Subject, restate, subject_digests
+from envbuilder.artifacts.statement import (
+    SLSA_PROVENANCE,
+    Release,
+    Subject,
+    read_release,
+    restate,
+    subject_digests,
+)
+from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.process import Command, Runner
@@ -35,7 +46,19 @@ PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublic
 Passphrase = Callable[[], str | None]  # None when nobody can be asked
 
 
-def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRelease:
+    """A statement that a key signed: the digests of the artifacts, and what they were signed for."""
+
+    digests: frozenset[str]
+    release: Release
+    text: bytes  # of the bundle
+
+
+def sign(
+    image: Path, sif: Path, bundle: Path, *,
+    release: Release, key: Path, runner: Runner, passphrase: Passphrase,
+) -> None:  # fmt: skip
     """Sign the SIF inside and write the bundle. The SIF is replaced by rename.
 
     Earlier signatures are removed, since `apptainer verify --key` wants every signature to be of that key.
@@ -55,33 +78,35 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
         runner.run(Command(argv=argv, input=pem, why="sign the SIF"))
         copy.replace(sif)
     try:
-        statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
+        statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif), release)
     except ValueError as error:
         raise VerifyError(f"`{sif}` holds no provenance: {error}", hint="build it again") from error
     save_text(bundle, make_bundle(statement, private))
 
 
-def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
-    """Raise VerifyError unless both artifacts are signed with this key."""
-    _load_public(key)  # a file that is no key is a usage error, whatever is signed
+def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> str:
+    """Return for what, when and by which key both artifacts were signed; raises VerifyError for another key, and without one."""
+    public = _load_public(key)  # a file that is no key is a usage error, whatever is signed
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
             hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; "
             "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
-    signed = signed_digests(bundle.read_bytes(), key, str(bundle))
+    content = read_beneath(bundle.parent.resolve(), bundle.name, limit=_MOST)
+    signed = read_signed_release(content, key, str(bundle))
     verify_sif_signature(sif, key=key, runner=runner)
     for subject in _subjects(image, sif):
-        if subject.sha256 not in signed:
+        if subject.sha256 not in signed.digests:
             raise VerifyError(
                 f"`{bundle}` does not cover `{subject.name}` as it is", hint="sign the artifacts again"
             )
+    return f"{signed.release} with the key {key_name(public)}"
 
 
-def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> None:
-    """Raise VerifyError unless the SIF is signed with this key."""
-    _load_public(key)
+def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
+    """Return the name of the key; raises VerifyError unless the SIF is signed with it. This signature has no tag and no time."""
+    public = _load_public(key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
@@ -90,6 +115,7 @@ def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> None:
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
             hint=f"`envbuilder sign {sif.stem} --key KEY` signs it and replaces the earlier signature",
         ) from error
+    return key_name(public)
 
 
 def make_bundle(statement: str, key: PrivateKey) -> str:
@@ -100,22 +126,25 @@ def make_bundle(statement: str, key: PrivateKey) -> str:
         "payloadType": PROVENANCE_TYPE,
         "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
     }
-    spki = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
     value = {
         "mediaType": BUNDLE_TYPE,
-        "verificationMaterial": {"publicKey": {"hint": sha256_text(spki.decode())[:16]}, "tlogEntries": []},
+        "verificationMaterial": {"publicKey": {"hint": key_name(key.public_key())}, "tlogEntries": []},
         "dsseEnvelope": envelope,
     }
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def key_name(key: PublicKey) -> str:
+    """Return the first digits of the sha256 of the public key's PEM text, as `openssl pkey -pubout` writes it."""
+    spki = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return sha256_text(spki.decode())[:16]
 
 
 def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
     """Return a bundle's statement; raises VerifyError unless `key` signed it. None skips the check."""
     try:
         payload, signatures = _parse(content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _not_signed(name, error) from error
     if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
         raise VerifyError(
@@ -134,13 +163,27 @@ def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
     return base64.b64decode(envelope["payload"], validate=True), signatures
 
 
-def signed_digests(content: bytes, key: Path | PublicKey | None, name: str) -> frozenset[str]:
-    """Return the digests that a bundle names; raises VerifyError as `read_bundle`."""
-    statement = read_bundle(content, _load_public(key) if isinstance(key, Path) else key, name)
+def signed_digests(content: bytes, key: PublicKey, name: str, predicate_type: str) -> frozenset[str]:
+    """Return the digests that a bundle's statement of this type names; raises VerifyError as `read_bundle`."""
+    statement = read_bundle(content, key, name)
     try:
-        return subject_digests(statement)
-    except (ValueError, KeyError, TypeError) as error:
+        return subject_digests(statement, predicate_type)
+    except ValueError as error:
         raise _not_signed(name, error) from error
+
+
+def read_signed_release(content: bytes, key: Path | None, name: str) -> SignedRelease:
+    """Return the release that a bundle is about; raises VerifyError as `read_bundle`, and for any other statement."""
+    statement = read_bundle(content, _load_public(key) if key else None, name)
+    try:
+        return SignedRelease(
+            digests=subject_digests(statement, SLSA_PROVENANCE), release=read_release(statement), text=content
+        )
+    except ValueError as error:
+        raise VerifyError(
+            f"`{name}` is not the signed statement of a release: {error}",
+            hint="`envbuilder sign` and `push --sign` write it; sign again what an earlier version signed",
+        ) from error
 
 
 def _not_signed(name: str, error: Exception) -> VerifyError:

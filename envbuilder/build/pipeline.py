@@ -28,6 +28,7 @@ from envbuilder.build.fetch_inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
@@ -105,7 +106,8 @@ def build_recipe(
                 docker=docker,
                 fetcher=resolving.fetcher,
             ).run()
-        steps = ended_steps(outputs.log.read_text(encoding="utf-8", errors="replace"))
+        log = read_beneath(outputs.folder.resolve(), outputs.log.name, limit=FILE_LIMIT)
+        steps = ended_steps(log.decode(errors="replace"))
         # Last: an interrupted build leaves no record.
         replace(result.record, steps=steps).save(outputs.record)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)

@@ -24,21 +24,14 @@ from envbuilder.core.emulate import machine_has
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.core.process import Command, Completed
-from envbuilder.core.system import user_ids
+from envbuilder.core.process import Completed
+from envbuilder.core.sandbox import sandbox
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import extract, load_layer
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
-from envbuilder.run.container import (
-    FIXED_ENV,
-    Surroundings,
-    probe_surroundings,
-    run_emulated,
-    run_in_image,
-    run_in_sif,
-)
+from envbuilder.run.container import FIXED_ENV, TEMPORARY, Surroundings, probe_alone, run_in_image, run_in_sif
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -133,8 +126,7 @@ def import_in_sif(
     )
     with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
         try:
-            around = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
-            with _programs_in(sif, job, fetcher, around, environment) as run:
+            with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
                 ran = run(argv)
         except ToolError as error:
             step.skip(error.message)
@@ -187,25 +179,31 @@ def explain_import(one: Import, error: str) -> Finding:
 
 
 @contextlib.contextmanager
+def _alone(job: Job) -> Iterator[Surroundings]:
+    """Yield surroundings with an empty folder: packages are foreign code, and their first run is this one."""
+    with job.store.workspace() as folder:
+        yield probe_alone(folder)
+
+
+@contextlib.contextmanager
 def _programs_in(
     sif: Path, job: Job, fetcher: Fetcher, around: Surroundings, environment: Mapping[str, str]
 ) -> Iterator[Callable[[Sequence[str]], Completed]]:
-    """Yield a function that runs a command in the SIF, by an emulator if it is for another processor.
+    """Yield a function that runs a command in the SIF.
 
-    Without an Apptainer that works, the command runs in the SIF's layers, by the sandbox of builds.
+    Without an Apptainer that works, and for another processor, the command runs in the SIF's layers, by the sandbox of builds.
     """
-    by = emulation(job)
     with contextlib.ExitStack() as stack:
         root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
 
         def run(argv: Sequence[str]) -> Completed:
-            if by:
-                return run_emulated(sif, argv, around, job.runner, by.wrap)
+            if emulation(job):
+                return _run_in_layers(root(), argv, job)
             try:
                 return run_in_sif(sif, argv, around, environment)
             except ToolError as refused:
                 try:
-                    return _run_in_layers(root(), argv, around, job)
+                    return _run_in_layers(root(), argv, job)
                 except (ToolError, FetchError):
                     raise refused from None
 
@@ -235,22 +233,18 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _run_in_layers(root: Path, argv: Sequence[str], around: Surroundings, job: Job) -> Completed:
-    folders = [one for bind in around.binds if (one := bind.partition(":")[0]) == bind]
-    for name in ("/proc", "/dev", "/tmp", str(around.folder), *folders):  # noqa: S108 - the sandbox's own
-        (root / name[1:]).mkdir(parents=True, exist_ok=True)
-    options = [
-        "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--ro-bind", str(root), "/",
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108
-    ]  # fmt: skip
-    for folder in folders:
-        options += ["--bind", folder, folder]
-    variables = {"HOME": "/tmp", "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)  # noqa: S108
-    for name, value in variables.items():
-        options += ["--setenv", name, value]
-    command = ("bwrap", *options, "--chdir", str(around.folder), "--", *argv)
+def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
+    for name in ("proc", "dev", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+    options = ["--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
+    variables = {"HOME": TEMPORARY, "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)
+    by = emulation(job)
+    command = sandbox(
+        options, argv, why="run a program in the SIF's layers", env=tuple(variables.items()), cwd=TEMPORARY,
+        emulation=by.words() if by else (), merged=True,
+    )  # fmt: skip
     try:
-        output = job.runner.run(Command(argv=command, why="run a program in the SIF's layers", merged=True))
+        output = job.runner.run(command)
     except CommandError as error:
         return Completed(code=1, output=error.message)
     return Completed(code=0, output=output)
@@ -276,7 +270,6 @@ def run_recipe_tests(
                 "such as the package `qemu-user-static` brings",
             )
         )  # fmt: skip
-    surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=user_ids())
 
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}") as step:
@@ -294,9 +287,9 @@ def run_recipe_tests(
     def in_image(test: str) -> None:
         if docker:
             with console.step(f"test in the image: {test}"):
-                _need_success(run_in_image(docker, image, shlex.split(test), surroundings), test, "the image")
+                _need_success(run_in_image(docker, image, shlex.split(test), around), test, "the image")
 
-    with _programs_in(sif, job, fetcher, surroundings, environment) as run:
+    with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
         for test in recipe.tests:
             with ThreadPoolExecutor(2) as pool:
                 for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:

@@ -1,6 +1,7 @@
 """`pull`: image and SIF from an OCI registry."""
 
 import functools
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -38,6 +39,10 @@ def pull(
     key: Annotated[
         Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
     ] = None,
+    not_older_than: Annotated[
+        str,
+        typer.Option(metavar="DATE", help="with --key: refuse what was signed before, such as 2026-11-30"),
+    ] = "",
     platform: Annotated[
         str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")
     ] = "",
@@ -49,6 +54,9 @@ def pull(
         raise UsageError(
             f"there is no platform `{platform}`", hint=f"`--platform` takes {' or '.join(PLATFORMS)}"
         )
+    oldest = _parse_date(not_older_than) if not_older_than else None
+    if oldest and key is None:
+        raise UsageError("`--not-older-than` goes by the time in a signature", hint="add `--key PUBLIC`")
     client = make_client(session, shown)
     is_recipe = reference.endswith((SUFFIX, ".yml"))
     wanted = Path(reference).stem if is_recipe else reference
@@ -60,7 +68,18 @@ def pull(
     outputs = Outputs(folder=output.absolute(), name=name)
     with shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
-            source, client, outputs=outputs, forms=forms, key=key, platform=platform,
+            source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
             cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()
+
+
+def _parse_date(text: str) -> datetime:
+    """Return a date or a time of ISO 8601. Without an offset it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"`--not-older-than` is `{text}`", hint="write a date: 2026-11-30, or 2026-11-30T12:00"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

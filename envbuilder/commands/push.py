@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.oci.naming import find_reference
+from envbuilder.artifacts.oci.reference import LATEST
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
-from envbuilder.build.built import sign_artifacts
+from envbuilder.build.built import make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
@@ -66,7 +67,9 @@ def push(
                     hint = hint_to_build(one, recipes_folder(session.environment))
                     raise UsageError(f"there is no `{path}`", hint=hint)
             if key is not None:
-                sign_artifacts(one, build_context(session, RECIPES), output=output, key=key)
+                release = make_release(target.name, target.tag or LATEST, session.environment)
+                context = build_context(session, RECIPES)
+                sign_artifacts(one, context, output=output, key=key, release=release)
             memory = open_store(session).pushed()
             done.append(
                 registry.push(outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown)

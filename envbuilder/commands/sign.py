@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from pydantic import RootModel
 
-from envbuilder.artifacts.outputs import names_built
-from envbuilder.build.built import Signed, sign_artifacts
+from envbuilder.artifacts.oci.reference import LATEST
+from envbuilder.artifacts.outputs import VARIANT, environment_name, names_built
+from envbuilder.build.built import Signed, make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import RECIPES, Output, Session, command, recipe_argument
 
@@ -22,10 +23,22 @@ def sign(
     name: Annotated[str, recipe_argument("a recipe that was built")],
     *,
     key: Annotated[Path, typer.Option(help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
+    tag: Annotated[
+        str,
+        typer.Option(help="the tag under which `push` releases them; by default `latest`, or the variant"),
+    ] = "",
     output: Output,
 ) -> None:
     """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""
     context = build_context(session, RECIPES)
-    done = tuple(sign_artifacts(one, context, output=output, key=key) for one in names_built(name, output))
+    recipe, _, variant = environment_name(name).partition(VARIANT)  # as `push` takes them for name and tag
+    release = make_release(recipe, tag or variant or LATEST, session.environment)
+    done = tuple(
+        sign_artifacts(one, context, output=output, key=key, release=release)
+        for one in names_built(name, output)
+    )
     session.data = done[0] if len(done) == 1 else SignedVariants(done)
-    session.text = "\n".join(f"signed {one.sif} and the image; the statement is {one.bundle}" for one in done)
+    session.text = "\n".join(
+        f"signed {one.sif} and the image as {one.name}:{one.tag}; the statement is {one.bundle}"
+        for one in done
+    )

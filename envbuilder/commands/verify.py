@@ -58,10 +58,13 @@ class VerifiedPair(Answer):
     tree: str
     plan: bool
     passed_over: tuple[str, ...]
+    signed: str = ""  # with --key: for what, when and by which key
 
     def text(self) -> str:
         plan = ", those of the plan" if self.plan else ""
         head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
+        if self.signed:
+            head = f"{head}\nreleased as {self.signed}"
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
@@ -84,10 +87,11 @@ class VerifiedSif(Answer):
     files: int
     listed: int
     signed: bool
+    key: str = ""  # with --key: the first digits of its sha256
 
     def text(self) -> str:
         signed = (
-            "signed with the key"
+            f"signed with the key {self.key}; a signature in a SIF has neither a tag nor a time"
             if self.signed
             else "whoever made it is not known: `--key` checks its signature"
         )
@@ -198,8 +202,7 @@ def verify_sif(
 ) -> tuple[VerifiedSif, tuple[Finding, ...]]:
     """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
     glibc = _glibc(oldest_host)
-    if key is not None:
-        _need_signatures(sif, key, context.runner)
+    name = _need_signatures(sif, key, context.runner) if key else ""
     with context.console.step("verify the SIF by its own lists"):
         found = verify_alone(sif, threads=context.limits.threads)
     if found.findings:
@@ -214,20 +217,19 @@ def verify_sif(
         raise VerifyError(f"`{sif}` is whole, but the audits found errors", findings=warnings)
     answer = VerifiedSif(
         sif=sif, paths=len(found.entries), tree=found.tree, build_key=found.build_key,
-        files=found.files, listed=found.listed, signed=key is not None,
+        files=found.files, listed=found.listed, signed=key is not None, key=name,
     )  # fmt: skip
     return answer, warnings
 
 
-def _need_signatures(sif: Path, key: Path, runner: Runner, image: Path | None = None) -> None:
-    """Raise VerifyError unless the SIF, and the image where there is one, are signed with the key."""
+def _need_signatures(sif: Path, key: Path, runner: Runner, image: Path | None = None) -> str:
+    """Return what they were signed for, or of a SIF alone by which key. Raises VerifyError unless the key signed them."""
     from envbuilder.artifacts import signing  # noqa: PLC0415 - cryptography, for signatures alone
 
     if image is None:
-        signing.verify_sif_signature(sif, key=key, runner=runner)
-    else:
-        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
-        signing.verify_signatures(image, sif, bundle, key=key, runner=runner)
+        return signing.verify_sif_signature(sif, key=key, runner=runner)
+    bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+    return signing.verify_signatures(image, sif, bundle, key=key, runner=runner)
 
 
 def _exports(tree: SquashfsTree) -> dict[str, str]:
@@ -261,8 +263,7 @@ def _verify(
     key: Path | None,
 ) -> Verified:
     sif = names[1]
-    if key is not None:
-        _need_signatures(sif, key, context.runner, image=place)
+    signed = _need_signatures(sif, key, context.runner, image=place) if key else ""
     glibc = _glibc(oldest_host)
     promised = [f"{layer.digest} {layer.diff_id} {layer.tree}" for layer in layers]
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
@@ -271,22 +272,28 @@ def _verify(
         proof = load_proof(context.store, name) if name else None
         if proof is not None:
             context.console.say("no byte has changed since both were compared and audited")
-            return _verified(names, proof, is_planned=bool(layers))
+            return _verified(names, proof, is_planned=bool(layers), signed=signed)
         digests = hashed.digests if hashed else None
         report = _compare(place, names, context, layers=layers, digests=digests)
     findings = _audit(place, names, context, report=report, glibc=glibc)
     proof = Proof(paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=findings)
     if hashed and name and hashed.is_unchanged():
         save_proof(context.store, name, proof)
-    return _verified(names, proof, is_planned=bool(layers), entries=report.entries)
+    return _verified(names, proof, is_planned=bool(layers), signed=signed, entries=report.entries)
 
 
 def _verified(
-    names: tuple[str, Path], proof: Proof, *, is_planned: bool, entries: tuple[Entry, ...] = ()
+    names: tuple[str, Path],
+    proof: Proof,
+    *,
+    is_planned: bool,
+    signed: str,
+    entries: tuple[Entry, ...] = (),
 ) -> Verified:
     image, sif = names
     answer = VerifiedPair(
-        image=image, sif=sif, paths=proof.paths, tree=proof.tree, plan=is_planned, passed_over=proof.passed_over
+        image=image, sif=sif, paths=proof.paths, tree=proof.tree, plan=is_planned, passed_over=proof.passed_over,
+        signed=signed,
     )  # fmt: skip
     return Verified(answer=answer, entries=entries, findings=proof.findings)
 

@@ -115,6 +115,23 @@ def write_beneath(folder: Path, name: str, content: bytes) -> None:
             stream.write(content)
 
 
+@contextlib.contextmanager
+def folder_beneath(folder: Path, name: str = ".") -> Iterator[Path]:
+    """Yield a path of the folder `name` below `folder`. Both are made where they are missing. Raises NotADirectoryError for a link.
+
+    On Linux the path goes through the open folder: no link that is put on the way later leads elsewhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            at, _ = stack.enter_context(_parent(folder.resolve(), f"{name}/file", make=True))
+        except BuildError as error:
+            found = "expected a folder, found a link or a file"
+            raise NotADirectoryError(errno.ENOTDIR, found, str(folder / name)) from error
+        through = Path(f"/proc/{os.getpid()}/fd/{at}")
+        yield through if through.is_dir() else folder / name
+
+
 def files_beneath(folder: Path) -> Iterator[str]:
     """Yield the relative paths of the regular files below a folder, sorted. Links are neither followed nor yielded.
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
+from envbuilder.core.private import lasting_path, open_folder
 from envbuilder.core.system import IS_POSIX, NO_LINKS, is_ours, lock_file, unlink_open
 
 Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
@@ -296,13 +297,13 @@ def sync_file(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def save_text(path: Path, text: str) -> None:
+def save_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file as `save_bytes` does."""
-    save_bytes(path, text.encode())
+    save_bytes(path, text.encode(), mode=mode)
 
 
-def save_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name in the same folder, then rename it."""
+def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file under a temporary name in the same folder, then rename it. A link under the name is replaced."""
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -310,17 +311,25 @@ def save_bytes(path: Path, content: bytes) -> None:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
-            temporary.chmod(0o644)
+                set_mode(stream.fileno(), temporary, mode)
             commit_path(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
 
+def set_mode(descriptor: int, path: Path, mode: int) -> None:
+    """Set the mode of an open file. Its path, which others may exchange, is used on Windows alone."""
+    if IS_POSIX:
+        os.fchmod(descriptor, mode)
+    else:
+        path.chmod(mode)
+
+
 def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
     """Raise UsageError if a file has other content than the text that is to be written, unless `force`."""
     try:
-        found = path.read_text(encoding="utf-8") if path.exists() else text
+        found = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError):
         found = ""
     if found != text and not force:
@@ -328,14 +337,30 @@ def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` repl
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, whatever modes its folders have. Never follows links."""
-    path.chmod(0o700)
-    # Parents come first, so their mode is set before their folders are read.
-    for parent, folders, _ in os.walk(path):
-        for folder in (Path(parent, name) for name in folders):
-            if not folder.is_symlink():
-                folder.chmod(0o700)
+    """Remove a folder, whatever modes its folders have. Never follows links, also those that others make meanwhile."""
+    if IS_POSIX:
+        _open_up(str(path), None)
+        # Parents come first, so their mode is set before their folders are read.
+        for _, folders, _, parent in os.fwalk(path):
+            for folder in folders:
+                _open_up(folder, parent)
     shutil.rmtree(path)
+
+
+def _open_up(folder: str, parent: int | None) -> None:
+    """Let this user read and change a folder. Does nothing for a link."""
+    flags = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | NO_LINKS  # O_PATH opens what may not be read
+    try:
+        opened = os.open(folder, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno == errno.EACCES and not hasattr(os, "O_PATH"):  # macOS
+            os.chmod(folder, 0o700, dir_fd=parent, follow_symlinks=False)
+        return
+    try:
+        if os.fstat(opened).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{opened}", 0o700)  # noqa: PTH101 - the open folder itself
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager
@@ -357,6 +382,7 @@ def space_errors(place: Path) -> Iterator[None]:
 
 def _lasting(place: Path) -> Path:
     """Return the path to show in messages. For a temporary folder, that is the folder that holds it."""
+    place = place.resolve() if place.is_relative_to("/proc") else place  # of `lasting_path`
     temporary = [path for path in place.parents if path.name.startswith(".") and path.suffix == ".part"]
     return temporary[-1].parent if temporary else place
 
@@ -381,30 +407,35 @@ def beside(final: Path) -> Iterator[Path]:
     with space_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         for left in final.parent.glob(f"{glob.escape(prefix)}*.part"):
-            with contextlib.suppress(OSError), held(left, wait=False):
-                remove_tree(left)
+            with contextlib.suppress(OSError), held(left, wait=False) as opened:
+                if is_ours(os.fstat(opened)):  # another user may have made it
+                    remove_tree(left)
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
-        with held(path, wait=True):
+        with held(path, wait=True) as opened:
             try:
-                yield path
+                yield Path(lasting_path(str(path), opened))
             finally:
-                remove_tree(path)
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # another user has moved it, and may have put a link there
+                    if not IS_POSIX or os.path.samestat(path.lstat(), os.fstat(opened)):
+                        remove_tree(path)
 
 
 @contextlib.contextmanager
-def held(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a folder's lock; raises OSError when another process holds it and `wait` is false.
+def held(folder: Path, *, wait: bool) -> Iterator[int]:
+    """Hold a folder's lock and yield its descriptor; raises OSError when another process holds it and `wait` is false.
 
     Windows has no locks of folders. There each counts as held.
     """
     if not IS_POSIX:
         if not wait:
             raise BlockingIOError(errno.EAGAIN, "this system has no locks of folders")
-        yield
+        yield -1
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | NO_LINKS)
+    descriptor = open_folder(str(folder))
     try:
         lock_file(descriptor, wait=wait)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -89,39 +89,42 @@ def _lay_over(over: str, below: str) -> None:
     _mount("overlay", below, "overlay", _READ_ONLY, f"lowerdir={folders},userxattr")
 
 
-def command_line(
-    machine: int, emulator: str, argv: Sequence[str], folders: Iterable[str] = ()
-) -> tuple[str, ...]:
-    """Return the command line that starts `argv` by this program."""
-    return (sys.executable, "-I", __file__, str(machine), emulator, *folders, "--", *argv)
+def command_line(words: Iterable[str], argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts `argv` by this program. `words` are those before its `--`."""
+    return (sys.executable, "-I", __file__, *words, "--", *argv)
 
 
 def trial(machine: int) -> tuple[str, ...]:
     """Return the command line that shows whether this works here. It registers a program that nothing starts."""
-    return command_line(machine, sys.executable, ("true",))
+    return command_line((str(machine), sys.executable), ("true",))
+
+
+def enter(words: Sequence[str]) -> None:
+    """Enter the namespace that MACHINE, EMULATOR and the folders of `words` describe. Raises OSError."""
+    machine, emulator, *folders = words
+    is_there = machine_has(int(machine))
+    user, group = os.getuid(), os.getgid()
+    _enter(_NEW_MOUNTS, user=0, group=0)  # the list of formats belongs to its root user
+    _mount("", "/", "", _PRIVATE)
+    try:
+        _mount("binfmt_misc", str(FORMATS), "binfmt_misc")
+    except OSError:
+        if not is_there:
+            sys.stderr.write(f"emulate: {_KERNEL}\n")
+            raise
+    else:
+        _register(int(machine), emulator)
+    for over, below in zip(folders[::2], folders[1::2], strict=True):
+        _lay_over(over, below)
+    if user:
+        _enter(0, user=user, group=group)
 
 
 def main(words: Sequence[str]) -> int:
     at = words.index("--")
-    machine, emulator, *folders = words[:at]
     argv = words[at + 1 :]
-    is_there = machine_has(int(machine))
-    user, group = os.getuid(), os.getgid()
     try:
-        _enter(_NEW_MOUNTS, user=0, group=0)  # the list of formats belongs to its root user
-        _mount("", "/", "", _PRIVATE)
-        try:
-            _mount("binfmt_misc", str(FORMATS), "binfmt_misc")
-        except OSError:
-            if not is_there:
-                sys.stderr.write(f"emulate: {_KERNEL}\n")
-                raise
-        else:
-            _register(int(machine), emulator)
-        for over, below in zip(folders[::2], folders[1::2], strict=True):
-            _lay_over(over, below)
-        if user:
-            _enter(0, user=user, group=group)
+        enter(words[:at])
         os.execvp(argv[0], list(argv))  # noqa: S606
     except OSError as error:
         sys.stderr.write(f"emulate: {argv[0]}: {error}\n")

@@ -2,12 +2,15 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.plain import plain
+from envbuilder.core.private import is_trusted
+from envbuilder.core.system import NO_LINKS
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 
@@ -31,7 +34,8 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     With an `owner`, the lines of other parallel builds are left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    stream = os.fdopen(_new_file(path), "w", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
     if owner:
         handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
     handler.setFormatter(_PlainFormatter(LOG_FORMAT))
@@ -45,6 +49,21 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     finally:
         root.removeHandler(handler)
         handler.close()
+        stream.close()
+
+
+def _new_file(path: Path) -> int:
+    """Return a descriptor of a new file in place of what has its name: a link or a FIFO of another user is not opened."""
+    try:
+        path.unlink(missing_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666)
+    except OSError as error:
+        is_foreign = os.path.lexists(path) and not is_trusted(str(path))
+        owner = f"; it belongs to user {path.lstat().st_uid}" if is_foreign else ""
+        raise UsageError(
+            f"cannot write `{path}`: {(error.strerror or str(error)).lower()}{owner}",
+            hint="remove what has its name, or choose another --output",
+        ) from error
 
 
 def setup(verbosity: int) -> None:

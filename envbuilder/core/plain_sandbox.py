@@ -7,7 +7,10 @@ kernel has Landlock (Linux 5.19), that limits it to these files too, and keeps i
 border, because a program can end it. The exit code is the program's.
 
 Weaker than namespaces: the program sees the machine's list of processes, and can change modes and times of the user's files
-if it ends proot. Only the standard library, because a build starts it as a program of its own.
+if it ends proot. It makes no socket that has a name, so it reaches no service of the user. For root,
+`enter_sandbox.py` has taken an id that nobody has, which owns none of these files.
+
+Only the standard library, because a build starts it as a program of its own.
 """
 
 import contextlib
@@ -68,6 +71,7 @@ class Sandbox:
     environment: dict[str, str] = field(default_factory=dict)
     is_root: bool = False
     folder: str = "/"
+    calls: bytes = b""  # the filter of system calls, as `enter_sandbox.py` made it
 
     def place(self, target: str) -> Path:
         """Return the place of a path in the folder, with the folders above it."""
@@ -131,7 +135,10 @@ def read_options(words: Sequence[str], own: Path) -> tuple[Sandbox, list[str]]:
                 found.is_root = one == "0"
             case "--chdir":
                 found.folder = one
-            case "--gid" | "--cap-add" | "--hostname":
+            case "--seccomp":
+                with os.fdopen(int(one), "rb") as stream:
+                    found.calls = stream.read()
+            case "--gid" | "--cap-add" | "--cap-drop" | "--hostname":
                 pass
             case _:
                 raise SystemExit(f"plain_sandbox: `{option}` is not known")
@@ -161,7 +168,8 @@ def _checked(result: int, what: str) -> int:
 def filter_calls() -> None:
     """Refuse the network, calls that are newer than proot, and its own heap.
 
-    `socket` makes those of this machine alone, which files name, or the kernel (netlink). proot would not translate the paths
+    `socket` makes those of the kernel alone (netlink): one of AF_UNIX could connect to a service of the user, such as the engine
+    or the agent of SSH, by the name of a file, which Landlock does not limit. `socketpair` is not limited. proot would not translate the paths
     of newer calls, and programs know what to do instead. In place of `brk` proot maps a heap of its own, and counts one for two
     programs that threads of one process start at once by `posix_spawn`: they write into each other's. The C library then maps.
     """
@@ -180,10 +188,14 @@ def filter_calls() -> None:
         (equal, 0, 8, 9), (load, 0, 0, 24), (equal, 0, 5, 0x1001000), (load, 0, 0, 40), (equal, 0, 3, 0x22),
         (load, 0, 0, 52), (equal, 0, 1, 0xFFFFFFFF), refuse(errno.ENOMEM), allow,
         (equal, 1, 0, 41), allow,  # socket
-        (load, 0, 0, 16), (equal, 2, 0, 1), (equal, 1, 0, 16), refuse(errno.EAFNOSUPPORT), allow,
+        (load, 0, 0, 16), (equal, 1, 0, 16), refuse(errno.EAFNOSUPPORT), allow,
     ]  # fmt: skip
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+    install_filter(b"".join(struct.pack("=HBBI", *step) for step in steps))
+
+
+def install_filter(steps: bytes) -> None:
+    code = ctypes.create_string_buffer(steps)
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps) // 8, ctypes.addressof(code)))
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     _checked(_libc.prctl(_SET_SECCOMP, 2, program, 0, 0), "PR_SET_SECCOMP")
 
@@ -313,9 +325,10 @@ def _become(program: Sequence[str], sandbox: Sandbox, *, tools: Sequence[str]) -
     """Replace this process by proot, with the limits of the sandbox."""
     try:
         os.setsid()
-        _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         drop_capabilities()
+        _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         filter_calls()
+        install_filter(sandbox.calls)
         readable = [source for source, _, is_writable in sandbox.shown if not is_writable]
         limit_files(
             (*readable, *tools),

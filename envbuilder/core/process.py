@@ -38,6 +38,7 @@ PASSED_ON: Final = frozenset(
         "SLURM_CONF",  # without it, no command of Slurm answers where it is not in the usual place
     }
 )  # fmt: skip
+_BARE: Final = ("PATH", "LANG", "LC_ALL")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # without PATH
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
 SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
@@ -62,6 +63,7 @@ class Command:
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
     merged: bool = False  # stderr goes to stdout; `on_line` logs it
+    bare: bool = False  # of the user's variables it gets PATH alone, because foreign code could read them
     input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
@@ -204,9 +206,7 @@ class ProcessRunner:
             return
         output = output or redacted("".join(stdout))
         tail = "\n".join(output.splitlines()[-TAIL:])
-        message = (
-            f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
-        )
+        message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
         if os.strerror(errno.ENOSPC) in output:  # the text of the locale C.UTF-8
             hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
             raise SpaceError(message, hint=hint)
@@ -217,8 +217,9 @@ class ProcessRunner:
             with self._lock:
                 if self._closed:
                     raise CommandError(f"could not {command.why}: envbuilder is shutting down")
+                passed = {name: self._base[name] for name in _BARE} if command.bare else self._base
                 process = subprocess.Popen(
-                    command.argv, cwd=command.cwd, env=self._base | dict(command.env),
+                    command.argv, cwd=command.cwd, env=passed | dict(command.env),
                     stdin=stdin, stdout=subprocess.PIPE, stderr=stderr,
                 )  # fmt: skip
                 self._running.add(process)
@@ -253,6 +254,10 @@ def exec_process(argv: Sequence[str], environment: Mapping[str, str] | None = No
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
+
+
+def _name(command: Command) -> str:
+    return "the sandbox" if command.bare else f"`{command.argv[0]}`"
 
 
 def _ending(code: int) -> str:

@@ -7,6 +7,7 @@ distribution and its C library do not matter.
 
 import functools
 import json
+import os
 import platform
 import shlex
 import sys
@@ -19,12 +20,14 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, Store, commit_path, sha256_bytes, sha256_text
 from envbuilder.core.deb import members, read_tar
+from envbuilder.core.enter_sandbox import PLAIN, other_id
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import Progress
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
+from envbuilder.core.sandbox import sandbox
 
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
@@ -48,10 +51,6 @@ _ARCHITECTURES: Final = {
     ),
     "usr/share/dpkg/tupletable": "# Version=1.0\nbase-gnu-linux-<cpu> <cpu>\n",
 }
-_TRIAL: Final = (
-    "bwrap", "--unshare-all", "--uid", "0", "--gid", "0", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
-    "--", "/bin/true",
-)  # fmt: skip
 _FORM: Final = 2  # raised when the same packages give another folder
 
 
@@ -124,6 +123,10 @@ def open_sandbox(
     This machine's is first, because a distribution may allow it more than other programs (AppArmor, setuid).
     Returns whether it is the stand-in, which is proot. Raises ToolError where none works, FetchError.
     """
+    if other_id() is not None:
+        os.umask(
+            0o022
+        )  # another id than root's must be able to read what is written for it; the store itself is closed
     if not _refusal(runner):
         return False
     toolbox = make_toolbox(store, fetcher, show)
@@ -160,14 +163,21 @@ def _plain_sandbox(store: Store, toolbox: Path) -> Path:
             (work / "bin").mkdir()
             (work / "bin/bwrap").write_text(text, encoding="utf-8")
             (work / "bin/bwrap").chmod(0o755)
+            (work / "bin" / PLAIN).touch()
             commit_path(work / "bin", folder)
     return folder
+
+
+def sandbox_trial() -> Command:
+    """Return a command that succeeds where `bwrap` works, for root as another id."""
+    options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
+    return sandbox(options, ("/bin/true",), why="try the sandbox", env=())
 
 
 def _refusal(runner: Runner) -> str:
     """Return why `bwrap` does not work, "" if it does."""
     try:
-        runner.run(Command(argv=_TRIAL, why="try the sandbox"))
+        runner.run(sandbox_trial())
     except (CommandError, ToolError) as error:
         return error.message.splitlines()[-1]
     return ""

@@ -9,10 +9,11 @@ files/blobs/sha256/       the blobs of a base image; with `files/index.json`, an
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
+from envbuilder.core.beneath import folder_beneath
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
@@ -58,11 +59,13 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
             target = folder / name
             size += source.stat().st_size
             if not (target.is_file() and sha256_file(target) == digest):
-                with beside(target) as work:
+                parent = folder_beneath(folder, str(PurePosixPath(name).parent))
+                with parent as inside, beside(inside / target.name) as work:
                     shutil.copyfile(source, work / target.name)
-                    commit_path(work / target.name, target)
-        for name, content in texts.items():
-            save_text(folder / FILES / name, content.decode())
+                    commit_path(work / target.name, inside / target.name)
+        with folder_beneath(folder, FILES) as inside:
+            for name, content in texts.items():
+                save_text(inside / name, content.decode())
     return Vendored(
         files=len(copies) + len(texts),
         bytes=size,

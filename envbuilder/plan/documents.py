@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuilder import __version__
-from envbuilder.artifacts.statement import Subject, make_statement
+from envbuilder.artifacts.statement import SLSA_PROVENANCE, Subject, make_statement
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
@@ -25,7 +25,6 @@ from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import every_artifact, image_purl, make_sbom, purl
 
-PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
 BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it
 _DOC: Final = "usr/share/doc/"
@@ -83,7 +82,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         },
         "runDetails": {"builder": {"id": BUILDER, "version": versions}},
     }
-    return make_statement(subjects, predicate_type=PREDICATE_TYPE, predicate=predicate)
+    return make_statement(subjects, predicate_type=SLSA_PROVENANCE, predicate=predicate)
 
 
 def _tools(plan: Plan) -> Iterator[Artifact]:

@@ -98,7 +98,7 @@ def assemble(
     sif, least = sif_of(manifest), 0 if _is_thin(manifest) else LEAST
     path = folder / f"{sif.digest}.parts"
     with console.step(f"put {outputs.sif.name} together", sif.size) as step, _open(path, index) as made:
-        need_space(folder, made.lacks)
+        need_space(outputs.folder, made.lacks)
         _take_from_here(made, index, outputs, layers)
         transfer.here = made.size - made.lacks
         step.advance(transfer.here)
@@ -153,7 +153,7 @@ def need_space(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < size:
         raise SpaceError(
-            f"the pull needs {size / 1e9:.2f} GB at `{folder.parent}`; {free / 1e9:.2f} GB are free",
+            f"the pull needs {size / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free",
             hint="free space there, or choose another --output",
         )
 

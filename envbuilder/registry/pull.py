@@ -6,7 +6,8 @@ where the next pull resumes them. `envbuilder/registry/assemble.py` makes the SI
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from envbuilder.artifacts import history
@@ -23,13 +24,15 @@ from envbuilder.artifacts.oci.naming import (
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.signing import signed_digests
+from envbuilder.artifacts.signing import SignedRelease, read_signed_release
+from envbuilder.artifacts.statement import Release
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Sha256, held, remove_tree, save_text, sha256_file, space_errors, sync_file
+from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
-from envbuilder.core.processor import X86_64, Processor, own_processor, processor_of
+from envbuilder.core.private import is_trusted, private_folder
+from envbuilder.core.processor import PROCESSORS, X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import (
@@ -55,6 +58,8 @@ class Pulled(Answer):
 
     files: tuple[PulledFile, ...]
     signature_verified: bool
+    signed_as: str  # "" without --key; the name and the tag that the key's holder released
+    signed: str  # when
     bytes: int  # that were not here before
     bytes_resumed: int  # of them: kept from before a break
     bytes_here: int  # of the SIF: taken from other files of this machine
@@ -66,7 +71,9 @@ class Pulled(Answer):
             f", {self.bytes_resumed / 1e6:.1f} MB kept from before a break" if self.bytes_resumed else ""
         )
         here = f", {self.bytes_here / 1e6:.1f} MB of the SIF were here" if self.bytes_here else ""
-        signed = ", signature verified" if self.signature_verified else ""
+        signed = (
+            f", signature verified: {self.signed_as}, signed {self.signed}" if self.signature_verified else ""
+        )
         return "\n".join([*lines, f"{new}{resumed}{here}{signed}"])
 
 
@@ -77,6 +84,7 @@ def pull(
     outputs: Outputs,
     forms: Sequence[Form],
     key: Path | None,
+    not_older_than: datetime | None = None,
     cached: LayerFinder,
     platform: str = "",
     versions: int = 1,
@@ -89,10 +97,12 @@ def pull(
     """
     found = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
-        statement = b""
-        if key is not None:
-            for form, manifest in found.items():
-                statement = _signed_statement(client, reference, form, manifest, key=key)
+        signed = _signed_release(client, reference, found, key=key) if key else None
+        if signed and not_older_than and signed.release.time < not_older_than:
+            raise VerifyError(
+                f"`{reference}` is {signed.release}, before {not_older_than:%Y-%m-%d %H:%M} UTC",
+                hint="the registry may serve an old release under this tag; nothing was pulled",
+            )
         kept = _kept_blobs(outputs, found)
         missing = {
             form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
@@ -100,7 +110,9 @@ def pull(
         transfer = Transfer()
         if image := missing.get("image"):
             wanted = [blob for blob in _blobs(image) if blob.digest not in kept]
-            _fetch(client, reference, wanted, folder=folder, transfer=transfer, console=console)
+            _fetch(
+                client, reference, wanted, outputs=outputs, folder=folder, transfer=transfer, console=console
+            )  # fmt: skip
         if sif := missing.get("sif"):
             # The image first: the SIF is made of its layers.
             def layers(digests: Sequence[Sha256]) -> dict[Sha256, Path]:
@@ -113,12 +125,16 @@ def pull(
                 client, reference, sif, index,
                 outputs=outputs, layers=layers, folder=folder, transfer=transfer, console=console,
             ):  # fmt: skip
-                _fetch(client, reference, [sif_of(sif)], folder=folder, transfer=transfer, console=console)
+                _fetch(
+                    client, reference, [sif_of(sif)],
+                    outputs=outputs, folder=folder, transfer=transfer, console=console,
+                )  # fmt: skip
         for form, manifest in missing.items():
             _finish(outputs, form, manifest, folder, kept, name=reference, versions=versions)
-        if statement:
-            save_text(outputs.bundle, statement.decode())
-        remove_tree(folder)
+        if signed:
+            save_text(outputs.bundle, signed.text.decode())
+        for path in folder.iterdir():
+            path.unlink()
     return Pulled(
         files=tuple(
             PulledFile(
@@ -128,7 +144,9 @@ def pull(
             )
             for form, manifest in found.items()
         ),
-        signature_verified=key is not None,
+        signature_verified=signed is not None,
+        signed_as=f"{signed.release.name}:{signed.release.tag}" if signed else "",
+        signed=signed.release.data()["signed"] if signed else "",
         bytes=transfer.fetched,
         bytes_resumed=transfer.resumed,
         bytes_here=transfer.here,
@@ -200,21 +218,64 @@ def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
     yield from manifest.layers
 
 
-def _signed_statement(
-    client: Client, reference: Reference, form: Form, manifest: Manifest, *, key: Path
-) -> bytes:
-    """Return the newest statement about this digest that the key signed; raises VerifyError when there is none."""
-    subject = reference.with_digest(manifest.digest)
-    for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
-        statement = read_manifest(client, reference.with_digest(listed.digest))
-        if not statement.layers:
-            continue
-        text = read_blob(client, subject, statement.layers[0])
-        with contextlib.suppress(VerifyError):
-            if digest_that_is_signed(form, manifest) in signed_digests(text, key, str(subject)):
-                return text
+def _signed_release(
+    client: Client, reference: Reference, found: Mapping[Form, Manifest], *, key: Path
+) -> SignedRelease:
+    """Return the newest statement of the key that names all these artifacts together, for the name and tag asked for.
+
+    Raises VerifyError when there is none.
+    """
     hint = "ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled"
-    raise VerifyError(f"the {form} at `{subject}` is not signed with the key of `{key}`", hint=hint)
+    statements: list[SignedRelease] = []
+    reasons: list[str] = []
+    for form, manifest in found.items():
+        digest = digest_that_is_signed(form, manifest)
+        subject = reference.with_digest(manifest.digest)
+        own = [
+            statement
+            for statement in _statements(client, subject, key, reasons)
+            if digest in statement.digests
+        ]
+        if not own:
+            why = f": {reasons[-1]}" if reasons else ""
+            raise VerifyError(
+                f"the {form} at `{subject}` is not signed with the key of `{key}`{why}", hint=hint
+            )
+        statements += own
+    every = {digest_that_is_signed(form, manifest) for form, manifest in found.items()}
+    together = [statement for statement in statements if every <= statement.digests]
+    if not together:
+        raise VerifyError(
+            f"image and SIF at `{reference}` are signed with the key of `{key}`, but not as one release",
+            hint="the registry serves the image of one release and the SIF of another; nothing was pulled",
+        )
+    asked = [statement for statement in together if _is_asked_for(statement.release, reference)]
+    if not asked:
+        release = together[-1].release
+        raise VerifyError(
+            f"`{reference}` is signed for `{release.name}:{release.tag}`, and not for the name and tag asked for",
+            hint=f"the registry may serve another release under this tag; `{release.name}:{release.tag}` asks for that one",
+        )
+    return max(asked, key=lambda statement: statement.release.time)
+
+
+def _statements(client: Client, subject: Reference, key: Path, reasons: list[str]) -> Iterator[SignedRelease]:
+    """Yield the releases that the key signed, among the referrers of the manifest. `reasons` gets why others do not count."""
+    for listed in read_referrers(client, subject, BUNDLE_TYPE):
+        holder = read_manifest(client, subject.with_digest(listed.digest))
+        for layer in holder.layers[:1]:
+            try:
+                yield read_signed_release(read_blob(client, subject, layer), key, f"sha256:{layer.digest}")
+            except VerifyError as error:
+                reasons.append(error.message)
+
+
+def _is_asked_for(release: Release, reference: Reference) -> bool:
+    """Whether a release has the name and tag of the reference. A digest alone asks for no tag."""
+    if reference.name != release.name:
+        return False
+    tags = {release.tag, *(sif_reference(reference.with_tag(release.tag), one).tag for one in PROCESSORS)}
+    return (not reference.tag and reference.digest is not None) or (reference.tag or LATEST) in tags
 
 
 def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
@@ -235,11 +296,13 @@ def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256
         same = read_layout(outputs.image).manifest.digest == manifest.digest
     except VerifyError:
         return False
-    return same and all(blob.digest in kept for blob in _blobs(manifest))
+    return same and is_trusted(str(outputs.image)) and all(blob.digest in kept for blob in _blobs(manifest))
 
 
 def _holds(path: Path, blob: Descriptor) -> bool:
-    return path.is_file() and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
+    """Whether the file has these bytes. Another user's file does not count: that user can change it."""
+    is_own = path.is_file() and is_trusted(str(path))
+    return is_own and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
 
 
 def _fetch(
@@ -247,16 +310,17 @@ def _fetch(
     reference: Reference,
     wanted: Sequence[Descriptor],
     *,
+    outputs: Outputs,
     folder: Path,
     transfer: Transfer,
     console: Console,
 ) -> None:
-    """Download the blobs into the folder."""
+    """Download the blobs into `folder`."""
     if not wanted:
         return
     total = sum(blob.size for blob in wanted)
     partial = [path for path in (folder / blob.digest for blob in wanted) if path.is_file()]
-    need_space(folder, total - sum(path.stat().st_size for path in partial))
+    need_space(outputs.folder, total - sum(path.stat().st_size for path in partial))
     with console.step(f"pull {reference.repository}", total) as step:
 
         def work(blob: Descriptor, stop: threading.Event) -> None:
@@ -292,16 +356,22 @@ def _finish(
 
 @contextlib.contextmanager
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
-    """Yield the folder of partial blobs, locked for one pull at a time."""
+    """Yield the folder of partial blobs, locked for one pull at a time. Raises UsageError for another user's folder."""
     folder = outputs.folder / f".{outputs.name}.pull"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    outputs.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with held(folder, wait=False):
+        with private_folder(str(folder)) as inside, held(Path(inside), wait=False):
             try:
-                yield folder
+                yield Path(inside)
             finally:
                 with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
                     folder.rmdir()
+    except PermissionError as error:
+        if error.filename != str(folder):
+            raise
+        raise UsageError(
+            f"cannot pull into `{folder}`: {error.strerror}", hint="remove it, or choose another --output"
+        ) from error
     except BlockingIOError as error:
         raise UsageError(
             f"another pull to `{outputs.folder / outputs.name}` is running",

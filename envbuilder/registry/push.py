@@ -21,7 +21,7 @@ from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.parts_index import PartsIndex, make_index
 from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
-from envbuilder.artifacts.signing import signed_digests
+from envbuilder.artifacts.signing import read_signed_release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
@@ -86,7 +86,7 @@ def push(
     them.
     """
     tagged = reference.with_tag(reference.tag or LATEST)
-    shipment = _Shipment.load(outputs, forms, thin=thin)
+    shipment = _Shipment.load(outputs, tagged, forms, thin=thin)
     sif_tag = naming.sif_reference(tagged, shipment.processor)
     noted, sent = _noted(memory, tagged), list[Sent]()
     platforms: tuple[str, ...] = ()
@@ -135,7 +135,9 @@ class _Shipment:
     attached: tuple[model.Manifest, ...]
 
     @classmethod
-    def load(cls, outputs: Outputs, forms: Sequence[naming.Form], *, thin: bool) -> "_Shipment":
+    def load(
+        cls, outputs: Outputs, tagged: Reference, forms: Sequence[naming.Form], *, thin: bool
+    ) -> "_Shipment":
         layout = read_layout(outputs.image) if outputs.image.exists() else None
         image = layout.manifest if layout else None
         sources: list[Source] = []
@@ -169,7 +171,7 @@ class _Shipment:
                 parts = _small(naming.PARTS_TYPE, index.to_bytes())
                 sources.append(parts)
                 attached.append(_attachment(parts, sif, marks))
-        documents += _signature(outputs, manifests)
+        documents += _signature(outputs, tagged, manifests)
         sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
         attached += [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
@@ -273,16 +275,24 @@ def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
         return None, found
 
 
-def _signature(outputs: Outputs, manifests: Sequence[tuple[naming.Form, model.Manifest]]) -> list[Source]:
-    """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts."""
+def _signature(
+    outputs: Outputs, tagged: Reference, manifests: Sequence[tuple[naming.Form, model.Manifest]]
+) -> list[Source]:
+    """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts or another tag."""
     if not outputs.bundle.is_file():
         return []
     content = outputs.bundle.read_bytes()
-    signed = signed_digests(content, None, str(outputs.bundle))
+    signed = read_signed_release(content, None, str(outputs.bundle))
     for form, manifest in manifests:
-        if naming.digest_that_is_signed(form, manifest) not in signed:
+        if naming.digest_that_is_signed(form, manifest) not in signed.digests:
             hint = "push with `--sign KEY`, or sign the artifacts again"
             raise VerifyError(f"`{outputs.bundle}` does not cover the {form} as it is", hint=hint)
+    release = signed.release
+    if (release.name, release.tag) != (tagged.name, tagged.tag):
+        raise VerifyError(
+            f"`{outputs.bundle}` is signed for `{release.name}:{release.tag}`, not for `{tagged.name}:{tagged.tag}`",
+            hint=f"push with `--sign KEY`, or `envbuilder sign {outputs.name} --key KEY --tag {tagged.tag}` first",
+        )
     return [_small(naming.BUNDLE_TYPE, content)]
 
 

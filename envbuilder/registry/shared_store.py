@@ -157,7 +157,7 @@ class SharedStore:
             if not signatures:
                 raise VerifyError("it is not signed")
             bundle = read_blob(self._client, reference, signatures[0])
-            signed = signed_digests(bundle, self._keys.public, "its statement")
+            signed = signed_digests(bundle, self._keys.public, "its statement", ENTRY_TYPE)
             if not {key, *(blob.digest for blob in blobs.values())} <= signed:
                 raise VerifyError("its signature is that of another entry")
         return blobs

@@ -8,16 +8,17 @@ pass a variable on purpose.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.enter_sandbox import other_id
+from envbuilder.core.errors import ToolError
 from envbuilder.core.install import install_command, install_hint
-from envbuilder.core.process import Command, Completed, Runner
-from envbuilder.core.system import home_of
+from envbuilder.core.process import Completed
+from envbuilder.core.system import home_of, user_ids
 from envbuilder.plan.contents import START
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1", "SHELL": "/bin/bash"}  # the image may lack the user's own shell
+TEMPORARY: Final = "/tmp"  # noqa: S108 - in a container
+_NEEDED: Final = ("PATH", "HOME", "TMPDIR")  # by Apptainer
+_ALONE_ENV: Final = FIXED_ENV | {"HOME": TEMPORARY}
 # Variables of the machine's conda, modules and tools that change which Python, libraries, start files or compilers a program uses.
 LEFT_OUT: Final = (
     "PYTHONHOME", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "VIRTUAL_ENV", "CC", "CXX", "CUDAHOSTCXX",
@@ -65,6 +69,8 @@ class Surroundings:
         str, ...
     ] = ()  # of `names`: this process has them, so no value stands in the list of processes
     start_files: tuple[str, ...] = ()  # of the user's shells, in the home that Apptainer mounts
+    # For code that is not trusted yet: it gets no network, folder, variable or right of the user. It may write this folder, as /tmp.
+    alone: Path | None = None
 
 
 def probe_surroundings(
@@ -104,6 +110,18 @@ def probe_surroundings(
     )
 
 
+def probe_alone(folder: Path) -> Surroundings:
+    """Return surroundings with this machine's GPUs and the empty `folder`, and nothing of its user.
+
+    For root, programs run as an id that nobody has.
+    """
+    to = other_id()
+    ids = user_ids() if to is None else (to, to)
+    return Surroundings(
+        folder=Path(TEMPORARY), alone=folder, gpu=GPU_DEVICE.exists(), user=":".join(map(str, ids))
+    )
+
+
 def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[str, str | None]]:
     """Yield the variables that would bring another Python, with None. Of PYTHONPATH, the project's own folders stay."""
     for name in environment:
@@ -139,6 +157,22 @@ def want_bind(folder: PurePosixPath) -> bool:
 
 def sif_options(around: Surroundings) -> list[str]:
     """Return the options of `apptainer exec`. By default, Apptainer shares the host's IPC and /dev/shm."""
+    if around.alone:
+        uid, _, gid = around.user.partition(":")
+        rights = ["--no-privs", "--security", f"uid:{uid},gid:{gid}"] if user_ids()[0] == 0 else []
+        own = [
+            "--containall",
+            "--no-home",
+            "--workdir",
+            str(around.alone),
+            "--pwd",
+            TEMPORARY,
+            "--net",
+            "--network",
+            "none",
+        ]
+        env = [part for name, value in _ALONE_ENV.items() for part in ("--env", f"{name}={value}")]
+        return [*(["--nv"] if around.gpu else []), *own, *rights, *env]
     shared = [bind for bind in around.binds if not _shared(bind)]
     binds = [part for bind in shared for part in ("--bind", bind)]
     env = [part for name, value in FIXED_ENV.items() for part in ("--env", f"{name}={value}")]
@@ -163,11 +197,10 @@ def run_in_sif(
 
     passed = None
     if environment is not None:
-        passed = {
-            name: value
-            for name, value in (dict(environment) | dict(around.changes)).items()
-            if value is not None
-        }
+        changed = dict(environment) | dict(around.changes)
+        # Apptainer would pass on `APPTAINERENV_NAME`, and programs in the container may read what Apptainer itself has.
+        names = _NEEDED if around.alone else tuple(changed)
+        passed = {name: value for name in names if (value := changed.get(name)) is not None}
     try:
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed
@@ -182,29 +215,6 @@ def run_in_sif(
             hint="`envbuilder doctor --for run` says why",
         )
     return Completed(code=result["return_code"], output=output)
-
-
-def run_emulated(
-    sif: Path,
-    argv: Sequence[str],
-    around: Surroundings,
-    runner: Runner,
-    wrap: Callable[[Sequence[str]], tuple[str, ...]],
-) -> Completed:
-    """Run a command in the SIF of another processor and return its output; raises ToolError when Apptainer is not installed.
-
-    `wrap` starts a command line with an emulator. There, only Apptainer's own namespace may mount, and /sys, which describes
-    the machine's processor, would mislead programs for another.
-    """
-    need_apptainer()
-    words = sif_argv(sif, argv, around)
-    at = words.index("exec") + 1
-    started = wrap((*words[:at], "--userns", "--no-mount", "sys", *words[at:]))
-    try:
-        output = runner.run(Command(argv=started, why="run a program in the SIF", merged=True))
-    except CommandError as error:
-        return Completed(code=1, output=error.message)
-    return Completed(code=0, output=output)
 
 
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:
@@ -226,16 +236,34 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
 
 def image_options(around: Surroundings) -> "ContainerOptions":
     """Return the options of a container of an image."""
+    if around.alone:
+        return {
+            "entrypoint": START,
+            "user": around.user,
+            "volumes": [],
+            "working_dir": TEMPORARY,
+            "environment": dict(_ALONE_ENV),
+            "device_requests": _gpus(around),
+            "ipc_mode": "private",
+            "init": True,
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges"],
+        }
     return {
         "entrypoint": START,  # without the recipe's `run`
         "user": around.user,
         "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
         "working_dir": str(around.folder),
         "environment": FIXED_ENV | dict(around.names),
-        "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if around.gpu else None,
+        "device_requests": _gpus(around),
         "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
         "init": True,  # without it, the command is process 1, which ignores signals such as TERM
     }
+
+
+def _gpus(around: Surroundings) -> list[dict[str, object]] | None:
+    return [{"count": -1, "capabilities": [["gpu"]]}] if around.gpu else None
 
 
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
+from envbuilder.core.beneath import folder_beneath
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
 from envbuilder.core.plain import one_line
@@ -147,9 +148,9 @@ def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[
     for path, text in texts.items():
         hint = "`--print` shows what would be written; `--force` replaces yours"
         need_same(path, text, force=force, hint=hint)
-    for path, text in texts.items():
-        with blaming_path(f"cannot write `{path}`"):
-            save_text(path, text)
+    with blaming_path(f"cannot write to `{folder / FOLDER}`"), folder_beneath(folder, FOLDER) as inside:
+        for name, text in files.items():
+            save_text(inside / name, text)
     return tuple(texts)
 
 

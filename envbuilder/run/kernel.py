@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from envbuilder import __version__
+from envbuilder.core.beneath import folder_beneath
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
 from envbuilder.core.plain import one_line
@@ -83,9 +84,10 @@ def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
     files = render_files(kernel, folder)
     spec = folder / "kernel.json"
     need_same(spec, files["kernel.json"], force=force)
-    for name, text in files.items():
-        with blaming_path(f"cannot write `{folder / name}`"):
-            save_text(folder / name, text)
-            if text.startswith("#!"):
-                (folder / name).chmod(EXECUTABLE)
+    with (
+        blaming_path(f"cannot write the kernel to `{folder}`"),
+        folder_beneath(kernels, kernel.folder) as inside,
+    ):
+        for name, text in files.items():
+            save_text(inside / name, text, mode=EXECUTABLE if text.startswith("#!") else 0o644)
     return spec

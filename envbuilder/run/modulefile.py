@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.beneath import folder_beneath
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.core.models import Shape
@@ -102,16 +103,19 @@ def save_module(module: Module, folder: Path) -> Path:
         module = replace(module, sif=_keep_version(module.sif, module.name, module.version))
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
-        if commands.is_dir():
-            shutil.rmtree(commands)
-        script = commands / f"{module.name}-exec"
-        save_text(script, render_enter(module.name, module.sif, module.site))
-        script.chmod(EXECUTABLE)
-        save_text(commands / START_FILE.name, START_FILE.read_text(encoding="utf-8"))
-        for name in module.commands[:-1]:
-            (commands / name).symlink_to(script.name)
-        save_text(files / f"{module.full_name}.lua", render_lua(module, commands))
-        save_text(files / module.full_name, render_tcl(module, commands))
+        with folder_beneath(folder, commands.parent.relative_to(folder).as_posix()) as inside:
+            if (inside / commands.name).is_dir():
+                shutil.rmtree(inside / commands.name)
+        with folder_beneath(folder, commands.relative_to(folder).as_posix()) as inside:
+            script = inside / f"{module.name}-exec"
+            save_text(script, render_enter(module.name, module.sif, module.site), mode=EXECUTABLE)
+            save_text(inside / START_FILE.name, START_FILE.read_text(encoding="utf-8"))
+            for name in module.commands[:-1]:
+                (inside / name).symlink_to(script.name)
+        written = files / module.full_name
+        with folder_beneath(folder, written.parent.relative_to(folder).as_posix()) as inside:
+            save_text(inside / f"{written.name}.lua", render_lua(module, commands))
+            save_text(inside / written.name, render_tcl(module, commands))
     return files
 
 

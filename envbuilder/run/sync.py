@@ -26,11 +26,11 @@ from envbuilder.core.process import Command, Runner
 
 BATCH: Final = 32 << 20  # bytes that one call sends
 TRIES: Final = 2  # times that a part is sent; it is sent again when a file there changed meanwhile
-_MODULES: Final = ("parts", "history", "receive")
+_MODULES: Final = ("core.private", "artifacts.parts", "artifacts.history", "artifacts.receive")
 _BOOT: Final = """
 import json, sys, types
 texts, request = json.loads(sys.stdin.buffer.readline())
-for name in ("envbuilder", "envbuilder.artifacts", *texts):
+for name in ("envbuilder", "envbuilder.core", "envbuilder.artifacts", *texts):
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = []
     parent, _, own = name.rpartition(".")
@@ -98,8 +98,8 @@ def sync(
 
 
 def module_text(name: str) -> str:
-    """Return the text of a module of `envbuilder/artifacts` that runs on machines without envbuilder."""
-    return (files("envbuilder.artifacts") / f"{name}.py").read_text(encoding="utf-8")
+    """Return the text of a module of envbuilder that runs on machines without it, such as `artifacts.parts`."""
+    return (files("envbuilder") / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 class _Answer(Answer):
@@ -120,7 +120,7 @@ class _Other:
         self._host, self._runner = host, runner
         boot = "import sys;exec(sys.stdin.buffer.readline())"  # one line, for any shell
         self._argv = ("ssh", "--", host, shlex.join((python, "-c", boot)))
-        self._texts = {f"envbuilder.artifacts.{name}": module_text(name) for name in _MODULES}
+        self._texts = {f"envbuilder.{name}": module_text(name) for name in _MODULES}
 
     def ask(self, request: dict[str, object], data: bytes) -> _Answer:
         """Send a request with its bytes; raises CommandError, LaunchError, SpaceError and UsageError."""

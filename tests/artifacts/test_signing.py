@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from securesystemslib.signer import SSlibKey
 
 from envbuilder.artifacts.sif import write_sif
 from envbuilder.artifacts.signing import PROVENANCE_TYPE, make_bundle, read_bundle, sign, verify_signatures
+from envbuilder.artifacts.statement import Release
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.layers.layer import write_layer
 from tests.support.runner import FakeRunner
@@ -81,6 +83,7 @@ def test_what_is_no_bundle_is_said_to_be_none(key, tmp_path, text):
 
 
 PASSPHRASE = "correct horse"
+RELEASE = Release(name="x", tag="1", time=datetime(2026, 11, 23, tzinfo=UTC))
 
 
 def write_key(path: Path, key: object, *, passphrase: str = "") -> Path:
@@ -101,7 +104,15 @@ def attempt(folder: Path, pem: Path, *, passphrase: str | None = None) -> FakeRu
     layer = write_layer(name="os", tree=folder / "tree", folder=folder / "layer", epoch=0, threads=1)
     write_sif(layers=[layer], out=sif, epoch=0, definition="", labels={})
     with pytest.raises(VerifyError):
-        sign(folder / "x.oci", sif, folder / "b", key=pem, runner=runner, passphrase=lambda: passphrase)
+        sign(
+            folder / "x.oci",
+            sif,
+            folder / "b",
+            release=RELEASE,
+            key=pem,
+            runner=runner,
+            passphrase=lambda: passphrase,
+        )
     return runner
 
 

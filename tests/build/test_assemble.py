@@ -21,15 +21,17 @@ from envbuilder import runtime as image
 from envbuilder.build.assemble import interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.engine import AssembleEngine, make_root
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import Job, tools
 from envbuilder.build.extensions.build import compilers
 from envbuilder.core import console as console_module
+from envbuilder.core import sandbox
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.sandbox import Mount
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import LOGIN, runtime_files, seeded_package
@@ -108,7 +110,8 @@ def one_a_line(command: Command) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     settings = [f"{name}={value}" for name, value in command.env]
-    return "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
+    text = "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
+    return text.replace(sys.executable, "PYTHON").replace(str(sandbox.PROGRAM.parent), "CORE")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -193,11 +196,7 @@ def test_the_packages_are_configured_in_a_namespace(golden):
     command = debian.configure_command(
         script, Path("/work/root"), Path("/work/owners.json"), epoch=EPOCH, debs=(Path("/store/left"),)
     )
-    text = (
-        one_a_line(command)
-        .replace(sys.executable, "PYTHON")
-        .replace(str(Path(debian.__file__).parent), "ASSEMBLE")
-    )
+    text = one_a_line(command).replace(str(Path(debian.__file__).parent), "ASSEMBLE")
     golden("configure.txt", text)
 
 
@@ -356,14 +355,14 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
     store.add_artifact(wheel.sha256, tmp_path / "wheel")
     work = tmp_path / "work"
-    (work / "cache").mkdir(parents=True)  # uv would make it
+    work.mkdir()
     job = dataclasses.replace(
         make_engine(store).job,
         plan=dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=()), *PLAN.steps[1:])),
     )
     python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), job, work, None, ())
-    assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
-    assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
+    assert (work / "wheels/requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
+    assert [path.name for path in (work / "wheels").glob("*.whl")] == ["numpy-2.2.0-py3-none-any.whl"]
 
 
 def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import struct
+import sys
 import tarfile
 import threading
 import time
@@ -31,6 +32,7 @@ from envbuilder.build.share import share
 from envbuilder.build.unused import mark_used
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
+from envbuilder.core import sandbox
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
@@ -466,7 +468,8 @@ def one_a_line(command: Command) -> str:
             lines.append(shlex.quote(word))
         else:
             lines[-1] += f" {shlex.quote(word)}"
-    return "\n".join([f"# could not {command.why}", *lines]) + "\n"
+    text = "\n".join([f"# could not {command.why}", *lines]) + "\n"
+    return text.replace(sys.executable, "PYTHON").replace(str(sandbox.PROGRAM.parent), "CORE")
 
 
 def test_the_sandbox_of_a_compile(golden):

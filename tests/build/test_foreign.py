@@ -67,7 +67,7 @@ def test_programs_of_another_processor_run_by_the_locked_qemu(tmp_path: Path):
     argv = sandboxed(Root(os=Path("/trees/os"), emulation=by), ("python", "-V"), why="test").argv
     at = argv.index("--")
     assert argv[3:at] == ("183", str(by.program), str(tools_tree(job) / "usr"), "/trees/os/usr")
-    assert argv[at + 1] == "bwrap"
+    assert argv[at + 1] == "--unshare-all"
 
 
 def test_the_python_of_the_distribution_is_a_native_one_while_it_is_configured(tmp_path: Path):

@@ -9,9 +9,9 @@ import pytest
 
 from envbuilder.build.assemble.dpkg_root import make_merged_root
 from envbuilder.build.assemble.os import configure_command
-from envbuilder.build.assemble.sandbox import Mount
 from envbuilder.core.errors import CommandError, EnvbuilderError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sandbox import Mount
 
 pytestmark = pytest.mark.programs
 ROOT = Path(__file__).parents[2]

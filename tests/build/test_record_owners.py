@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.sandbox import sandbox_words
 from tests.support.hosts import WITHOUT_NOTIFICATION
 
 pytestmark = pytest.mark.programs
@@ -27,7 +28,11 @@ def record(
     """Run a shell script in a folder; returns the exit code, and the owners by path."""
     kept = folder / "owners.json"
     kept.write_text(json.dumps([(str(folder / name), uid, gid) for name, uid, gid in known]))
-    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, "sh", "-euc", script)
+    enter = folder / "enter.py"  # in place of `enter_sandbox.py`: it starts the words as they are
+    enter.write_text(
+        "def prepare(words): return ['/usr/bin/env', 'PATH=/usr/sbin:/usr/bin:/sbin:/bin', *words]"
+    )
+    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, enter, "sh", "-euc", script)
     code = subprocess.run(argv, cwd=folder, check=False).returncode
     rows = {(device, inode): tuple(rest) for device, inode, *rest in json.loads(kept.read_text())}
     found = {}
@@ -110,20 +115,9 @@ while True:
 def test_a_fork_bomb_is_ended_with_all_its_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     mark, kept = f"bomb-{os.getpid()}", tmp_path / "owners.json"
     kept.write_text("[]")
-    sandbox = (
-        "bwrap",
-        "--unshare-all",
-        "--die-with-parent",
-        "--ro-bind",
-        "/",
-        "/",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--",
-    )
-    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, *sandbox, sys.executable, "-c", BOMB, mark)
+    options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
+    words = sandbox_words(options, ("/usr/bin/python3", "-c", BOMB, mark), env=())
+    argv = (*BEFORE, sys.executable, "-I", RECORDER, kept, *words)
     assert subprocess.run(argv, check=False).returncode in (137, 143)
     assert "a script started more than 1000 processes" in capfd.readouterr().err
     assert subprocess.run(("pgrep", "-f", mark), check=False, stdout=subprocess.DEVNULL).returncode == 1

@@ -10,57 +10,23 @@ import pytest
 import uv
 
 from envbuilder import runtime
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import sandboxed
 from envbuilder.build.buildkit.folder import write_sdists
-from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import Job, SharedStores
 from envbuilder.build.extensions.cache import wheel_key
 from envbuilder.build.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.build.share import share
 from envbuilder.core.cache import Store
-from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
-from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, ProcessRunner, Runner
-from envbuilder.lock.model import Artifact, Lock, LockedBuild
-from tests.support.plans import LOCK, RECIPE, deb, make_plan, sdist, wheel
+from envbuilder.core.process import Command, Runner
+from envbuilder.core.sandbox import Mount
+from envbuilder.lock.model import Lock
+from tests.support.plans import RECIPE, deb, make_plan, sdist, wheel
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
-from tests.support.sdists import locked, with_source, write_sdist
+from tests.support.sdist_jobs import HOST, make_job, sdist_job, with_sdist
+from tests.support.sdists import with_source
 from tests.support.stores import open_shared, write_keys
-
-HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
-
-
-def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
-    (folder / "cache").mkdir(parents=True)
-    return Job(
-        plan=make_plan(replace(RECIPE, python=python), lock),
-        engine=EngineName.ASSEMBLE,
-        store=Store(folder / "cache"),
-        runner=runner,
-        console=Console(quiet=True),
-        limits=Limits(threads=2, memory=64 << 30, root=True),
-    )
-
-
-def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
-    builds = (LockedBuild(name=one.name, wheels=tools),) if tools else ()
-    return replace(LOCK, wheels=(*LOCK.wheels, one), builds=builds)
-
-
-def sdist_job(folder: Path, files: dict[str, str]) -> Job:
-    """A job whose only source distribution is in its store."""
-    system = Path("/usr/bin/python3")
-    if not system.exists() or not shutil.which("gcc", path="/usr/bin"):
-        pytest.skip("the distribution has no Python or no gcc")
-    python = system.resolve().name.removeprefix("python")
-    path = write_sdist(folder / "files", "zlang", "1.0", files)
-    one = locked(path, "zlang", "1.0")
-    runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(folder)})
-    job = make_job(folder, with_sdist(one), runner, python=python)
-    job.store.add_artifact(one.sha256, path)
-    return job
 
 
 @pytest.mark.programs

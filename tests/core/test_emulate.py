@@ -40,7 +40,9 @@ def test_a_program_keeps_its_user_and_sees_a_folder_over_another(tmp_path: Path)
         for name in names:
             (folder / name).write_text(folder.name)
     show = ("sh", "-c", 'id -u; cat "$0"/both "$0"/new "$0"/old', str(below))
-    argv = emulate.command_line(AARCH64.elf, os.path.realpath("/bin/true"), show, (str(over), str(below)))
+    argv = emulate.command_line(
+        (str(AARCH64.elf), os.path.realpath("/bin/true"), str(over), str(below)), show
+    )
     found = ProcessRunner(os.environ).run(Command(argv=argv, why="look"))
     assert found == f"{os.getuid()}\no,v:ero,v:erbelow"
     assert sorted(path.name for path in below.iterdir()) == ["both", "old"]
@@ -49,7 +51,7 @@ def test_a_program_keeps_its_user_and_sees_a_folder_over_another(tmp_path: Path)
 
 @pytest.mark.programs
 def test_a_program_that_is_not_there_is_named():
-    argv = emulate.command_line(AARCH64.elf, os.path.realpath("/bin/true"), ("no-such-program",))
+    argv = emulate.command_line((str(AARCH64.elf), os.path.realpath("/bin/true")), ("no-such-program",))
     ended = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert ended.returncode == emulate.NO_EMULATION
     assert "no-such-program" in ended.stderr

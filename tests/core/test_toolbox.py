@@ -81,6 +81,7 @@ def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'No permissions' >&2; exit 1\n")
     program.chmod(0o755)
+    tmp_path.chmod(0o755)  # for root, another id starts it
     store = Store(tmp_path / "cache")
     toolbox_folder(store).mkdir()
     fetcher = Fetcher(store, lambda: Sources(debian=()), offline=True)

@@ -16,7 +16,12 @@ from envbuilder.core.sources import Sources
 from envbuilder.core.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support import package_sources
-from tests.support.hosts import WITHOUT_NAMESPACES, WITHOUT_NOTIFICATION, on_rocky
+from tests.support.hosts import (
+    CONTAINER_WITHOUT_NAMESPACES,
+    WITHOUT_NAMESPACES,
+    WITHOUT_NOTIFICATION,
+    on_rocky,
+)
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -75,18 +80,21 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
     assert runner.run(Command(argv=argv, why="run a program in the sandbox")) == "inside\n"
 
 
-def test_a_machine_that_refuses_namespaces_builds_the_same_files(spacious: Path, tiny: Built):
+@pytest.mark.parametrize(
+    "machine", [WITHOUT_NAMESPACES, CONTAINER_WITHOUT_NAMESPACES], ids=["user", "container"]
+)
+def test_a_machine_that_refuses_namespaces_builds_the_same_files(
+    spacious: Path, tiny: Built, machine: tuple[str, ...]
+):
     tests = (
         'tests:\n  - python -c \'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"\'\n'
     )
     recipe, _ = make_tiny(spacious / "recipe", more=tests)
     cache = cache_with_toolbox(cache_with_artifacts(spacious, recipe))
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
-    assert (
-        attempt(*WITHOUT_NAMESPACES, "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true").returncode != 0
-    )
+    assert attempt(*machine, "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true").returncode != 0
     command = build_command(recipe, spacious / "out", "--offline")
-    ended = attempt(*WITHOUT_NAMESPACES, *command, env=env)
+    ended = attempt(*machine, *command, env=env)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     built = Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0])
     assert built.digests == tiny.digests

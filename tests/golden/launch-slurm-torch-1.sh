@@ -74,15 +74,32 @@ fail() {
   exit 9
 }
 
+# Makes the folder $1, or takes the one that is there: this user's own, and no link, which another user may have planted.
+own_folder() { mkdir -m "$2" "$1" 2>/dev/null || { [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ]; }; }
+
+# Whether another user may exchange names in the folder $1: its owner, or who may write it without the sticky bit. Root's
+# number is another one in a container without root.
+is_open() {
+  local owner mode outside root=0
+  read -r _ outside _ </proc/self/uid_map
+  [ "$outside" -eq 0 ] || read -r root </proc/sys/kernel/overflowuid
+  read -r owner mode < <(stat -Lc '%u %a' "$1")
+  ((owner != 0 && owner != root && owner != UID)) || (((8#$mode & 8#22) > 0 && (8#$mode & 8#1000) == 0))
+}
+
 # Chooses the first folder that can be written. Compile caches belong on the node: a shared file system is slow with many
 # small files, and homes are small.
 find_scratch() {
   local place
   for place in "$node_scratch" "${SLURM_TMPDIR-}" "${TMPDIR-}" /tmp; do
     if [ -z "$place" ] || [ ! -d "$place" ] || [ ! -w "$place" ]; then continue; fi
+    if is_open "$place"; then
+      say "$place is passed over: other users could put code into your caches there; \`chmod +t $place\` prevents it"
+      continue
+    fi
     scratch=$place/envbuilder-$UID
-    mkdir -m 700 "$scratch" 2>/dev/null || [ -d "$scratch" ] || fail "cannot write to $place: is it full?"
-    [ -O "$scratch" ] || fail "$scratch belongs to another user, who could put code into your caches"
+    own_folder "$scratch" 700 || [ -e "$scratch" ] || [ -L "$scratch" ] || fail "cannot write to $place: is it full?"
+    own_folder "$scratch" 700 || fail "$scratch belongs to another user or is a link: others could put code into your caches"
     return
   done
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
@@ -142,6 +159,12 @@ preflight() {
     137 | 143) return "$code" ;; # another node's failure has ended it
     *) fail "the environment in $environment is damaged or does not fit this node" ;;
   esac
+}
+
+# Makes the folder of this job's logs. A requeued job has one.
+make_logs() {
+  mkdir -p "${logs%/*}"
+  own_folder "$logs" 755 || fail "the folder of logs $logs belongs to another user or is a link"
 }
 
 # Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
@@ -255,6 +278,7 @@ srun=(srun --export=ALL)
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
+make_logs
 say "all nodes are ready, and the ranks start"
 
 (

@@ -1,6 +1,7 @@
 """Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -272,3 +273,54 @@ def test_a_project_that_cannot_be_asked_is_named_with_its_form_as_an_extension(
         lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))
     assert reason in caught.value.message
     assert "`extensions: [{name: plain, sdist: plain==1.0}]`" in caught.value.hint
+
+
+# What a package's own code, and what builds it, try on the machine that locks. The sandbox does not show the file `{mark}`.
+ON_THE_MACHINE = "import os; os.path.isdir({folder!r}) and open({mark!r}, 'a').close()"
+REPLACING = """
+
+import ctypes, os, sys
+ctypes.CDLL(None).mount(None, sys.prefix.encode(), None, 32 | 4096, None)  # writable, if this may mount
+python = os.path.join(sys.prefix, "bin/python")
+try:
+    os.unlink(python)
+    with open(python, "w") as out:
+        out.write("#!/bin/sh\\ntouch {mark}\\nexec {real} \\"$@\\"\\n")
+    os.chmod(python, 0o755)
+except OSError:
+    pass
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    return ["wheel"]
+"""
+
+
+def test_nothing_of_a_source_distribution_runs_on_the_machine_that_locks(tmp_path: Path, lock: Lock) -> None:
+    mark = tmp_path / "outside/ran"
+    mark.parent.mkdir()
+    files = own_backend("plain", "1.0", needs='"evil"')
+    files["backend.py"] += REPLACING.format(mark=mark, real=sys.executable)
+    start = ON_THE_MACHINE.format(folder=str(mark.parent), mark=str(mark))
+    evil = write_wheel(tmp_path / "files", "evil", "1.0", files={"evil.pth": f"{start}\n", "evil.py": ""})
+    found = lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files), evil)
+    assert tools(found) == {"plain": ["evil", "wheel"]}
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "requirement", ["other @ file:///etc", "other @ git+https://example.org/x", "-r /etc/passwd", "../other"]
+)
+def test_a_requirement_from_elsewhere_than_an_index_is_refused(
+    tmp_path: Path, lock: Lock, requirement: str
+) -> None:
+    files = own_backend("plain", "1.0", needs=f'"{requirement}"')
+    with pytest.raises(IncompatibleError, match=r"is no package of an index|does not say what it requires"):
+        lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))
+
+
+def test_an_answer_that_is_none_is_refused(tmp_path: Path, lock: Lock) -> None:
+    files = own_backend("plain", "1.0")
+    files["backend.py"] += "\nimport os\nos.write(3, b'[' * 100_000)\nos._exit(0)\n"
+    with pytest.raises(IncompatibleError, match="does not say what it requires"):
+        lock(("plain",), write_sdist(tmp_path / "files", "plain", "1.0", files))

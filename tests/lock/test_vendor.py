@@ -184,3 +184,12 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path, world: World):
     lock = dataclasses.replace(world.lock, toolkit=(other,))
     with pytest.raises(UsageError, match="two different files"):
         vendor(world.recipe, lock, tmp_path / "out", world.store)
+
+
+def test_a_link_in_the_folder_is_not_followed(world: World, tmp_path: Path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/files").symlink_to("../precious")
+    with pytest.raises(NotADirectoryError, match="found a link"):
+        vendor(world.recipe, world.lock, tmp_path / "out", world.store)
+    assert list((tmp_path / "precious").iterdir()) == []

@@ -107,7 +107,13 @@ def test_runtime_imports_only_what_is_in_the_image(module):
 
 
 # By `sync` and `launch`, to other machines.
-SENT = ("artifacts.history", "artifacts.node_copy", "artifacts.parts", "artifacts.receive")
+SENT = (
+    "artifacts.history",
+    "artifacts.node_copy",
+    "artifacts.parts",
+    "artifacts.receive",
+    "core.private",
+)
 ALONE = [name for name in MODULES if name.startswith("node.nccl") or name in SENT]
 
 

@@ -256,6 +256,15 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
         save_files(tmp_path, {FILE: "{}\n"}, force=False)
 
 
+def test_a_link_that_a_project_brings_is_not_followed(tmp_path: Path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/.devcontainer").symlink_to("../precious")
+    with pytest.raises(UsageError, match="expected a folder, found a link"):
+        save_files(tmp_path / "project", {FILE: "{}\n"}, force=True)
+    assert list((tmp_path / "precious").iterdir()) == []
+
+
 @pytest.mark.programs
 def test_the_verb_writes_and_prints(
     clean_environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -119,3 +119,14 @@ def test_options_of_srun():
         parse_srun("--gpus 1")
     with pytest.raises(UsageError, match="open quote"):
         parse_srun("'--gpus")
+
+
+def test_a_link_in_place_of_a_kernels_folder_is_not_followed(tmp_path: Path):
+    """A folder of kernels may be shared, and come with a project."""
+    (tmp_path / "precious").mkdir()
+    kernels, kernel = tmp_path / "kernels", make_kernel()
+    kernels.mkdir()
+    (kernels / kernel.folder).symlink_to("../precious")
+    with pytest.raises(UsageError, match="expected a folder, found a link"):
+        save_kernel(kernel, kernels, force=True)
+    assert list((tmp_path / "precious").iterdir()) == []

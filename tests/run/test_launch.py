@@ -881,3 +881,63 @@ def test_a_scratch_of_somebody_else_is_not_used(tmp_path):
     ended = preflight(tmp_path, smi="exit 0")
     assert ended.returncode == LaunchError.exit_code
     assert "envbuilder-0 belongs to another user" in ended.stderr
+
+
+@pytest.mark.programs
+def test_a_scratch_that_is_a_link_to_a_folder_of_the_users_own_is_not_used(tmp_path):
+    """Another user planted it: caches and copies would go where the link leads."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / f"envbuilder-{os.getuid()}").symlink_to("precious")
+    ended = preflight(tmp_path, smi="exit 0")
+    assert ended.returncode == LaunchError.exit_code
+    assert "or is a link" in ended.stderr
+    assert list((tmp_path / "precious").iterdir()) == []
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_place_where_others_may_exchange_the_scratch_is_passed_over(tmp_path, mode):
+    tmp_path.chmod(mode)
+    ended = preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    assert f"{tmp_path} is passed over" in ended.stderr
+    assert not (tmp_path / f"envbuilder-{os.getuid()}").exists()
+    tmp_path.chmod(0o1777)
+    assert look_at_node(tmp_path).stderr == ""
+    assert (tmp_path / f"envbuilder-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.programs
+def test_the_logs_of_a_job_are_in_no_folder_that_was_planted(tmp_path):
+    parts = Path(start.__file__).parent / "parts"
+    functions = "\n".join((parts / f"{name}.sh").read_text() for name in ("common", "preflight"))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/x-7").symlink_to(tmp_path / "precious")
+    script = (
+        f"set -euo pipefail\nlogs={tmp_path}/logs/x-7\n{functions}\nmake_logs\necho '0: line' | split_by_rank"
+    )
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, "or is a link" in ended.stderr) == (LaunchError.exit_code, True)
+    assert list((tmp_path / "precious").iterdir()) == []
+    (tmp_path / "logs/x-7").unlink()
+    for _ in range(2):  # a requeued job has one
+        subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    assert (tmp_path / "logs/x-7/rank-0.log").read_text() == "line\n"
+
+
+def test_a_folder_of_logs_that_everybody_can_write_is_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs").chmod(0o777)
+    script = start.Script(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
+    with pytest.raises(UsageError, match=rf"logs` belongs to user {os.getuid()} with mode 777"):
+        start.save_script(tmp_path / "logs/x.sh", script)
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_logs_of_somebody_else_is_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    os.chown(tmp_path / "logs", 1234, 1234)
+    script = start.Script(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
+    with pytest.raises(UsageError, match="logs` belongs to user 1234"):
+        start.save_script(tmp_path / "logs/x.sh", script)

@@ -206,3 +206,20 @@ def test_a_new_copy_removes_what_no_job_started_from(
     assert run(node) == (0, "")
     kept = {"toy-bb.sif", "other-cc.sif", "to-ee.sif", *copy_of(pair[0]), *copy_of(pair[1])}
     assert {path.name for path in folder.iterdir()} == kept | {f"{name}.checked" for name in kept}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_copier_that_another_user_left_among_the_logs_does_not_run(
+    pair: tuple[Outputs, Outputs], node: Path, kind: str
+):
+    made = make(pair[0], node)
+    right = made.copier.read_bytes()
+    (node.parent / "theirs").write_text("print('theirs')\n")
+    os.chown(node.parent / "theirs", 1234, 1234)
+    made.copier.unlink()
+    if kind == "link":
+        made.copier.symlink_to(node.parent / "theirs")
+    else:
+        (node.parent / "theirs").rename(made.copier)
+    assert make(pair[0], node).copier.read_bytes() == right

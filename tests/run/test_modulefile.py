@@ -163,3 +163,15 @@ def test_a_folder_that_cannot_be_written_or_found_is_said(tmp_path: Path):
         save_module(CPU, tmp_path)
     with pytest.raises(UsageError, match="colon"):
         save_module(CPU, tmp_path / "a:b")
+
+
+def test_a_link_in_a_folder_of_modules_is_not_followed(tmp_path: Path):
+    """What has the module's name where it leads was removed."""
+    (tmp_path / "precious/cpu").mkdir(parents=True)
+    (tmp_path / "precious/cpu/file").write_text("precious")
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/commands").symlink_to("../precious")
+    with pytest.raises(UsageError, match="found a link"):
+        save_module(CPU, tmp_path / "modules")
+    assert (tmp_path / "precious/cpu/file").read_text() == "precious"
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["cpu"]

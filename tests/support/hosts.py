@@ -39,6 +39,26 @@ WITHOUT_NAMESPACES: Final = (
     'for one in user mnt; do echo 0 >/proc/sys/user/max_${one}_namespaces; done; exec "$@"', "sh",
 )  # fmt: skip
 
+_CONTAINER: Final = """
+import ctypes, os, sys
+from pathlib import Path
+waited, closed = os.pipe()
+if not (helper := os.fork()):
+    os.close(closed)
+    os.read(waited, 1)
+    for kind in ("uid", "gid"):
+        Path(f"/proc/{os.getppid()}/{kind}_map").write_text("0 0 65536")
+    os._exit(0)
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+os.close(closed)
+assert os.waitpid(helper, 0)[1] == 0
+for kind in ("user", "mnt"):
+    Path(f"/proc/sys/user/max_{kind}_namespaces").write_text("0")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+# The same for root of a container, which has the ids of other users.
+CONTAINER_WITHOUT_NAMESPACES: Final = (sys.executable, "-I", "-c", _CONTAINER)
+
 # Refuses the flag of seccomp(2) for a listener, as Linux before 5.0 does.
 _OLD_KERNEL: Final = """
 import ctypes, os, struct, sys

@@ -1,10 +1,13 @@
 """A machine with the programs that a build needs."""
 
+import sys
+
 from envbuilder.core.errors import CommandError, ToolError
 from tests.support.runner import FakeRunner
 
 SAYS = {  # as the programs of Debian 12 do
     "bwrap": "bubblewrap 0.8.0\n",
+    sys.executable: "",  # the trial of the sandbox
 }
 
 

@@ -48,7 +48,7 @@ def make_toy(folder: Path, layers: Mapping[str, bytes], platform: str = "linux/a
     )  # fmt: skip
     files = [{"name": "opt/envbuilder/lock.json", "digest": {"sha256": LOCK}}]
     provenance = {
-        "_type": "https://in-toto.io/Statement/v1", "subject": [],
+        "_type": "https://in-toto.io/Statement/v1", "subject": [], "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {"buildDefinition": {"externalParameters": {"files": files}}},
     }  # fmt: skip
     documents = (

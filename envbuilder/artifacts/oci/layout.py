@@ -12,8 +12,9 @@ from typing import Final
 
 from envbuilder.artifacts.oci import model
 from envbuilder.artifacts.oci.reference import default_registry, parse_reference
+from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes
-from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer
 from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header, padded
@@ -101,13 +102,14 @@ def save_layout(folder: Path, *, name: str, manifest: model.Manifest, blobs: Map
 def read_layout(folder: Path) -> Layout:
     """Read a layout with one image; raises VerifyError when it is damaged or of another kind."""
     try:
-        (listed,) = model.parse_manifest((folder / "index.json").read_bytes()).manifests
+        index = read_beneath(folder.resolve(), "index.json", limit=model.MOST_JSON)
+        (listed,) = model.parse_manifest(index).manifests
         manifest = model.parse_manifest(_read_blob(folder, listed), listed.media_type)
         config = model.parse_configuration(_read_blob(folder, _config_of(manifest)))
         reference = dict(listed.annotations).get("io.containerd.image.name", "")
         layout = Layout(folder=folder, reference=reference, manifest=manifest, config=config)
         _ = layout.layers  # raises ValueError unless the configuration names as many
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, BuildError) as error:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
     return layout
 
@@ -189,7 +191,13 @@ def _in_place_of(folder: Path) -> Iterator[Path]:
     with beside(folder) as work:
         yield work / "new"
         if folder.exists():
-            folder.rename(work / "old")
+            try:
+                folder.rename(work / "old")
+            except PermissionError as error:
+                raise UsageError(
+                    f"`{folder}` belongs to user {folder.lstat().st_uid} and cannot be replaced",
+                    hint="choose another --output",
+                ) from error
         (work / "new").rename(folder)
 
 
@@ -240,7 +248,7 @@ def _blob_path(folder: Path, digest: Sha256) -> Path:
 def _read_blob(folder: Path, blob: model.Descriptor) -> bytes:
     if blob.size > model.MOST_JSON:
         raise ValueError(f"a description of {blob.size} bytes")
-    content = _blob_path(folder, blob.digest).read_bytes()
+    content = read_beneath(folder.resolve(), f"{_BLOBS}/{blob.digest}", limit=model.MOST_JSON)
     if sha256_bytes(content) != blob.digest or len(content) != blob.size:
         raise ValueError(f"the blob {blob.digest} does not hold what its name says")
     return content

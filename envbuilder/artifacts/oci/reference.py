@@ -34,6 +34,11 @@ class Reference:
         """The part of a registry's URL that names the manifest: the digest, otherwise the tag."""
         return f"sha256:{self.digest}" if self.digest else self.tag or LATEST
 
+    @property
+    def name(self) -> str:
+        """The last part of the repository: what a pull calls its files, and a signature its release."""
+        return self.repository.rpartition("/")[2]
+
     def with_tag(self, tag: str) -> "Reference":
         return replace(self, tag=tag, digest=None)
 

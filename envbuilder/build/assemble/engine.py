@@ -28,6 +28,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
+from envbuilder.core.sandbox import take_over
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
@@ -191,6 +192,7 @@ class Run:
                 return final
             with store.workspace() as work:
                 self._write_tree(step, work)
+                take_over(work / "tree")
                 commit_path(work / "tree", final)
         return final
 

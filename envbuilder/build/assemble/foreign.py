@@ -13,10 +13,11 @@ from typing import Final
 
 from envbuilder.build.assemble.cuda import install_programs
 from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
-from envbuilder.build.assemble.sandbox import Emulation, Mount
+from envbuilder.build.assemble.sandbox import Emulation
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import commit_path, sha256_text
 from envbuilder.core.processor import X86_64
+from envbuilder.core.sandbox import Mount
 from envbuilder.plan.model import Plan
 
 _FORM: Final = 2  # raise it when the same tools give another tree

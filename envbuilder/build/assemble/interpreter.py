@@ -10,10 +10,11 @@ from typing import Final
 from envbuilder import runtime as image
 from envbuilder.build.assemble import python
 from envbuilder.build.assemble.foreign import emulation
-from envbuilder.build.assemble.sandbox import Emulation, Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Emulation, Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
+from envbuilder.core.sandbox import Mount
 from envbuilder.plan.model import STANDALONE_PREFIX, InterpreterStep
 
 TOP: Final = "python"  # the folder in the archive

@@ -19,7 +19,7 @@ from envbuilder.build.assemble.dpkg_root import (
     write_database,
 )
 from envbuilder.build.assemble.foreign import emulation, native_python
-from envbuilder.build.assemble.sandbox import Emulation, Mount
+from envbuilder.build.assemble.sandbox import Emulation
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Step
@@ -28,6 +28,7 @@ from envbuilder.core.errors import CommandError
 from envbuilder.core.log import owned
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
+from envbuilder.core.sandbox import ROOT, Mount, sandbox_words
 from envbuilder.layers.layer import Owners, write_layer_from_root
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, plain_names, seeded_package
@@ -61,6 +62,10 @@ _ENVIRONMENT: Final = (
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("TERM", "dumb"),
     ("DEBIAN_FRONTEND", "noninteractive"), ("DEBCONF_NONINTERACTIVE_SEEN", "true"),
     ("LANG", "C.UTF-8"), ("LANGUAGE", "C.UTF-8"), ("LC_ALL", "C.UTF-8"),
+)  # fmt: skip
+# What dpkg and packages' scripts need as root of their own root folder, in a user namespace with one id.
+_CAPABILITIES: Final = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_CHROOT",
 )  # fmt: skip
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
 
@@ -148,21 +153,19 @@ def configure_command(
 
     Its user namespace has one id, that of whoever builds, so owners are recorded in `record`.
     """
-    options = [
-        "--unshare-all", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent", "--new-session",
-        "--clearenv", "--hostname", "build", "--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev",
-    ]  # fmt: skip
-    for deb in debs:
-        options += ["--ro-bind", str(deb), f"{DEBS}/{deb.name}.deb"]
-    for mount in native:
-        options += ["--ro-bind", str(mount.source), mount.target]
-    for name, value in (*_ENVIRONMENT, ("SOURCE_DATE_EPOCH", str(epoch))):
-        options += ["--setenv", name, value]
-    recorder = str(Path(__file__).with_name("record_owners.py"))
-    inside = ("--chdir", "/", "--", "/bin/sh", "-c", script)
-    configure = ("bwrap", *options, *inside)
-    argv = (sys.executable, "-I", recorder, str(record), *(by.wrap(configure) if by else configure))
-    return Command(argv=argv, why="install the distribution's packages", merged=True)
+    options = ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
+    for mount in (*(Mount(source=deb, target=f"{DEBS}/{deb.name}.deb") for deb in debs), *native):
+        options += mount.options()
+    words = sandbox_words(
+        options,
+        ("/bin/sh", "-c", script),
+        env=(*_ENVIRONMENT, ("SOURCE_DATE_EPOCH", str(epoch))),
+        user=ROOT,
+        capabilities=_CAPABILITIES,
+        emulation=by.words() if by else (),
+    )
+    argv = (sys.executable, "-I", str(Path(__file__).with_name("record_owners.py")), str(record), *words)
+    return Command(argv=argv, why="install the distribution's packages", merged=True, bare=True)
 
 
 def make_root(root: Path, *, gcc: str, with_manuals: bool, processor: Processor = X86_64) -> None:

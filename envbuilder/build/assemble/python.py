@@ -11,18 +11,22 @@ import uv
 from envbuilder import runtime as image
 from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.build.assemble.foreign import emulation
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import remove_tree, sha256_file
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command
+from envbuilder.core.sandbox import Mount
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.uv_question import NEWEST_MANYLINUX
 from envbuilder.plan.contents import OF_PYTHON_LAYER, is_repeatable
 from envbuilder.plan.model import ENV_PREFIX, AddedStep, Plan, PythonStep
 
-# The only writable mount. uv's cache and the environment share it, so hard links work.
+# The only writable mount, of the folder `SPACE`. uv's cache and the environment share it, so hard links work. What uv reads is
+# not in it: the wheels are links to files of the store, and each of them may run code when byte code is made.
 WORK: Final = "/work"
+SPACE: Final = "space"
+WHEELS, REQUIREMENTS = "/wheels", "requirements.txt"
 
 # The packages that a minimal Python and uv need, of any suite. With only these, the wheels are installed while the os layer is still
 # in the making.
@@ -55,9 +59,10 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
 
     `built` are the wheels of the step's sdists.
     """
+    space = work / SPACE
     with job.console.step(f"install {len(step.artifacts)} Python packages") as shown:
         unpack_root(step.python, job, work)
-        make_environment(work / "tree", step)
+        make_environment(space / "tree", step)
         wheels = work / "wheels"
         wheels.mkdir()
         files = {
@@ -65,14 +70,15 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
         }
         for name, file in (files | {one.name: one for one in built}).items():
             (wheels / name).hardlink_to(file)
-        (work / "requirements.txt").write_text(requirements(step, built), encoding="utf-8")
+        (wheels / REQUIREMENTS).write_text(requirements(step, built), encoding="utf-8")
         root = _with_emulation(Root(os=work / "interpreter", interpreter=own), job)
         shown.expect(len(files) + len(built), items=True)
-        with shown.following(lambda: count_unpacked(work / "cache", shown)):
+        with shown.following(lambda: count_unpacked(space / "cache", shown)):
             for command in install_commands(step, root, work=work, plan=job.plan):
                 job.runner.run(command)
         shown.show_note("")
-        remove_tree(work / "cache")
+        (space / "tree").rename(work / "tree")
+        remove_tree(space)
         if isinstance(step, AddedStep):
             for name in OF_PYTHON_LAYER:
                 (work / "tree" / ENV_PREFIX[1:] / name.format(step.python)).unlink(missing_ok=True)
@@ -121,13 +127,13 @@ def unpack_root(python: str, job: Job, work: Path) -> None:
 
 
 def install_commands(step: PythonStep, root: Root, *, work: Path, plan: Plan) -> tuple[Command, ...]:
-    """Install every wheel of `work/wheels`, with the hashes of `work/requirements.txt`, in a root with a minimal Python.
+    """Install every wheel of `work/wheels`, with the hashes of its `requirements.txt`, in a root with a minimal Python.
 
     Byte code is `unchecked-hash`: the image is read-only, so a check at each import would be of no use.
     """
     argv = (
-        "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
-        "--require-hashes", "-r", f"{WORK}/requirements.txt", "--python", f"{ENV_PREFIX}/bin/python",
+        "/uv", "pip", "install", "--offline", "--no-index", "--find-links", WHEELS, "--no-deps", "--no-config",
+        "--require-hashes", "-r", f"{WHEELS}/{REQUIREMENTS}", "--python", f"{ENV_PREFIX}/bin/python",
         "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
         *(("--python-platform", plan.processor.uv_platform(NEWEST_MANYLINUX)) if plan.tools else ()),
     )  # fmt: skip
@@ -135,7 +141,8 @@ def install_commands(step: PythonStep, root: Root, *, work: Path, plan: Plan) ->
         sandboxed,
         root,
         mounts=(
-            Mount(source=work, target=WORK, writable=True),
+            Mount(source=work / SPACE, target=WORK, writable=True),
+            Mount(source=work / WHEELS[1:], target=WHEELS),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
             *(Mount(source=image.path(program), target=f"/{program}") for program in (COMPILE, CHECK)),
         ),

@@ -1,6 +1,6 @@
 """Run a program whose changes of owners are recorded in place of being made.
 
-    record_owners.py RECORD PROGRAM [ARGUMENT]…
+    record_owners.py RECORD ENTER [WORD]…
 
 A package's scripts give files to users that the one-id user namespace of an ordinary user does not have. Here the kernel
 asks this process about each such call (seccomp user notification, Linux 5.5) and the call succeeds. An older kernel stops
@@ -12,6 +12,8 @@ first: the paths are this machine's then.
 
 A program with more than 1,000 processes and threads at once is ended, with all of them.
 
+ENTER is `enter_sandbox.py`, which is given the words and says what to start: a filter would keep it from giving up root.
+
 The exit code is the program's. A program of its own, because the kernel applies a filter to a process and all below it.
 """
 
@@ -21,6 +23,7 @@ import errno
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -152,10 +155,17 @@ class Owners:
             self.note(file, capability=_memory(pid, given[2], given[3]).hex())
         else:
             uid, gid = given[1] & _SAME, given[2] & _SAME
-            if Path(f"/proc/{pid}/root").samefile("/"):  # proot calls this user root
-                uid, gid = (0 if uid == os.getuid() else uid), (0 if gid == os.getgid() else gid)
+            if Path(f"/proc/{pid}/root").samefile("/"):  # proot calls the program's own user root
+                own = _ids(pid)
+                uid, gid = (0 if uid == own[0] else uid), (0 if gid == own[1] else gid)
             self.note(file, uid, gid)
         return True
+
+
+def _ids(pid: int) -> tuple[int, ...]:
+    """Return the user and the group of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return tuple(int(line.split()[1]) for line in lines if line.startswith(("Uid:", "Gid:")))
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:
@@ -354,7 +364,8 @@ def _answer_stopped(owners: Owners, pid: int) -> None:
 
 
 def main() -> int:
-    record, *argv = sys.argv[1:]
+    record, enter, *words = sys.argv[1:]
+    prepare = runpy.run_path(enter)["prepare"]
     owners = Owners()
     for path, uid, gid in json.loads(Path(record).read_text(encoding="utf-8")):
         owners.note(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), uid, gid)
@@ -366,7 +377,8 @@ def main() -> int:
     pid = os.fork()
     if not pid:
         try:
-            _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+            argv = prepare(words)
+            _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG, which a change of the user clears
             _limit_processes()
             if traced:
                 theirs.recv(1)
@@ -375,9 +387,9 @@ def main() -> int:
                 listener = _install_filter(traced=False)
                 socket.send_fds(theirs, [b"x"], [listener])
                 os.close(listener)
-            os.execvp(argv[0], argv)  # noqa: S606
+            os.execve(argv[0], argv, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - a forked child must not return
-            sys.stderr.write(f"record_owners: {argv[0]}: {error}\n")
+            sys.stderr.write(f"record_owners: {error}\n")
             sys.stderr.flush()
         os._exit(1)
     theirs.close()

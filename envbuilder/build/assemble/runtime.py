@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.build.assemble.python import STEADY
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.engine import Job, tools
 from envbuilder.core.process import Command
+from envbuilder.core.sandbox import Mount
 from envbuilder.layers.layer import Layer
 from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.documents import write_documents

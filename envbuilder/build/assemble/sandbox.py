@@ -1,16 +1,15 @@
-"""The sandbox of a build: a read-only root of the lower layers, no network, no GPU, no files of the machine.
+"""The root of a build's sandbox: the lower layers, read-only, no GPU, no files of the machine.
 
-bubblewrap mounts the root from folders of the store, without a copy and without root. Programs of another processor run
-by qemu in it.
+bubblewrap mounts it from folders of the store, without a copy. Programs of another processor run by qemu in it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.core import emulate
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
+from envbuilder.core.sandbox import Mount, sandbox
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, SYSTEM_PATH
 
 
@@ -22,10 +21,10 @@ class Emulation:
     program: Path  # qemu
     over: tuple[tuple[Path, Path], ...] = ()  # a native folder, and the one that it lies over
 
-    def wrap(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command line that starts `argv` with the emulator."""
+    def words(self) -> tuple[str, ...]:
+        """Return the words of `emulate.py`."""
         folders = (str(folder) for pair in self.over for folder in pair)
-        return emulate.command_line(self.processor.elf, str(self.program), argv, folders)
+        return (str(self.processor.elf), str(self.program), *folders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +39,6 @@ class Root:
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    source: Path
-    target: str
-    writable: bool = False
-
-
 def sandboxed(
     root: Root,
     argv: Sequence[str],
@@ -59,7 +51,6 @@ def sandboxed(
 ) -> Command:
     """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
     options = [
-        "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "build",
         "--ro-bind", str(root.os / "usr"), "/usr",
         "--tmpfs", "/usr/local",
         "--ro-bind", str(root.os / "usr/local/bin"), "/usr/local/bin",
@@ -78,12 +69,10 @@ def sandboxed(
     if root.python is not None:
         options += ["--ro-bind", str(root.python / ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:
-        options += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
+        options += mount.options()
     for path, target in links:
         options += ["--symlink", target, path]
     search = f"{ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}"
     fixed = {"PATH": search, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-    for name, value in (fixed | dict(env)).items():
-        options += ["--setenv", name, value]
-    command = ("bwrap", *options, "--chdir", cwd, "--", *argv)
-    return Command(argv=root.emulation.wrap(command) if root.emulation else command, why=why)
+    by = root.emulation.words() if root.emulation else ()
+    return sandbox(options, argv, why=why, env=tuple((fixed | dict(env)).items()), cwd=cwd, emulation=by)

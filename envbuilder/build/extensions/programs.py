@@ -12,12 +12,13 @@ from typing import Final
 import uv
 
 from envbuilder import runtime as image
-from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.extensions import cache
 from envbuilder.build.extensions.install import VERSION, index_entry
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
+from envbuilder.core.sandbox import Mount
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, Plan, PythonStep
 from envbuilder.plan.render.kit import Compile

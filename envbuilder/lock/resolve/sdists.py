@@ -16,13 +16,13 @@ import uv
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.core.places import shown
 from envbuilder.core.process import Command
+from envbuilder.core.sandbox import Mount, sandbox
 from envbuilder.core.toolbox import open_sandbox
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
+_WORK: Final = "/work"  # in the sandbox: all that it may write
 _ANSWER: Final = TypeAdapter(dict[str, list[str]])
 _ROUNDS: Final = 3  # the packages that pyproject.toml names, those that the backend adds, the answer
 
@@ -105,12 +106,10 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
     """
     open_sandbox(context.store, context.fetcher, context.runner, context.transfer)
     with context.store.workspace() as work:
-        box = work / "box"  # what the sandbox sees; the settings may hold passwords
-        box.mkdir()
         (work / "uv.toml").write_text("".join(f"{line}\n" for line in settings), encoding="utf-8")
-        _run_uv(("venv", "--python", sys.executable, str(box / "venv")), work, context)
         installed: tuple[str, ...] = ()
         for _ in range(_ROUNDS):
+            _install(sdist, installed, work, context)
             answer = _ask(sdist, installed, work, context)
             wanted = tuple(answer["builds_with"])
             if "requires" in answer:
@@ -121,27 +120,37 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
                     python="".join(answer["python"]),
                 )
             _need_no_torch(sdist, wanted)
-            added = [one for one in wanted if one not in installed]
-            place = ("--python", str(box / "venv/bin/python"), "--only-binary", ":all:")
-            try:
-                _run_uv(("pip", "install", *place, "--", *added), work, context)
-            except CommandError as error:
-                output = error.message.partition("\n")[2]
-                raise _unreadable(sdist, f"what builds it is not there\n{output}") from error
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
+
+
+def _install(sdist: Artifact, wanted: Sequence[str], work: Path, context: ResolveContext) -> None:
+    """Make the environment `work/venv` anew, with these packages.
+
+    uv runs the environment's Python on this machine. So it is a new one each time: in one that has packages, each of them
+    may have a `.pth` file, which Python runs.
+    """
+    _run_uv(("venv", "--clear", "--python", sys.executable, str(work / "venv")), work, context)
+    if not wanted:
+        return
+    place = ("--python", str(work / "venv/bin/python"), "--only-binary", ":all:")
+    try:
+        _run_uv(("pip", "install", *place, "--", *wanted), work, context)
+    except CommandError as error:
+        output = error.message.partition("\n")[2]
+        raise _unreadable(sdist, f"what builds it is not there\n{output}") from error
 
 
 def _ask(
     sdist: Artifact, installed: Sequence[str], work: Path, context: ResolveContext
 ) -> dict[str, list[str]]:
     """Run the program in the sandbox, with the packages that are installed so far."""
-    box, file = work / "box", context.store.artifact(sdist.sha256)
-    specification = {"sdist": f"/{sdist.filename}", "work": str(box), "installed": list(installed)}
-    given = work / "spec.json"  # outside the box: the project may leave links there
+    venv, box, file = work / "venv", work / "box", context.store.artifact(sdist.sha256)
+    box.mkdir(exist_ok=True)
+    specification = {"sdist": f"/{sdist.filename}", "work": _WORK, "installed": list(installed)}
+    given = work / "spec.json"
     given.write_text(json.dumps(specification), encoding="utf-8")
-    options = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
-    options += ["--ro-bind", "/usr", "/usr"]
+    options = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib64"):
         place = Path("/", name)
         if place.is_symlink():
@@ -150,30 +159,36 @@ def _ask(
             options += ["--ro-bind", str(place), str(place)]
     if not Path(sys.base_prefix).is_relative_to("/usr"):
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
-    options += [
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
-        "--bind", str(box), str(box),
-        "--ro-bind", str(box / "venv"), str(box / "venv"),  # uv runs its Python outside
-        "--ro-bind", str(file), f"/{sdist.filename}", "--ro-bind", str(given), "/spec.json",
-        "--ro-bind", str(runtime.path(_PROGRAM)), f"/{_PROGRAM}",
-    ]  # fmt: skip
-    variables = {"PATH": f"{box}/venv/bin:/usr/bin:/bin", "HOME": str(box), "LC_ALL": "C.UTF-8"}
-    for name, value in variables.items():
-        options += ["--setenv", name, value]
-    python = (str(box / "venv/bin/python"), f"/{_PROGRAM}", "/spec.json")
-    why = f"ask the source distribution of `{sdist.name}` what it requires"
+    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
+    for mount in (
+        Mount(source=box, target=_WORK, writable=True),
+        Mount(source=venv, target=str(venv)),
+        Mount(source=file, target=f"/{sdist.filename}"),
+        Mount(source=given, target="/spec.json"),
+        Mount(source=runtime.path(_PROGRAM), target=f"/{_PROGRAM}"),
+    ):
+        options += mount.options()
+    variables = {"PATH": f"{venv}/bin:/usr/bin:/bin", "HOME": _WORK, "LC_ALL": "C.UTF-8"}
+    command = sandbox(
+        options,
+        (str(venv / "bin/python"), f"/{_PROGRAM}", "/spec.json"),
+        why=f"ask the source distribution of `{sdist.name}` what it requires",
+        env=tuple(variables.items()),
+        cwd=_WORK,
+    )
     try:
-        said = context.runner.run(
-            Command(argv=("bwrap", *options, "--chdir", str(box), "--", *python), why=why)
-        )
+        said = context.runner.run(command)
     except CommandError as error:
         raise _unreadable(sdist, error.message.partition("\n")[2]) from error
     try:
         answer = _ANSWER.validate_json(said)
-        need = {"builds_with", "requires", "extras", "python"} if "requires" in answer else {"builds_with"}
-        return {key: answer[key] for key in need}
-    except (KeyError, ValueError) as error:
-        raise _unreadable(sdist, f"its own code answered {shown(said)}") from error
+        requirements = [Requirement(text) for text in (*answer["builds_with"], *answer.get("requires", ()))]
+    except (ValidationError, KeyError, InvalidRequirement) as error:
+        raise _unreadable(sdist, f"its own code does not say what it requires: {error}") from error
+    # uv would take an address, or a folder of this machine, from anywhere.
+    if elsewhere := next((requirement for requirement in requirements if requirement.url), None):
+        raise _unreadable(sdist, f"it requires `{elsewhere}`, which is no package of an index")
+    return answer
 
 
 def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
@@ -193,13 +208,8 @@ def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
 
 def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:
     """Raise IncompatibleError for a project that compiles against torch: the environment's own must be there then."""
-    for one in requirements:
-        try:
-            name = Requirement(one).name
-        except InvalidRequirement:
-            continue
-        if canonicalize_name(name) == "torch":
-            raise _unreadable(sdist, "it is built against torch")
+    if any(canonicalize_name(Requirement(text).name) == "torch" for text in requirements):
+        raise _unreadable(sdist, "it is built against torch")
 
 
 def _unreadable(sdist: Artifact, reason: str) -> IncompatibleError:

@@ -15,6 +15,7 @@ from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
+from envbuilder.core.toolbox import sandbox_trial
 from envbuilder.node.doctor.item import (
     DoctorCode,
     Fix,
@@ -59,10 +60,8 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     lacking = check_tools((BWRAP,), machine.runner)
     # A distribution may allow bubblewrap what it forbids other programs.
-    trial = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
-    spaces = (
-        has_namespaces(machine) if lacking else machine.output_of(*trial, why="try the sandbox") is not None
-    )
+    tried = sandbox_trial()
+    spaces = has_namespaces(machine) if lacking else machine.output_of(*tried.argv, why=tried.why) is not None
     shut = shut_switches(machine)
     if spaces:
         yield namespaces.ok("can be made")

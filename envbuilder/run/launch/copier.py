@@ -12,22 +12,32 @@ from typing import Final
 
 from envbuilder.artifacts.parts_index import make_index
 from envbuilder.core.cache import save_bytes
+from envbuilder.core.private import is_trusted
 from envbuilder.run.launch.job import Job
 from envbuilder.run.sync import module_text
 
-_MODULES: Final = ("parts", "history", "receive", "node_copy")
+_MODULES: Final = (
+    "core.private",
+    "artifacts.parts",
+    "artifacts.history",
+    "artifacts.receive",
+    "artifacts.node_copy",
+)
 _MAIN: Final = "from envbuilder.artifacts.node_copy import main\n\nmain()\n"
 
 
 def save_copier(job: Job) -> None:
-    """Write `job.copier`, unless an earlier job of this SIF did. The first reads the whole SIF."""
-    if job.copier.exists():
+    """Write `job.copier`, unless an earlier job of this SIF did. The first reads the whole SIF.
+
+    Nodes run it, so a link or another user's file of that name is replaced.
+    """
+    if job.copier.is_file() and not job.copier.is_symlink() and is_trusted(str(job.copier)):
         return
     environment = job.environment
     parts = [(part.size, part.digest) for part in make_index(Path(environment.location), {}).parts]
     index = {"name": environment.name, "sha256": environment.sha256, "parts": parts}
-    texts = {"envbuilder/__init__.py": "", "envbuilder/artifacts/__init__.py": ""}
-    texts |= {f"envbuilder/artifacts/{name}.py": module_text(name) for name in _MODULES}
+    texts = {f"envbuilder/{below}__init__.py": "" for below in ("", "core/", "artifacts/")}
+    texts |= {f"envbuilder/{name.replace('.', '/')}.py": module_text(name) for name in _MODULES}
     content = BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in (texts | {"__main__.py": _MAIN, "index.json": json.dumps(index)}).items():

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import CommandError, LaunchError, ToolError, blaming_path
+from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.findings import Finding
+from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Job
@@ -66,14 +67,24 @@ def save_script(path: Path, script: Script) -> Path:
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
-        script.logs.mkdir(
-            parents=True, exist_ok=True
-        )  # Slurm does not make it, and fails silently without it
+        # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
+        script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _need_own_logs(script.logs)
         if script.copied:
             save_copier(script.copied)
-        save_text(path, script.text)
-        path.chmod(EXECUTABLE)
+        save_text(path, script.text, mode=EXECUTABLE)
     return path.absolute()
+
+
+def _need_own_logs(folder: Path) -> None:
+    """Raise UsageError for a folder of logs in which any user may put links and programs. Its group is trusted with the project."""
+    status = folder.stat()
+    if not is_trusted(str(folder)) or status.st_mode & 0o1002 == 0o002:
+        raise UsageError(
+            f"the folder of logs `{folder}` belongs to user {status.st_uid} with mode {status.st_mode & 0o7777:o}: "
+            "others could exchange what your job runs there",
+            hint=f"`--logs` names another folder; `chmod o-w {folder}` if it is yours",
+        )
 
 
 def keep_other(path: Path, script: Script) -> Path | None:

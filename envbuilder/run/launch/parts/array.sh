@@ -5,7 +5,7 @@ name=${recipe##*/}
 name=${name%.*}
 job=$SLURM_ARRAY_JOB_ID
 ends=$logs/$job
-mkdir -p "$ends"
+own_folder "$ends" 755 || fail "the folder of results $ends belongs to another user or is a link"
 
 record_result() {
   local status=$?

@@ -4,7 +4,7 @@ this_node() { printf '%s%s' "$node_name" "$master_suffix"; }
 
 job=$(date +%Y%m%d-%H%M%S)-$$
 logs=$logs-$job
-mkdir -p "$logs"
+make_logs
 mkfifo -m 600 "$logs/output"
 trap 'rm -f "$logs/output"' EXIT
 {

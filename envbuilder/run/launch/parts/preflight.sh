@@ -23,6 +23,12 @@ preflight() {
   esac
 }
 
+# Makes the folder of this job's logs. A requeued job has one.
+make_logs() {
+  mkdir -p "${logs%/*}"
+  own_folder "$logs" 755 || fail "the folder of logs $logs belongs to another user or is a link"
+}
+
 # Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
 # `[defaultLOCAL]:` follows the number of its node; `[rank3]:` is torch's own, before each line of a traceback. The C++ stacks
 # of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.

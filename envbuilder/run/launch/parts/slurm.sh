@@ -17,6 +17,7 @@ srun=(srun --export=ALL)
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
+make_logs
 say "all nodes are ready, and the ranks start"
 
 (

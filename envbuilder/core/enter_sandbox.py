@@ -1,0 +1,297 @@
+"""Start bubblewrap with nothing of whoever builds: no variables, no root, and a filter of system calls.
+
+    enter_sandbox.py [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
+
+OPTIONs are bubblewrap's. The words before the first `--` are those of `emulate.py`, for programs of another processor.
+
+A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
+/proc/sys/kernel/core_pattern. So root takes an id here that nobody has. That id may not enter root's folders. Whatever
+bubblewrap is to mount is therefore mounted first below a folder that only this process sees, read-only unless the sandbox
+may write there. What the sandbox may write is given to the id. bubblewrap then does what it does for an ordinary user.
+
+Only the standard library, because a build starts it as a program of its own: a process with threads cannot enter a user
+namespace.
+"""
+
+import ctypes
+import errno
+import os
+import runpy
+import shutil
+import stat
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+REFUSED: Final = 98  # exit code
+# Lies beside a `bwrap` that is `plain_sandbox.py`: it needs no namespaces, and gives up root in its own way.
+PLAIN: Final = "plain"
+# Ids for foreign code, of which the first that is mapped here is taken. The first lies in a range that no program uses
+# (https://systemd.io/UIDS-GIDS/). The second is for containers, which have 65,536 ids.
+IDS: Final = (1_900_000_000, 65_533)
+_FLAGS: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
+_PAIRS: Final = ("--ro-bind", "--bind", "--symlink", "--setenv")
+_STAGE: Final = Path("/tmp")  # noqa: S108 - every machine has it; here it is covered by a new file system
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # CLONE_NEWUSER, CLONE_NEWNS
+_NAMESPACES: Final = 0x7E020000  # CLONE_NEW…: user, mounts, cgroup, UTS, IPC, processes, network
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 4096, 16384  # MS_…
+_PRIVATE: Final = 1 << 18 | _RECURSIVE
+_SAME_FLAGS: Final = 0xC0F  # flags with the same number in statvfs(3) and mount(2)
+_RELATIVE_TIMES: Final = (4096, 1 << 21)  # ST_RELATIME, MS_RELATIME
+_SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 4, 28, 47  # prctl(2)
+_NO_FIX, _RAISE, _DAC_OVERRIDE = 4, 2, 1  # SECBIT_NO_SETUID_FIXUP, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE
+_LANDLOCK, _LANDLOCK_VERSION = 444, 2  # landlock_create_ruleset; before 2, no file may get another folder
+
+_X86, _ARM = 62, 183  # e_machine of 64-bit programs
+# Calls that reach beyond a build: mounts, namespaces, modules, clocks, keys, file handles, tracing of the kernel.
+_DENIED: Final = {
+    # mount, umount2, pivot_root, unshare, setns, swapon, swapoff, reboot, sethostname, setdomainname, init_module,
+    # delete_module, finit_module, kexec_load, kexec_file_load, acct, settimeofday, clock_settime, clock_adjtime, adjtimex,
+    # quotactl, bpf, perf_event_open, userfaultfd, add_key, request_key, keyctl, name_to_handle_at, open_by_handle_at, syslog,
+    # fanotify_init; on x86 also iopl, ioperm
+    _X86: (
+        165, 166, 155, 272, 308, 167, 168, 169, 170, 171, 175, 176, 313, 246, 320, 163, 164, 227, 305, 159,
+        179, 321, 298, 323, 248, 249, 250, 303, 304, 103, 300, 172, 173,
+    ),
+    _ARM: (
+        40, 39, 41, 97, 268, 224, 225, 142, 161, 162, 105, 106, 273, 104, 294, 89, 170, 112, 266, 171,
+        60, 280, 241, 282, 217, 218, 219, 264, 265, 116, 262,
+    ),
+}  # fmt: skip
+# Of one number on all processors: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, mount_setattr, quotactl_fd,
+# open_tree_attr.
+_DENIED_TOO: Final = (428, 429, 430, 431, 432, 433, 442, 443, 467)
+# io_uring_setup, io_uring_enter, io_uring_register; and clone3, whose flags a filter cannot read. Programs do without.
+_ABSENT: Final = (425, 426, 427, 435)
+_READ_BY_ARGUMENT: Final = {_X86: (56, 41, 16), _ARM: (220, 198, 29)}  # clone, socket, ioctl
+_FAMILIES: Final = (1, 2, 10, 16)  # AF_: UNIX, INET, INET6, NETLINK
+_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into a terminal
+
+
+def filter_of_calls() -> bytes:
+    """Return the filter that bubblewrap sets at its end, as an array of struct sock_filter (seccomp(2))."""
+    with Path("/proc/self/exe").open("rb") as program:
+        machine = int.from_bytes(program.read(20)[18:], "little")
+    clone, socket, ioctl = _READ_BY_ARGUMENT[machine]
+    load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
+    number, architecture, first, second = 0, 4, 16, 24  # offsets in struct seccomp_data
+    allow = (answer, 0, 0, 0x7FFF0000)
+
+    def refuse(error: int) -> tuple[int, int, int, int]:
+        return (answer, 0, 0, 0x00050000 | error)  # SECCOMP_RET_ERRNO
+
+    steps = [
+        (load, 0, 0, architecture), (equal, 1, 0, 0xC0000000 | machine), refuse(errno.ENOSYS),
+        (load, 0, 0, number), (at_least, 0, 1, 1 << 30), refuse(errno.ENOSYS),  # of x32
+        *(step for call in (*_DENIED[machine], *_DENIED_TOO) for step in ((equal, 0, 1, call), refuse(errno.EPERM))),
+        *(step for call in _ABSENT for step in ((equal, 0, 1, call), refuse(errno.ENOSYS))),
+        (equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, _NAMESPACES), refuse(errno.EPERM), allow,
+        (equal, 0, 7, socket), (load, 0, 0, first), *((equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)),
+        refuse(errno.EAFNOSUPPORT), allow,
+        (equal, 0, 4, ioctl), (load, 0, 0, second), (equal, 1, 0, _TERMINAL[0]), (equal, 0, 1, _TERMINAL[1]), refuse(errno.EPERM),
+        allow,
+    ]  # fmt: skip
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+# --------------------------------------------------------------------------------------------------- an id that nobody has
+
+
+def other_id() -> int | None:
+    """Return an id that is neither root's nor a user's. None for an ordinary user, and where root has one id alone."""
+    if os.geteuid():
+        return None
+    tables = (
+        Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines() for kind in ("uid", "gid")
+    )
+    ranges = [
+        [(int(first), int(first) + int(count)) for first, _, count in map(str.split, rows)] for rows in tables
+    ]
+    return next(
+        (found for found in IDS if all(any(a <= found < b for a, b in rows) for rows in ranges)), None
+    )
+
+
+def give(folder: str, uid: int, gid: int, *, special: bool) -> None:
+    """Give a folder or file, and all below it, to a user and group. A link is given, not what it names.
+
+    `special` says whether set-uid and set-gid bits stay, which chown(2) clears.
+    """
+
+    def own(name: str, at: int | None) -> None:
+        found = os.stat(name, dir_fd=at, follow_symlinks=False)
+        if (found.st_uid, found.st_gid) != (uid, gid):
+            os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
+        bits = found.st_mode & (stat.S_ISUID | stat.S_ISGID)
+        if bits and not stat.S_ISLNK(found.st_mode):
+            mode = stat.S_IMODE(found.st_mode)
+            os.chmod(name, mode if special else mode & ~bits, dir_fd=at)
+
+    own(folder, None)
+    for _, folders, files, at in os.fwalk(folder, follow_symlinks=False):
+        for name in (*folders, *files):
+            own(name, at)
+
+
+def become(to: int) -> None:
+    """Take an id for good, with all capabilities gone. Raises SystemExit unless that is so."""
+    os.setgroups([])
+    os.setresgid(to, to, to)
+    os.setresuid(to, to, to)
+    if os.getresuid() != (to, to, to) or os.getresgid() != (to, to, to):
+        raise SystemExit("enter_sandbox: root's rights could not be given up")
+    _checked(
+        _libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "PR_SET_DUMPABLE"
+    )  # so that it may write its own /proc/self/uid_map
+
+
+def leave_root(to: int) -> None:
+    """Take an id for good, which may enter root's folders as root may: Landlock says which, and without it this is refused.
+
+    The id owns no file of root's, so it cannot change their modes, times and owners.
+    """
+    if _libc.syscall(_LANDLOCK, None, ctypes.c_size_t(0), 1) < _LANDLOCK_VERSION:
+        raise SystemExit(
+            "enter_sandbox: this machine refuses namespaces, and its kernel has no Landlock (Linux 5.19), without which foreign "
+            "code would have root's rights: build as an ordinary user"
+        )
+    # A change of the id leaves the capabilities, and access(2), which proot calls, counts them.
+    _checked(_libc.prctl(_SET_SECURE_BITS, _NO_FIX, 0, 0, 0), "PR_SET_SECUREBITS")
+    become(to)
+    bits = 1 << _DAC_OVERRIDE
+    header, sets = struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", bits, bits, bits, 0, 0, 0)
+    _checked(_libc.capset(header, sets), "capset")
+    _checked(_libc.prctl(_AMBIENT, _RAISE, _DAC_OVERRIDE, 0, 0), "PR_CAP_AMBIENT")
+
+
+# ------------------------------------------------------------------------------------------------------------- the mounts
+
+
+def _checked(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
+    words = (os.fsencode(word) or None for word in (source, str(target), kind))
+    _checked(_libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(options) or None), f"mount {target}")
+
+
+def _enter_namespace(to: int) -> None:
+    """Enter a name space of mounts. Root in a container may need one of users for that, with root's id and the other one."""
+    try:
+        _checked(_libc.unshare(_NEW_MOUNTS), "unshare")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:  # said of disks everywhere else
+            raise SystemExit(
+                "enter_sandbox: this machine allows no more namespaces (user.max_mnt_namespaces)"
+            ) from None
+        if error.errno != errno.EPERM:
+            raise
+        entered, waiting = os.pipe()
+        if not (helper := os.fork()):  # of the outer namespace, where root may say which ids are inside
+            try:
+                os.close(waiting)
+                os.read(entered, 1)
+                for kind in ("uid", "gid"):
+                    text = f"0 0 1\n{to} {to} 1\n"
+                    Path(f"/proc/{os.getppid()}/{kind}_map").write_text(text, encoding="ascii")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _checked(_libc.unshare(_NEW_USER | _NEW_MOUNTS), "unshare")
+        os.close(waiting)
+        if os.waitpid(helper, 0)[1]:
+            raise SystemExit(
+                "enter_sandbox: this root may not change its user id, which foreign code must not have"
+            ) from None
+    _mount("", Path("/"), "", _PRIVATE)
+
+
+def _stage(sources: dict[str, bool]) -> Callable[[str], str]:
+    """Mount each source below a new folder, read-only unless it is writable. Returns the function from source to its place."""
+    opened = {source: os.open(source, os.O_PATH | os.O_CLOEXEC) for source in sources}
+    _mount("tmpfs", _STAGE, "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+    places: dict[str, str] = {}
+    for at, (source, is_writable) in enumerate(sources.items()):
+        place, descriptor = _STAGE / str(at), opened[source]
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            place.mkdir()
+        else:
+            place.touch()
+        _mount(f"/proc/self/fd/{descriptor}", place, "", _BIND | _RECURSIVE)
+        if not is_writable:
+            flags = os.statvfs(place).f_flag
+            kept = flags & _SAME_FLAGS | (_RELATIVE_TIMES[1] if flags & _RELATIVE_TIMES[0] else 0)
+            _mount("", place, "", kept | _BIND | _REMOUNT | _READ_ONLY)
+        places[source] = str(place)
+        os.close(descriptor)
+    return lambda source: places[source]
+
+
+def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
+    """Yield the place of each option that mounts, and whether the sandbox may write there."""
+    at = 0
+    while at < len(options):
+        if options[at] in ("--bind", "--ro-bind"):
+            yield at, options[at] == "--bind"
+        at += 1 if options[at] in _FLAGS else 3 if options[at] in _PAIRS else 2
+
+
+def prepare(words: Sequence[str]) -> list[str]:
+    """Give up root and the variables, enter the emulator's namespace if one is named, and return bubblewrap's command line.
+
+    The caller replaces its process by it, with no variables. Raises OSError, or SystemExit with a reason.
+    """
+    emulated, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
+    options, argv = list(rest[: rest.index("--")]), rest[rest.index("--") + 1 :]
+    emulator = runpy.run_path(str(Path(__file__).with_name("emulate.py"))) if emulated else None
+    bubblewrap = shutil.which("bwrap")
+    if bubblewrap is None:
+        raise SystemExit("enter_sandbox: `bwrap` is not installed")
+    is_plain = Path(bubblewrap).with_name(PLAIN).exists()
+    to = other_id()
+    sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
+    if to is not None:
+        for source in filter(sources.get, sources):
+            give(source, to, to, special=True)
+    if to is not None and is_plain:
+        leave_root(to)
+    elif to is not None:
+        folder = (
+            Path(bubblewrap).resolve().parent.parent
+        )  # of the toolbox: a script there starts programs beside it
+        for path in (*emulated[1:], str(folder)):
+            sources.setdefault(path, False)
+        _enter_namespace(to)
+        place = _stage(sources)
+        for at, _ in _binds(options):
+            options[at + 1] = place(options[at + 1])
+        emulated[1:] = map(place, emulated[1:])
+        bubblewrap = str(Path(place(str(folder)), Path(bubblewrap).resolve().relative_to(folder)))
+        become(to)
+    if emulator:
+        emulator["enter"](emulated)
+    os.chdir("/")
+    filtered = os.memfd_create("filter", 0)  # bubblewrap inherits it
+    os.write(filtered, filter_of_calls())
+    os.lseek(filtered, 0, os.SEEK_SET)
+    return [bubblewrap, "--seccomp", str(filtered), *options, "--", *argv]
+
+
+def main() -> int:
+    try:
+        argv = prepare(sys.argv[1:])
+        os.execve(argv[0], argv, {})  # noqa: S606
+    except OSError as error:
+        sys.stderr.write(f"enter_sandbox: {error}\n")
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

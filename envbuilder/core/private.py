@@ -1,0 +1,103 @@
+"""Folders of this user among names that other users may write.
+
+In a folder that others can write, they may take any name before this program does, with a link, a FIFO or a folder of theirs. Without
+the sticky bit they may even exchange names later. So a folder is opened once, without following a link, and its owner is checked. Where
+names may be exchanged, it is then reached through its descriptor.
+
+Standard library and Python 3.8 alone: `sync` and `launch` run this text on machines without envbuilder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Iterator
+
+_FOLDER = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
+_HAS_OWNERS = hasattr(os, "geteuid")  # Windows keeps that elsewhere, and opens no folders
+
+
+def may_be_exchanged(folder: str) -> bool:
+    """Whether another user may rename what lies in the folder: its owner, or who may write it without the sticky bit."""
+    if not _HAS_OWNERS:
+        return False
+    status = os.stat(folder)
+    is_open = bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
+    return is_open or status.st_uid not in (0, os.geteuid())
+
+
+def is_trusted(path: str) -> bool:
+    """Whether a file or a folder belongs to this user or to root, the link to it included. False if there is none."""
+    if not _HAS_OWNERS:
+        return os.path.exists(path)
+    try:
+        return {os.lstat(path).st_uid, os.stat(path).st_uid} <= {0, os.geteuid()}
+    except OSError:
+        return False
+
+
+def refused(path: str) -> PermissionError:
+    """Return the error for what another user may have put under a name. It names the owner."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        found = "it was exchanged for something else"
+    else:
+        what = "is a link of" if stat.S_ISLNK(status.st_mode) else "belongs to"
+        others = ", and others can write it" if status.st_mode & 0o022 and what == "belongs to" else ""
+        found = f"it {what} user {status.st_uid}{others}"
+    text = f"expected a file or folder of user {os.geteuid()} that nobody else can write, but {found}"
+    return PermissionError(errno.EPERM, text, path)
+
+
+def open_folder(path: str) -> int:
+    """Return a descriptor of a folder. A link is refused with PermissionError."""
+    if os.path.dirname(path) == f"/proc/{os.getpid()}/fd":  # of `lasting_path`: a link of the kernel's
+        path += "/."
+    try:
+        return os.open(path, os.O_RDONLY | _FOLDER)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+            raise refused(path) from error
+        raise
+
+
+def lasting_path(path: str, opened: int) -> str:
+    """Return a path of an open folder of this user that stays the folder's own while others exchange names around it.
+
+    Raises PermissionError if they have done so already. Only Linux has such paths.
+    """
+    if not may_be_exchanged(os.path.dirname(path) or "."):
+        return path
+    status = os.fstat(opened)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise refused(path)
+    through = f"/proc/{os.getpid()}/fd/{opened}"
+    return through if os.path.isdir(through) else path
+
+
+@contextlib.contextmanager
+def private_folder(path: str) -> Iterator[str]:
+    """Make a folder that only this user can enter, or open the one that an earlier run left; yield a path of it.
+
+    Raises PermissionError for a link, and for a folder of another user or one that others can write.
+    """
+    is_new = True
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        is_new = False
+    if not _HAS_OWNERS:
+        yield path
+        return
+    opened = open_folder(path)
+    try:
+        status = os.fstat(opened)
+        # A new folder may look otherwise: some file systems have no owners and modes, or give root's files to nobody.
+        if not is_new and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            raise refused(path)
+        yield lasting_path(path, opened)
+    finally:
+        os.close(opened)

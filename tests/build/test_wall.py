@@ -1,0 +1,168 @@
+"""Hostile code in each sandbox: packages' scripts, wheels, projects, source distributions, other processors.
+
+The same tests run for root and, in a second run of this module, for an ordinary user. `tests/e2e/test_wall.py` has the
+tests of a recipe in both artifacts, and machines without namespaces.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder.build.assemble import python
+from envbuilder.build.assemble.dpkg_root import make_merged_root
+from envbuilder.build.assemble.os import configure_command
+from envbuilder.build.assemble.sandbox import Emulation, sandboxed
+from envbuilder.build.extensions.wheels import built_wheels
+from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.processor import AARCH64
+from envbuilder.core.sandbox import Mount, take_over
+from envbuilder.plan.model import PythonStep
+from tests.support.conditions import enter_checkout
+from tests.support.package_sources import write_wheel
+from tests.support.plans import LOCK, RECIPE, make_plan
+from tests.support.sdist_jobs import HOST, sdist_job
+from tests.support.workbench import NOBODY, as_nobody
+
+pytestmark = pytest.mark.programs
+ROOT = Path(__file__).parents[2]
+BREACH = ROOT / "tests/support/breach.py"
+SECRET = "a-password-of-the-proxy"
+SYSTEM = "/usr/bin/python3"
+MINOR = Path(SYSTEM).resolve().name.removeprefix("python")
+
+
+def run(command: Command) -> str:
+    """Run a command as a build does, of a user whose variables hold a secret."""
+    return ProcessRunner(
+        os.environ | {"https_proxy": f"http://me:{SECRET}@proxy", "SSH_AUTH_SOCK": SECRET}
+    ).run(command)
+
+
+def shown(folder: Path) -> tuple[Path, Mount, Mount]:
+    """Return a file of the cache that a sandbox may read, its mount, and that of the hostile program."""
+    header = folder / "shared/header.h"
+    header.parent.mkdir()
+    header.write_text("as it was")
+    return header, Mount(source=header.parent, target="/shared"), Mount(source=BREACH, target="/breach.py")
+
+
+def attack(argv: Sequence[str] = (SYSTEM,)) -> tuple[str, ...]:
+    return (*argv, "/breach.py", SECRET, "/shared/header.h")
+
+
+@pytest.mark.parametrize("emulated", [False, True], ids=["own processor", "emulated"])
+def test_a_project_reaches_nothing_beyond_its_sandbox(tmp_path: Path, emulated: bool):
+    header, *mounts = shown(tmp_path)
+    by = Emulation(processor=AARCH64, program=Path("/bin/true").resolve()) if emulated else None
+    command = sandboxed(replace(HOST, emulation=by), attack(), why="build a project", mounts=mounts)
+    assert json.loads(run(command)) == {}
+    assert header.read_text() == "as it was"
+
+
+def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):
+    root, record = tmp_path / "root", tmp_path / "owners.json"
+    make_merged_root(root)
+    record.write_text("[]")
+    header, *mounts = shown(tmp_path)
+    usr = Mount(source=Path("/usr"), target="/usr")
+    script = f"mkdir -p /tmp; exec {' '.join(attack())}"
+    command = configure_command(script, root, record, epoch=0, native=(usr, *mounts))
+    assert json.loads(run(command)) == {}
+    assert header.read_text() == "as it was"
+
+
+def install(folder: Path, line: str) -> Path:
+    """Install such a wheel as a build does. Returns the folder that holds the environment's tree."""
+    step = PythonStep(python=MINOR, artifacts=())
+    wheels, space = folder / "wheels", folder / python.SPACE
+    wheels.mkdir()
+    python.make_environment(space / "tree", step)
+    # Byte code is made of the module.
+    wheel = write_wheel(
+        folder, "innocent", "1.0", files={"innocent.pth": f"import sys; {line}\n", "innocent.py": ""}
+    )
+    (wheels / wheel.name).hardlink_to(wheel)
+    (wheels / python.REQUIREMENTS).write_text(python.requirements(step, (wheel,)))
+    for command in python.install_commands(
+        step, HOST, work=folder, plan=make_plan(replace(RECIPE, python=MINOR), LOCK)
+    ):
+        run(command)
+    return space
+
+
+def test_a_wheels_start_file_reaches_nothing_when_byte_code_is_made(tmp_path: Path):
+    text = BREACH.read_text().replace(
+        "sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/wheels/{python.REQUIREMENTS}']"
+    )
+    text = text.replace("print(json.dumps(reached))", "open('/work/reached', 'w').write(json.dumps(reached))")
+    space = install(
+        tmp_path, f"exec(bytes.fromhex('{text.encode().hex()}').decode(), dict(__name__='breach'))"
+    )
+    assert json.loads((space / "reached").read_text()) == {}
+
+
+def test_a_wheels_start_file_cannot_change_the_wheels_of_the_cache(tmp_path: Path):
+    change = "open(sys.prefix + '/ran', 'w'); [open(path, 'r+b').write(b'changed') for path in __import__('glob').glob('/w*/*.whl')]"
+    space = install(tmp_path, change)
+    assert (space / "tree/opt/env/ran").exists()
+    assert (tmp_path / "innocent-1.0-py3-none-any.whl").read_bytes()[:2] == b"PK"
+
+
+def test_a_link_in_place_of_a_tree_does_not_enter_the_cache(tmp_path: Path):
+    secret = tmp_path / "home"
+    secret.mkdir()
+    (tmp_path / "tree").symlink_to(secret)
+    with pytest.raises(BuildError, match="replaced the folder `tree`"):
+        take_over(tmp_path / "tree")
+
+
+def test_what_a_sandbox_wrote_is_the_users_own_without_rights_for_others(tmp_path: Path):
+    space = tmp_path / "space"
+    space.mkdir()
+    script = "import os; open('/work/tool', 'w'); os.chmod('/work/tool', 0o6755); os.symlink('/etc/passwd', '/work/link')"
+    mount = Mount(source=space, target="/work", writable=True)
+    run(sandboxed(HOST, (SYSTEM, "-c", script), why="write", mounts=(mount,)))
+    before = Path("/etc/passwd").stat()
+    take_over(space)
+    for path in (space, space / "tool", space / "link"):
+        assert path.lstat().st_uid == os.geteuid()
+    assert (space / "tool").stat().st_mode & 0o7777 == 0o755
+    assert Path("/etc/passwd").stat() == before
+
+
+def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
+    backend = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/uv']")
+    backend = backend.replace(
+        "print(json.dumps(reached))", "raise SystemExit('reached ' + json.dumps(reached))"
+    )
+    project = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n',
+        "own.py": backend,
+    }
+    job = replace(
+        sdist_job(tmp_path, project), runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": SECRET})
+    )
+    with pytest.raises(CommandError) as failed:
+        built_wheels(job.plan.python, job, lambda: HOST)
+    assert "reached {}" in failed.value.message, failed.value.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this run is an ordinary user's")
+def test_the_wall_holds_for_an_ordinary_user(tmp_path: Path):
+    own = tmp_path / "own"
+    own.mkdir()
+    os.chown(own, NOBODY, NOBODY)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    words = ("-q", "-p", "no:cacheprovider", f"--basetemp={own}/tests", "tests/build/test_wall.py")
+    argv = (*enter_checkout(), *as_nobody(sys.executable, "-m", "pytest", *words))
+    ended = subprocess.run(list(map(str, argv)), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " passed" in ended.stdout
