@@ -33,6 +33,7 @@ from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
 
 ENVELOPE_VERSION: Final = 1
@@ -123,6 +124,7 @@ class FailureLog(Answer):
 
 def main() -> None:
     """Run the command of this process, print its answer, end with its exit code."""
+    sys.excepthook = _print_bug
     sys.exit(run(sys.argv[1:]))
 
 
@@ -148,7 +150,7 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as failure:
         words = failure.format_message()
         if words.startswith("Usage:"):  # no command was named
-            print(words, file=sys.stderr)
+            print(plain(words), file=sys.stderr)
             return UsageError.exit_code
         error = _wrong_use(words, getattr(failure, "ctx", None))
     except (KeyboardInterrupt, typer.Abort):
@@ -216,6 +218,11 @@ def _answer_bug(bug: Exception) -> None:
         )
 
 
+def _print_bug(kind: type[BaseException], bug: BaseException, trace: Any) -> None:
+    """Print the traceback of a bug: its last line may hold a name or an answer of foreign code."""
+    print(plain("".join(traceback.format_exception(kind, bug, trace))), end="", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
     """Turn SIGINT and SIGTERM into KeyboardInterrupt, and end the process when the session's patience is over."""
@@ -243,7 +250,7 @@ def _leave() -> NoReturn:
     _LEAVING.acquire()  # the first caller ends the process
     SESSION.stop()
     over = "\r" if sys.stderr.isatty() else ""  # overwrites the `^C` that a terminal shows
-    print(f"{over}interrupted{SESSION.kept}", file=sys.stderr, flush=True)
+    print(f"{over}{plain(f'interrupted{SESSION.kept}')}", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
 
 
@@ -262,7 +269,10 @@ def _print(error: EnvbuilderError | None) -> None:
     if SESSION.as_json:
         # Not pydantic's own JSON: it refuses the names of files that are not UTF-8.
         data = make_envelope(error).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        print(json.dumps(data, indent=1, ensure_ascii=False))
+        if not SESSION.is_document:
+            data["data"] = _redacted_strings(data.get("data"))
+        data["findings"] = _redacted_strings(data["findings"])
+        print(plain_json(json.dumps(data, indent=1, ensure_ascii=False)))
         return
     if error:
         for line in _fit_screen(_error_lines(error), error):
@@ -272,24 +282,36 @@ def _print(error: EnvbuilderError | None) -> None:
     for line in _wrapped(lines, shutil.get_terminal_size().columns) if sys.stderr.isatty() else lines:
         print(line, file=sys.stderr)
     if SESSION.text:
-        print(SESSION.text)
+        # A program gets a document byte for byte. A terminal never does.
+        print(SESSION.text if SESSION.is_document and not sys.stdout.isatty() else plain(SESSION.text))
+
+
+def _redacted_strings(value: Any) -> Any:
+    """Return the value of a JSON answer without credentials in its strings."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, list):
+        return [_redacted_strings(item) for item in value]
+    if isinstance(value, dict):
+        return {redacted(key): _redacted_strings(item) for key, item in value.items()}
+    return value
 
 
 def _error_lines(error: EnvbuilderError | None) -> list[str]:
     """Return the lines of the error and its findings. A finding with the error's message stands in place of the error."""
     lines: list[str] = []
     if error and error.message not in [finding.message for finding in SESSION.findings]:
-        lines += f"error: {error.message}".splitlines()
+        lines += plain(f"error: {error.message}").splitlines()
     for finding in SESSION.findings:
-        lines += f"{finding.severity}[{finding.code}]: {finding}".splitlines()
+        lines += plain(f"{finding.severity}[{finding.code}]: {finding}").splitlines()
         if finding.hint and not (error and finding.hint == error.hint):  # the error's hint comes last
-            lines.append(f"  hint: {finding.hint}")
+            lines.append(plain(f"  hint: {finding.hint}"))
     return lines
 
 
 def _fit_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
     """At a terminal, cut the lines to one screen that ends with the hint and the log."""
-    end = [f"{name}: {words}" for name, words in (("hint", error.hint), ("log", error.log)) if words]
+    end = [plain(f"{name}: {words}") for name, words in (("hint", error.hint), ("log", error.log)) if words]
     if sys.stderr.isatty():
         width, height = shutil.get_terminal_size()
         lines, end = _wrapped(lines, width), _wrapped(end, width)

@@ -11,6 +11,7 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import one_line
 from envbuilder.core.private import is_trusted
 from envbuilder.core.processor import PROCESSORS, Processor, own_processor
 
@@ -156,8 +157,11 @@ def _state(path: Path) -> str:
 
 
 def environment_name(name: str) -> str:
-    """Return the name of an environment that is given by its name, or by the path of its recipe or its SIF."""
-    path = Path(name)
+    """Return the name of an environment that is given by its name, or by the path of its recipe or its SIF.
+
+    Raises UsageError for a name with a line break, which would forge lines of answers and scripts.
+    """
+    path = Path(one_line(name))
     return path.stem if "/" in name or path.suffix in (SIF, *_RECIPE) else name
 
 

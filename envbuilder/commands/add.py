@@ -16,6 +16,7 @@ from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.plain import need_no_credentials
 from envbuilder.core.process import Runner
 from envbuilder.lock.git import find_commit
 from envbuilder.lock.known_base import lock_path
@@ -52,6 +53,7 @@ def add(
             f"`{name}` was made by `add`, and takes no second layer", hint=f"envbuilder add {words}"
         )
     for one in packages:
+        need_no_credentials(one)
         _need_other_than_torch(one, parent)
     from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, which `--help` does without
 

@@ -222,6 +222,7 @@ def _build_as_array(
     if show or write:
         path = start.save_script(write, script) if write and not show else None
         session.data = ArrayScript(script=str(path or ""), text=script.text)
+        session.is_document = path is None
         session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
         return
     runner = ProcessRunner(session.environment, whole=True)

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from envbuilder.core import log
 from envbuilder.core.cache import Store, cache_folder
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import know_secrets
 from envbuilder.core.spelling import nearest_name
 
 RECIPES: Final = Path("recipes")
@@ -47,6 +48,7 @@ class Session:
     color: bool = True
     data: BaseModel | None = None
     text: str = ""
+    is_document: bool = False  # `text` is a file, such as a Dockerfile, for another program to read
     findings: tuple[Finding, ...] = ()
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
@@ -123,6 +125,7 @@ def open_session(
     """Set the session up for one command. The options are those that all commands share."""
     SESSION.command, SESSION.as_json = label, as_json
     SESSION.environment = dict(os.environ)
+    know_secrets(SESSION.environment)
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
     SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     log.setup(verbose)

@@ -117,6 +117,7 @@ def devcontainer(
     text = files.pop(FILE)
     session.data = DevContainerFile(file=str(saved[0]) if saved else "", text=text, beside=files)
     shown_files = "".join(f"\n==> {FOLDER}/{name} <==\n{one}" for name, one in files.items())
+    session.is_document = show
     session.text = "\n".join(map(str, saved)) or f"{text}{shown_files}".rstrip()
     if saved and not image:
         outputs = find_outputs(recipe.name, output)

@@ -17,6 +17,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
+from envbuilder.core.plain import plain
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, exit_code, findings, run_checks
 from envbuilder.node.doctor.item import Item
@@ -76,7 +77,7 @@ def doctor(
         ),
         [Purpose(purpose)] if purpose else usual,
         fix=fix,
-        report=lambda line: print(line, file=sys.stderr),
+        report=lambda line: print(plain(line), file=sys.stderr),
     )
     rows = (_row(purpose, item) for purpose, items in seen.found.items() for item in items)
     session.data = DoctorReport(looks=tuple(rows), fixed=seen.done)

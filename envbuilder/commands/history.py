@@ -1,6 +1,5 @@
 """`history`: the versions of a SIF that its folder keeps, and which of them has the name."""
 
-import datetime as dt
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from envbuilder.commands.context import Output, Session, command, recipe_argumen
 from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.core.system import utc_time
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 
 
@@ -106,4 +106,4 @@ def _hint(session: Session) -> str:
 
 
 def _day(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return utc_time(seconds).strftime("%Y-%m-%d %H:%M UTC")

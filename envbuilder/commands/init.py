@@ -26,6 +26,7 @@ from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.plain import need_no_credentials, plain
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.load import new_path
@@ -120,6 +121,7 @@ def init(
     if from_machine:
         read_machine(session.environment, runner, gathered)
     for source in projects or ():
+        need_no_credentials(source)
         if re.match(r"git\+|\w+://", source):
             _read_repository(source, runner, gathered)
         else:
@@ -190,7 +192,7 @@ def _read_repository(text: str, runner: Runner, requests: Requests) -> None:
 
 
 def _report(words: str) -> None:
-    print(textwrap.fill(words, shutil.get_terminal_size().columns - 1), file=sys.stderr)
+    print(textwrap.fill(plain(words), shutil.get_terminal_size().columns - 1), file=sys.stderr)
 
 
 def _ask(question: str, default: str) -> str:

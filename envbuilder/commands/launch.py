@@ -172,11 +172,12 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
         return False
     job = _prepare(session, options)
     script, written = start.script_of(job), ""
-    session.text = script.text.removesuffix("\n")
+    session.is_document, session.text = True, script.text.removesuffix("\n")
     if path and not dry_run:
         if kept := start.keep_other(path, script):
             Console(color=session.color).say(f"the earlier `{path}` is kept as `{kept}`")
         written = str(start.save_script(path, script))
+        session.is_document = False
         session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
     session.data = WrittenScript(script=written, text=script.text)
     return True

@@ -38,4 +38,4 @@ def render(
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
     text = render_recipe(name, recipes, open_store(session, writes=False), form.value)
     session.data = RenderedRecipe(name=name, form=form, text=text)
-    session.text = text.removesuffix("\n")
+    session.is_document, session.text = True, text.removesuffix("\n")

@@ -23,6 +23,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.findings import Finding
+from envbuilder.core.system import utc_time
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.known_base import lock_path
 from envbuilder.plan.make import make_plan
@@ -121,7 +122,7 @@ def _figures(
 ) -> tuple[tuple[str, str], ...]:
     """Return the figures at the top of the page."""
     return (
-        ("built", f"{datetime.fromtimestamp(outputs.sif.stat().st_mtime, UTC):%Y-%m-%d}"),
+        ("built", f"{utc_time(outputs.sif.stat().st_mtime):%Y-%m-%d}"),
         ("SIF", _size(outputs.sif.stat().st_size)),
         ("files", _size(sum(part.size for part in parts))),
         ("packages", str(len(packages))),

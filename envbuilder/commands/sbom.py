@@ -28,5 +28,6 @@ def sbom(
 ) -> None:
     """Print the SBOM of what was built, in SPDX: every package with its version, license and hash."""
     recipes = recipes_folder(session.environment)
+    session.is_document = True
     session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
     session.data = Document(json.loads(session.text))

@@ -1,6 +1,7 @@
 """Read Python files for extensions and requirements, by their syntax tree. Nothing of a project runs."""
 
 import ast
+import functools
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ _SKIPPED: Final = re.compile(
 )
 _DEEPEST: Final = 6
 CODE: Final = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp")
-_MOST: Final = 4000  # Python files of a project
+_MOST: Final = 4000  # Python files of a project, and texts of a list
 _MAIN: Final = "__main__"
 _BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -84,13 +85,17 @@ class Code:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return (node.value,)
         if isinstance(node, ast.List | ast.Tuple):
-            return tuple(text for item in node.elts for text in self.texts(item, depth))
+            texts: list[str] = []
+            for item in node.elts:
+                texts += self.texts(item, depth)
+                if len(texts) > _MOST:  # names of lists of names multiply
+                    break
+            return tuple(texts)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
             return (*self.texts(node.left, depth), *self.texts(node.right, depth))
         if isinstance(node, ast.Name) and depth < _LONGEST:
-            assigned = (one for one in ast.walk(self.tree) if isinstance(one, ast.Assign))
-            values = [one.value for one in assigned if _names(one) == node.id]
-            return self.texts(values[-1], depth + 1) if values else ()
+            value = _assigned(self.tree).get(node.id)
+            return self.texts(value, depth + 1) if value else ()
         return ()
 
 
@@ -143,6 +148,12 @@ def _full(node: ast.expr, names: dict[str, str]) -> str:
     """Return what a dotted name stands for by the imports; "" for other expressions."""
     first, dot, rest = _dotted(node).partition(".")
     return f"{names.get(first, first)}{dot}{rest}"
+
+
+@functools.lru_cache(16)
+def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the last value of each name."""
+    return {_names(one): one.value for one in ast.walk(tree) if isinstance(one, ast.Assign)}
 
 
 def _names(node: ast.Assign) -> str:

@@ -4,11 +4,14 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 
+from envbuilder.core.plain import plain
+
 _GAP = "  "
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> str:
     """Align rows as columns. Long cells wrap to fit `width`; with 0, nothing wraps."""
+    rows = [[plain(cell) for cell in row] for row in rows]  # before a password is cut into two lines
     widths = [max(1, *map(len, column)) for column in zip(*rows, strict=True)]
     room = width - len(_GAP) * (len(widths) - 1)
     while width and sum(widths) > max(room, len(widths)):

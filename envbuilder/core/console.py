@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from envbuilder.core.log import owned
+from envbuilder.core.plain import plain
 from envbuilder.core.plain_screen import PlainScreen
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def folds(environment: Mapping[str, str]) -> str:
 
 def _fold(system: str, title: str) -> tuple[str, str]:
     """Return the lines that open and close a fold, as the CI system documents them."""
+    title = " ".join(plain(title).split())  # one line, which is the CI system's command
     if system == "github":
         return f"::group::{title}", "::endgroup::"
     name, now = re.sub(r"[^a-z0-9]+", "_", title.lower()), int(time.time())
@@ -218,8 +220,8 @@ class Step:
     def show_note(self, note: str) -> None:
         """Show a short note beside the step."""
         with self._guard:
-            self.note = note
-            self._update(note=note)
+            self.note = plain(note)
+            self._update(note=self.note)
 
     def _update(self, **changes: Any) -> None:
         if self.view:

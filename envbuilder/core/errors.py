@@ -23,10 +23,13 @@ Anything outside the family is a bug and keeps its traceback.
 """
 
 import contextlib
+import logging
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from envbuilder.core.findings import Finding
+
+log = logging.getLogger(__name__)
 
 
 class EnvbuilderError(Exception):
@@ -58,6 +61,29 @@ def blaming_path(message: str, *, hint: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"{message}: {(error.strerror or str(error)).lower()}", hint=hint) from error
+
+
+# What a parser raises for a text that its format does not allow, or that is nested or long beyond its limits. SystemExit: one
+# of the parsers ends the process.
+FOREIGN: Final = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SystemExit, TypeError, ValueError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def blaming_content(what: str) -> Iterator[None]:
+    """Turn what a parser raises in the block, about a text or an answer that others wrote, into a UsageError."""
+    try:
+        yield
+    except FOREIGN as error:
+        log.debug("where it failed:", exc_info=error)
+        reason = (
+            "it is nested too deep" if isinstance(error, RecursionError) else f"{error}".partition("\n")[0]
+        )
+        raise UsageError(
+            f"{what} cannot be read: {reason or type(error).__name__}",
+            hint="it is not of the form that its name says; `-vv` shows where it failed",
+        ) from error
 
 
 class RecipeError(UsageError):

@@ -9,10 +9,18 @@ from typing import Final, TextIO
 
 from envbuilder.core.budget import LOG
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.plain import plain
 from envbuilder.core.private import is_trusted
 from envbuilder.core.system import NO_LINKS
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Formats a line as `plain` leaves it: programs, servers and archives wrote parts of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
@@ -51,7 +59,7 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     handler = _LogFile(stream)
     if owner:
         handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(_PlainFormatter(LOG_FORMAT))
     root = logging.getLogger("envbuilder")
     root.addHandler(handler)
     try:
@@ -85,5 +93,5 @@ def setup(verbosity: int) -> None:
     root.setLevel(logging.DEBUG)
     handler = logging.StreamHandler()
     handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
+    handler.setFormatter(_PlainFormatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
     root.handlers = [handler]

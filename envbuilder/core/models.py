@@ -155,6 +155,7 @@ LineOrEmpty = Annotated[str, LINE_OR_EMPTY]
 Date = Annotated[str, DATE]
 MajorMinor = Annotated[str, MAJOR_MINOR]
 Whole = Annotated[int, Strict(), Field(ge=0, lt=10**18)]
+Seconds = Annotated[int, Strict(), Field(ge=0, lt=1 << 32)]  # since 1970: squashfs and tar keep no later time
 Flag = Annotated[bool, Strict()]
 
 
@@ -280,7 +281,8 @@ def _report(
         case "int_type" | "greater_than_equal" | "less_than":
             words = kind_of(node.value)
             found = text_of(node.value) if words == "an integer" else words
-            mistakes.at(node, Code.TYPE, f"expected a whole number, found {found}")
+            below = f" below {context['lt']}" if "lt" in context else ""
+            mistakes.at(node, Code.TYPE, f"expected a whole number{below}, found {found}")
         case "enum" | "literal_error":
             choices = str(context["expected"])
             hint = nearest(text_of(node.value), re.findall("'([^']+)'", choices)).strip()

@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.plain import GIVE_BY, has_credentials, is_secret, redacted
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
@@ -40,6 +41,7 @@ class Code(CodeEnum):
     TYPE = "EB107", "a list, map or text where another of these is wanted"
     UNQUOTED = "EB108", "a number or a word such as `no` where text is wanted"
     VALUE = "EB109", "a text of another shape than the key takes"
+    CREDENTIALS = "EB110", "a password or a token, which everybody who gets the file or the image would have"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,7 @@ class Mistakes:
 
 def shown(text: str) -> str:
     """Quote any text for a message of one line."""
+    text = redacted(text)  # before a password is cut off from the `@` that gives it away
     return json.dumps(text if len(text) <= 80 else f"{text[:77]}...", ensure_ascii=not text.isprintable())
 
 
@@ -215,6 +218,15 @@ def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
     except (ValueError, RecursionError) as error:
         mistakes.add(Code.SYNTAX, file, f"is not JSON that can be read: {error}")
     return None
+
+
+def check_credentials(node: Node, mistakes: Mistakes, name: str = "") -> None:
+    """Report each text of a file that holds a password in a URL or a token, or is a secret by its key."""
+    if isinstance(node.value, str) and is_secret(name, node.value):
+        found = shown(node.value) if has_credentials(node.value) else "this"
+        mistakes.at(node, Code.CREDENTIALS, f"{found} holds a password or a token", hint=GIVE_BY)
+    for step, inner in node.inner.items():
+        check_credentials(inner, mistakes, str(step))
 
 
 class _StopReadingError(Exception):

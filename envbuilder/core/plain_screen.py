@@ -2,10 +2,10 @@
 
 import sys
 import threading
-from typing import Final
+
+from envbuilder.core.plain import plain
 
 Part = str | tuple[str, str]  # of a line: a text, or a text and its style
-_CONTROL: Final = dict.fromkeys(map(ord, "\a\b\v\f\r"))
 
 
 class PlainScreen:
@@ -18,7 +18,7 @@ class PlainScreen:
     def show(self, *parts: Part) -> None:
         """Print one line."""
         text = "".join(part if isinstance(part, str) else part[0] for part in parts)
-        self.mark(text.translate(_CONTROL).expandtabs())
+        self.mark(plain(text).expandtabs())
 
     def mark(self, line: str) -> None:
         """Print the line unchanged, because a fold needs its carriage return."""

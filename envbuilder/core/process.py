@@ -10,7 +10,6 @@ import functools
 import io
 import logging
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
+from envbuilder.core.plain import redacted
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ _BARE: Final = ("PATH", "LANG", "LC_ALL")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # without PATH
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
 SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
-_USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
 _WIDEST: Final = 10_000  # letters of a line in an error
 TAIL: Final = 20  # lines of output that the error of a failed program shows
 
@@ -73,8 +72,9 @@ class Command:
     input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
+        """Return the line to paste, without credentials."""
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
-        return " ".join([*setting, shlex.join(self.argv)])
+        return redacted(" ".join([*setting, shlex.join(self.argv)]))
 
 
 class Runner(Protocol):
@@ -274,17 +274,14 @@ def _given(command: Command) -> Iterator[int]:
         yield stream.fileno()
 
 
-def exec_process(argv: Sequence[str]) -> NoReturn:
+def exec_process(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, which then has the signals, the terminal and the exit code."""
     try:
-        os.execvp(argv[0], list(argv))  # noqa: S606
+        if environment is None:
+            os.execvp(argv[0], list(argv))  # noqa: S606
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
-
-
-def redacted(text: str) -> str:
-    """Remove user and password from URLs in a program's output: apt prints a mirror's password, for example."""
-    return _USERINFO.sub("***", text)
 
 
 def _name(command: Command) -> str:

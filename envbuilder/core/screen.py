@@ -7,6 +7,7 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from envbuilder.core.plain import plain
 from envbuilder.core.plain_screen import Part
 
 View = tuple[Progress, TaskID]  # of a step: the live view, and its line in it
@@ -29,7 +30,8 @@ class Screen:
     def show(self, *parts: Part) -> None:
         """Print one line."""
         # rich interprets markup and emoji in a str, but not in a Text.
-        self._out.print(Text.assemble(*parts))
+        plain_parts = (plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)
+        self._out.print(Text.assemble(*plain_parts))
 
     def mark(self, line: str) -> None:
         """Print the line unchanged, because a fold needs its carriage return."""
@@ -43,7 +45,7 @@ class Screen:
             if self.live is None:
                 self.live = _make_view(self._out)
                 self.live.start()
-            return self.live, self.live.add_task(title, total=total, note="", items=False)
+            return self.live, self.live.add_task(plain(title), total=total, note="", items=False)
 
     def leave(self, view: View | None, *last: Part) -> None:
         """Remove a step and print its last line. The last step closes the view."""

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
@@ -24,9 +25,15 @@ else:  # Windows
     import msvcrt
 
 _MEMORY: Final = 4 << 30  # bytes; what Docker Desktop and this program can count on
+_LATEST: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
 _USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
 DOCKER_SOCKET: Final = "unix:///var/run/docker.sock"  # where DOCKER_HOST names no other place
 NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # for os.open
+
+
+def utc_time(seconds: float) -> datetime:
+    """Return the time of a file. A file system may hold any, `datetime` none after the year 9999."""
+    return datetime.fromtimestamp(min(max(seconds, 0), _LATEST), UTC)
 
 
 def lock_file(file: IO[bytes] | IO[str] | int, *, wait: bool = True, shared: bool = False) -> None:

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import Line, Whole, read_node
-from envbuilder.core.places import Mistakes, load_text, parse_json
+from envbuilder.core.places import Mistakes, check_credentials, load_text, parse_json
+from envbuilder.core.plain import has_credentials
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.recipe.model import SUFFIX
 
@@ -65,6 +66,8 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
             hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
         )
     lock = None
+    if root and has_credentials(text):
+        check_credentials(root, mistakes)
     if root:
         own = root.value
         if isinstance(own, dict):

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Seconds, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import REGISTRY
@@ -217,7 +217,7 @@ class Inputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     recipe: Digest  # digest of the effective recipe, see Recipe.digest
-    epoch: Whole  # SOURCE_DATE_EPOCH of every build from this lock, seconds
+    epoch: Seconds  # SOURCE_DATE_EPOCH of every build from this lock, seconds
     platform: Annotated[str, _PLATFORM]  # linux/amd64
     inputs: Inputs
     debs: Debs  # the os layer, sorted by name

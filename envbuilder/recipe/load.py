@@ -16,6 +16,7 @@ from envbuilder.core.places import (
     Map,
     Mistakes,
     Node,
+    check_credentials,
     load_text,
     shown,
 )
@@ -229,6 +230,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     node = load_yaml(path, mistakes)
     if node is None:
         return None
+    check_credentials(node, mistakes)
     parent = node.get("extends")
     if parent is None:
         if added := node.get(ADD):

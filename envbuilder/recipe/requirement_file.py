@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from envbuilder.core.plain import without_credentials
+
+LONGEST_LINE: Final = 1 << 15
 INDEXES: Final = ("--index-url", "--extra-index-url", "--find-links")
 _LONG: Final = {
     "-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links", "-t": "--target",
@@ -38,7 +41,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """A requirement that says where its project is, instead of a version."""
+    """A requirement that says where its project is, instead of a version. Only `text` may hold a password."""
 
     text: str
     name: str  # for Python; of the project where it is given, otherwise of its folder or file
@@ -86,7 +89,17 @@ def split_line(line: str) -> list[str]:
     words = line.split(" ")
     begin = next((at for at, word in enumerate(words) if re.match(r"--?[A-Za-z]", word)), len(words))
     requirement = " ".join(words[:begin]).strip()
-    return [*([requirement] if requirement else []), *shlex.split(" ".join(words[begin:]))]
+    return [*([requirement] if requirement else []), *shell_words(" ".join(words[begin:]))]
+
+
+def shell_words(text: str) -> list[str]:
+    """Split a line as a shell does; raises ValueError for an open quotation and for an endless line.
+
+    The time that shlex takes grows with the square of a word's length.
+    """
+    if len(text) > LONGEST_LINE:
+        raise ValueError(f"a line of more than {LONGEST_LINE} characters")
+    return shlex.split(text)
 
 
 def split_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -128,7 +141,7 @@ def parse_place(text: str) -> Direct:
 
 
 def _remote(text: str, place: str, given: str) -> Direct:
-    address, _, fragment = place.partition("#")
+    address, _, fragment = without_credentials(place).partition("#")
     fields = {key: values[0] for key, values in parse_qs(fragment).items()}
     parts = urlsplit(address.removeprefix("git+"))
     name = given or re.sub(r"\[.*", "", fields.get("egg", ""))

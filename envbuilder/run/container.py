@@ -65,6 +65,9 @@ class Surroundings:
     changes: tuple[
         tuple[str, str | None], ...
     ] = ()  # to the variables that Apptainer passes on; None: left out
+    inherited: tuple[
+        str, ...
+    ] = ()  # of `names`: this process has them, so no value stands in the list of processes
     start_files: tuple[str, ...] = ()  # of the user's shells, in the home that Apptainer mounts
     # For code that is not trusted yet: it gets no network, folder, variable or right of the user. It may write this folder, as /tmp.
     alone: Path | None = None
@@ -77,15 +80,18 @@ def probe_surroundings(
     ids: tuple[int, int],
     binds: Sequence[str] = (),
     given: Mapping[str, str] = MappingProxyType({}),
+    named: Sequence[str] = (),
 ) -> Surroundings:
     """Find the GPUs, the project around `folder`, and the user's temporary folder and start files.
 
-    `given` are variables that the user passes on purpose.
+    `given` are variables that the user passes on purpose; those of `named` are passed with the value that they have here.
     """
     wanted = [str(project_folder(folder)), environment.get("TMPDIR", "")]
     own = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
     names = [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
     home = [("HOME", "/tmp")] if ids[0] else []  # noqa: S108 - the default is `/`, which only root can write
+    inherited = tuple(name for name in named if name not in given)
+    names += [(name, environment[name]) for name in inherited]
     changes = dict(keep_out(environment, project_folder(folder)))
     if changes.get("PYTHONPATH"):
         names.append(("PYTHONPATH", str(changes["PYTHONPATH"])))
@@ -99,6 +105,7 @@ def probe_surroundings(
         user=":".join(map(str, ids)),
         names=(*home, *names, *given.items()),
         changes=(*changes.items(), *((f"APPTAINERENV_{name}", value) for name, value in given.items())),
+        inherited=inherited,
         start_files=tuple(str(path) for path in starts if path.is_file()),
     )
 
@@ -278,7 +285,10 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
     words += ["--gpus=all"] if around.gpu else []
     words += [f"--volume={volume}" for volume in options["volumes"]]
     words += [f"--workdir={options['working_dir']}"]
-    words += [f"--env={name}={value}" for name, value in options["environment"].items()]
+    words += [
+        f"--env={name}" if name in around.inherited else f"--env={name}={value}"
+        for name, value in options["environment"].items()
+    ]
     return (*words, image, *(argv or SHELL))
 
 

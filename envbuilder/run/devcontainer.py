@@ -16,6 +16,7 @@ from envbuilder import __version__
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
+from envbuilder.core.plain import one_line
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import STANDALONE_PREFIX, Plan
 
@@ -134,7 +135,7 @@ def _filled(template: Path, values: Mapping[str, str]) -> str:
     """Return the template with a value for each `@name@`."""
     text = template.read_text(encoding="utf-8")
     for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
+        text = text.replace(f"@{name}@", one_line(value))
     return text
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
 EMULATORS: Final = "/proc/sys/fs/binfmt_misc"
+INSIDE: Final = "APPTAINERENV_"  # before the name of a variable that Apptainer sets in the container
 TOLD: Final = ("PYTHONPATH", "PYTHONHOME", "LD_PRELOAD")  # people set these on purpose
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -39,14 +40,15 @@ class ExecOptions:
     given: tuple[str, ...] = ()  # NAME or NAME=VALUE: variables to pass on purpose
 
 
-def _parse_variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return a variable and its value, which is this machine's unless `text` has one."""
-    name, has_value, value = text.partition("=")
-    if not has_value and name not in environment:
-        raise UsageError(
-            f"`--env {text}`: this variable is not set here", hint=f"`--env {name}=VALUE` sets it"
-        )
-    return name, value if has_value else environment[name]
+def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that are passed by their name. Raises UsageError for one that is not set."""
+    names = tuple(text for text in options.given if "=" not in text)
+    for name in names:
+        if name not in environment:
+            raise UsageError(
+                f"`--env {name}`: this variable is not set here", hint=f"`--env {name}=VALUE` sets it"
+            )
+    return names
 
 
 def parse_form(text: str) -> Form:
@@ -74,17 +76,22 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     else:
         run.need_apptainer()
         need_processor(outputs.sif)
-    exec_process(command_line(options, environment))
+    named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
+    exec_process(command_line(options, environment), {**environment, **named})
 
 
 def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line that `execute` runs, of Apptainer or of `docker run`."""
+    """Return the command line that `execute` runs, of Apptainer or of `docker run`.
+
+    Variables that are passed by their name are not in it, because every user sees the list of processes.
+    """
     outputs, binds = find_outputs(options.name, options.output), options.site.present_binds(environment)
-    given = dict(_parse_variable(text, environment) for text in options.given)
+    given = dict(text.split("=", 1) for text in options.given if "=" in text)
+    named = named_variables(options, environment)
     around = run.probe_surroundings(
-        options.folder, environment=environment, ids=options.ids, binds=binds, given=given
+        options.folder, environment=environment, ids=options.ids, binds=binds, given=given, named=named
     )
-    if lost := [name for name, _ in around.changes if name in TOLD and name not in given]:
+    if lost := [name for name, _ in around.changes if name in TOLD and name not in (*given, *named)]:
         log.warning(
             "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
+from envbuilder.core.plain import one_line
 from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER, START_FILES
 from envbuilder.run.launch.script import PARTS, quoted, quoted_list, quoted_path
 from envbuilder.run.launch.site import Site
@@ -30,7 +31,7 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
     lines = [f"{key}={value}" for key, value in settings.items()]
     head = [
         "#!/usr/bin/env bash",
-        f"# Runs a command in the environment {name}. Written by envbuilder {__version__}; it runs without envbuilder.",
+        f"# Runs a command in the environment {one_line(name)}. Written by envbuilder {__version__}; it runs without envbuilder.",
         "# shellcheck disable=SC2016,SC1003 # settings are quoted as data",
         "set -euo pipefail",
     ]

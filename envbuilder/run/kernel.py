@@ -6,6 +6,7 @@ SSH, the kernel's ports are forwarded, and nothing listens on a network.
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from envbuilder import __version__
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import blaming_path
+from envbuilder.core.plain import one_line
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted
@@ -57,15 +59,15 @@ def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:
     }
     settings = {
         "name": kernel.name, "form": kernel.form, "image": kernel.image, "config": kernel.config, "host": kernel.host,
-        "boot": BOOT.read_text(encoding="utf-8"),
     }  # fmt: skip
     start = [
         "#!/usr/bin/env bash",
-        f"# Starts a Jupyter kernel in {kernel.name}. Written by envbuilder {__version__}; it runs without envbuilder.",
+        f"# Starts a Jupyter kernel in {one_line(kernel.name)}. Written by envbuilder {__version__}; it runs without envbuilder.",
         "# shellcheck disable=SC2016,SC1003,SC2034 # settings are quoted as data",
         "set -euo pipefail",
         "",
         *(f"{key}={quoted(value)}" for key, value in settings.items()),
+        f"boot={shlex.quote(BOOT.read_text(encoding='utf-8'))}",
         "",
         BODY.read_text(encoding="utf-8"),
     ]

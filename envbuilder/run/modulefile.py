@@ -14,6 +14,7 @@ from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.core.models import Shape
+from envbuilder.core.plain import one_line
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
@@ -138,12 +139,12 @@ def _keep_version(sif: Path, name: str, version: str) -> Path:
 
 
 def _lua(text: str) -> str:
-    """Quote the text as a string of Lua."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    """Quote the text as a string of Lua. Raises UsageError for more than one line."""
+    escaped = one_line(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _tcl(text: str) -> str:
-    """Quote the text as a word of Tcl without substitutions."""
-    escaped = "".join(f"\\{character}" if character in '\\"$[]{};' else character for character in text)
-    return '"' + escaped.replace("\n", "\\n") + '"'
+    """Quote the text as a word of Tcl without substitutions. Raises UsageError for more than one line."""
+    escaped = (f"\\{sign}" if sign in '\\"$[]{};' else sign for sign in one_line(text))
+    return f'"{"".join(escaped)}"'

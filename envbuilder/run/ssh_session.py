@@ -6,6 +6,7 @@ ends have keys of their own.
 """
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import CommandError, LaunchError, blaming_path
+from envbuilder.core.models import Shape
+from envbuilder.core.plain import one_line
 from envbuilder.core.process import Command, Runner
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
@@ -24,6 +27,14 @@ from envbuilder.run.launch.site import HOST, Site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
 SECRET: Final = 0o600
+# It becomes part of programs on the other machine, and of a path that `sshd` reads.
+_NAME: Final = Shape(
+    pattern=r"[A-Za-z0-9][A-Za-z0-9._@+-]*",
+    expected="an environment whose name has letters, digits, `.`, `_`, `-`, `+` and `@`",
+    hint="rename the SIF",
+)
+_USER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]*\$?"
+_HOST_KEY: Final = r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*( [^\x00-\x1f\x7f]*)?"  # as in a `.pub` file
 SERVE: Final = ".envbuilder/ssh/{name}/serve"  # below the home on the cluster
 
 
@@ -71,6 +82,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
 
     Raises UsageError when that file has other content, and LaunchError when the set-up fails.
     """
+    need_shape("--ssh", (session.name,), _NAME)
     need_shape("--ssh", filter(None, (session.host,)), HOST)
     config = session.path("config")
     public = ensure_key(session.folder / f"{session.name}.key")
@@ -82,12 +94,12 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
                 input=render_setup(session, public).encode(),
             )
         )
-        user, host_key = answer.splitlines()[-2:]
     except CommandError as error:
         hint = f"`ssh {session.host}` must work first" if session.host else ""
         raise LaunchError(error.message, hint=hint) from error
-    except ValueError as error:
-        raise LaunchError(f"`{session.host or 'bash'}` did not print its user and host key") from error
+    user, host_key = ["", "", *answer.splitlines()][-2:]
+    if not re.fullmatch(_USER, user) or not re.fullmatch(_HOST_KEY, host_key):
+        raise LaunchError(f"`{session.host or 'bash'}` did not print its user and host key")
     text = render_config(session, user)
     need_same(config, text, force=force)
     save_text(session.path("known_hosts"), f"{session.alias} {host_key}\n")
@@ -102,8 +114,8 @@ def render_setup(session: SshSession, public: str) -> str:
         "sif": quoted(str(session.sif)),
         "client": quoted(public),
         "modules": quoted_list(session.site.modules),
-        "enter": quoted(render_enter(session.name, session.sif, session.site)),
-        "start_file": quoted(START_FILE.read_text(encoding="utf-8")),
+        "enter": shlex.quote(render_enter(session.name, session.sif, session.site)),
+        "start_file": shlex.quote(START_FILE.read_text(encoding="utf-8")),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])
@@ -112,22 +124,28 @@ def render_setup(session: SshSession, public: str) -> str:
 def render_config(session: SshSession, user: str) -> str:
     """Return the settings for this machine's `ssh`."""
     through = _literal(shlex.join(session.through))
+    sif = one_line(str(session.sif))
     return f"""\
-# Sessions in {session.sif} on {session.host or "this cluster"}, written by envbuilder.
+# Sessions in {sif} on {session.host or "this cluster"}, written by envbuilder.
 Host {session.alias}
   User {user}
   ProxyCommand {through}
   HostKeyAlias {session.alias}
-  UserKnownHostsFile "{_literal(str(session.path("known_hosts")))}"
+  UserKnownHostsFile {_path(session.path("known_hosts"))}
   StrictHostKeyChecking yes
-  IdentityFile "{_literal(str(session.folder / f"{session.name}.key"))}"
+  IdentityFile {_path(session.folder / f"{session.name}.key")}
   IdentitiesOnly yes
 """
 
 
 def _literal(text: str) -> str:
-    """Escape the `%` of tokens, which `ssh` would expand."""
-    return text.replace("%", "%%")
+    """Return a text of one line with the `%` of tokens escaped, which `ssh` would expand."""
+    return one_line(text).replace("%", "%%")
+
+
+def _path(path: Path) -> str:
+    """Quote a path. `ssh` has no escape for a quote in it."""
+    return f'"{_literal(one_line(str(path), forbidden=chr(34)))}"'
 
 
 def ensure_key(path: Path) -> str:

@@ -13,6 +13,8 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from pydantic import NonNegativeInt
+
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.parts_index import make_index
 from envbuilder.core.answer import Answer
@@ -76,10 +78,10 @@ def sync(
     request = {"folder": folder, "name": outputs.name, "sha256": sha256, "versions": versions}
     index = zlib.compress(json.dumps(parts).encode())
     answer = other.ask({**request, "index": len(index)}, index)
-    there = answer.here
-    with console.step(f"send to {host}", sum(parts[number][0] for number in answer.missing)) as step:
+    there, sizes = answer.here, dict(enumerate(size for size, _ in parts))
+    with console.step(f"send to {host}", sum(sizes.get(number, 0) for number in answer.missing)) as step:
         for _ in range(TRIES):
-            missing = set(answer.missing)
+            missing = set(answer.missing) & sizes.keys()
             for numbers, data in _batches(outputs.sif, parts, missing):
                 answer = other.ask({**request, "missing": sorted(missing), "sent": numbers}, data)
                 missing.difference_update(numbers)
@@ -105,9 +107,9 @@ def module_text(name: str) -> str:
 class _Answer(Answer):
     """What the other machine says."""
 
-    missing: tuple[int, ...] = ()
+    missing: tuple[NonNegativeInt, ...] = ()
     done: bool = False
-    here: int = 0
+    here: NonNegativeInt = 0
     error: str = ""
     full: bool = False
 

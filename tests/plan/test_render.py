@@ -306,7 +306,7 @@ def test_a_file_is_written_byte_for_byte(tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("quote", [in_shell, in_dockerfile])
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "\0"])
 def test_a_control_character_is_refused(quote: Callable[[str], str], value: str):
-    with pytest.raises(ValueError, match="control character"):
+    with pytest.raises(UsageError, match="control character"):
         quote(value)
 
 

@@ -3,10 +3,13 @@
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import make_reference
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from envbuilder import __version__, cli
 from envbuilder.commands import COMMANDS
@@ -155,6 +158,21 @@ def test_the_example_recipe_of_the_readme_is_the_one_in_the_repository(tmp_path:
     assert {key: value for key, value in whole.items() if key not in left_out} == {
         key: value for key, value in shown.items() if key not in left_out
     }
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "docs/requirements.lock"])
+def test_a_lock_of_the_project_is_complete_and_has_a_hash_for_every_file(name: str):
+    """What `scripts/audit` reads, and all that is installed."""
+    entries = re.split(r"\n(?=\S)", text(name).partition("\n")[2].rstrip())
+    shape = r"[a-z0-9-]+==[^ \\\n]+(?: ; [^\\\n]+)?(?: \\\n    --hash=sha256:[0-9a-f]{64})+"
+    assert [entry for entry in entries if not re.fullmatch(shape, entry)] == []
+    known = {entry.partition("==")[0] for entry in entries}
+    group = "docs" if name.startswith("docs") else "dev"
+    project = tomllib.loads(text("pyproject.toml"))
+    wanted = project["dependency-groups"][group] + (
+        project["project"]["dependencies"] if group == "dev" else []
+    )
+    assert {canonicalize_name(Requirement(line).name) for line in wanted} <= known
 
 
 def test_requirements_lock_names_no_host():

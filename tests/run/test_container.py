@@ -259,7 +259,7 @@ def test_without_a_sif_it_is_said_that_the_command_runs_in_the_image(
     class Ended(Exception):  # noqa: N818
         """The process was replaced."""
 
-    def replaced(_: object) -> NoReturn:
+    def replaced(*_: object) -> NoReturn:
         raise Ended
 
     monkeypatch.setattr(docker_engine, "connect", lambda _: held())

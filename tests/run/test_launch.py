@@ -238,7 +238,7 @@ def test_every_time_that_slurm_takes_is_taken(time):
 
 @pytest.mark.parametrize("where", ["slurm", "local"])
 def test_a_name_cannot_begin_another_line_of_a_script(where):
-    with pytest.raises(UsageError, match="a script cannot have this in a line"):
+    with pytest.raises(UsageError, match="of one line without control characters"):
         render(job(environment=replace(CPU, name="x\ntouch y"), where=where))
 
 

@@ -15,10 +15,12 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, EnvbuilderError, FetchError, SpaceError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run import sync as ssh
+from tests.support import command_line
 from tests.support.sshd import loopback_sshd
 from tests.support.toys import make_pair
 
 pytestmark = pytest.mark.programs
+call = command_line.call
 # In place of ssh: the shell of a machine with other variables. `$BREAK` bytes of what is sent arrive.
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -256,3 +258,30 @@ def test_what_a_machine_answers_is_no_traceback(pair: tuple[Outputs, Outputs], t
     (there.parent / "bin/ssh").write_text(f"#!/bin/sh\ncat >/dev/null\n{says}\n")
     with pytest.raises(FetchError, match="`there` sends"):
         send(pair[0], there)
+
+
+HOSTILE_ANSWERS = {
+    "nothing": "true",
+    "no JSON": "echo no json",
+    "another kind": "echo '[]'",
+    "other types": """echo '{"missing": "x", "done": 5, "here": {}}'""",
+    "no number": """echo '{"missing": [-1, 5e300]}'""",
+    "a part that is not there": """echo '{"missing": [0, 123456789]}'""",
+    "deep nesting": r"printf '[%.0s' $(seq 20000)",
+    "a huge number": r"printf '{\"here\": 1%s}' $(printf '0%.0s' $(seq 6000))",
+    "terminal commands": r"printf '\033]0;owned\007\n{\"error\": \"\033[31m\033]0;owned\007 \\u202e \\u001b]0;owned\\u0007\"}'",
+    "bytes": r"head -c 5000 /dev/urandom",
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+def test_a_hostile_answer_of_the_other_machine_ends_in_an_error(pair, tmp_path, call, monkeypatch, answer):
+    ssh_program = tmp_path / "bin/ssh"
+    ssh_program.parent.mkdir()
+    ssh_program.write_text(f"#!/bin/sh\ncat >/dev/null\n{HOSTILE_ANSWERS[answer]}\n")
+    ssh_program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh_program.parent}:{os.environ['PATH']}")
+    for more in ((), ("--json",)):
+        answered = call("sync", pair[0].sif, "there:sifs", *more)
+        assert answered.code not in (0, EnvbuilderError.exit_code)
+        assert not [sign for sign in answered.out + answered.err if not (sign.isprintable() or sign == "\n")]

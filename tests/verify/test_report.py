@@ -254,3 +254,12 @@ def test_every_section_can_be_jumped_to(title: str):
     anchor = title.lower().replace(" ", "-")
     assert ("section", {"id": anchor}) in reader.tags
     assert ("a", {"href": f"#{anchor}"}) in reader.tags
+
+
+def test_the_page_has_no_password_and_no_sign_that_turns_the_text():
+    section = Section(
+        title="x", tables=(Table(head=("a",), rows=(("https://me:s3cr3tPW99@host \u202ex\x1b]0;y\x07",),)),)
+    )
+    page = render(Page(title="x", summary="\u202ex", figures=(), sections=(section,), version="1"))
+    assert "https://***@host x" in page
+    assert not [sign for sign in page if not (sign.isprintable() or sign == "\n")]

@@ -27,7 +27,7 @@ from envbuilder.compat.init.readers.project import (
 from envbuilder.compat.init.render import recipe_text
 from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.switch import load_switches
-from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.json_schema import FILE, schema_text
@@ -61,7 +61,8 @@ def read_source(path: Path, requests: Requests) -> None:
     if requests.top is None or not requests.holds(path):  # the next project that is named
         requests.top = _project_of(path)
     if path.is_dir():
-        read_folder(path, requests, read_source)
+        with blaming_content(f"the folder `{path}`"):
+            read_folder(path, requests, read_source)
         return
     if not path.is_file():
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
@@ -74,7 +75,8 @@ def read_source(path: Path, requests: Requests) -> None:
         reader = read_dockerfile
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
-    reader(path, requests)
+    with blaming_content(f"`{path}`"):
+        reader(path, requests)
 
 
 def _project_of(path: Path) -> Path:

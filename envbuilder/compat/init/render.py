@@ -22,7 +22,7 @@ def recipe_text(
 ) -> str:
     """Return the whole file, with the lines left out as comments at its end. `has_schema` is whether its schema stands beside it."""
     made = (
-        f"# Made by `envbuilder init` from {', '.join(f'`{one}`' for one in sources)}."
+        f"# Made by `envbuilder init` from {', '.join(f'`{_one_line(source)}`' for source in sources)}."
         if sources
         else "# Made by `envbuilder init`."
     )
@@ -79,7 +79,11 @@ def _value(value: object) -> str:
 
 def _comment(finding: Finding) -> str:
     """Return a text as one comment line, whatever the names of files hold."""
-    return "#   " + "".join(map(_printable, str(finding)))
+    return f"#   {_one_line(str(finding))}"
+
+
+def _one_line(text: str) -> str:
+    return "".join(map(_printable, text))
 
 
 def _printable(letter: str) -> str:

@@ -16,10 +16,12 @@ from envbuilder.core.beneath import leads_out
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.plain import GIVE_BY, is_secret, plain, without_credentials
 from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
 
+LONGEST: Final = 1000  # characters of a requirement: Python takes no number of more than 4300 digits
 CONFIGURED: Final = "packages come from the indexes of the machine that locks"
 
 
@@ -30,6 +32,13 @@ def read_text(path: Path) -> str:
     if text is None:
         raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
     return text
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        return len(text) <= LONGEST and SpecifierSet(text) is not None
+    except InvalidSpecifier:
+        return False
 
 
 class InitCode(CodeEnum):
@@ -83,6 +92,7 @@ class Requests:
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
+    said: set[Finding] = field(default_factory=set)  # those of `left`
     top: Path | None = (
         None  # the project's folder: a stranger's files must not name others, whose lines `left` would show
     )
@@ -105,9 +115,7 @@ class Requests:
 
     def pin(self, key: str, specifier: str, where: str) -> None:
         """Request a version for a key; an unreadable specifier is left out."""
-        try:
-            SpecifierSet(specifier)
-        except InvalidSpecifier:
+        if not _is_specifier(specifier):
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
         if key == "python":  # 3.9.18 is some 3.9
@@ -133,6 +141,9 @@ class Requests:
 
     def extension(self, found: Extension, where: str) -> None:
         """Request an extension. Captures in one folder are one extension, and one folder is built once."""
+        if (git := without_credentials(found.git)) != found.git:
+            self.note(where, f"`{found.name}` has the address without its password or token", hint=GIVE_BY)
+            found = replace(found, git=git)
         if not found.is_remote:
             path = Path(found.path).resolve().as_posix() if found.path else ""
             sources, include = (
@@ -196,10 +207,15 @@ class Requests:
     def variable(self, name: str, value: str, where: str) -> None:
         if not re.fullmatch(VARIABLE.pattern, name) or not value.isprintable():
             self.leave(where, f"{name}={value}", "not a variable that a recipe can hold")
+        elif is_secret(name, value):
+            why = "everybody who gets the recipe or the image would have it"
+            self.leave(where, f"the value of `{name}`", why, hint=GIVE_BY)
         else:
             self.env[name] = value
 
     def _say(self, code: str, where: str, message: str, hint: str) -> None:
+        where, message, hint = map(plain, (where, message, hint))
         found = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
-        if found not in self.left:  # two files may name the same third one
+        if found not in self.said:  # two files may name the same third one
+            self.said.add(found)
             self.left.append(found)

@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.archive import archived_files
 from envbuilder.core.beneath import TEXT_LIMIT
+from envbuilder.core.errors import blaming_content
+from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
@@ -114,12 +116,24 @@ def _unset(extension: LockedExtension, code: Code | None) -> tuple[str, ...]:
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
-    """Return what the files of a project say, the built metadata first."""
+    """Return what the files of a project say, the built metadata first.
+
+    Raises UsageError for files that are not of their form, and for a requirement that no standard knows: uv would take an
+    option of pip for one.
+    """
+    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
+        return _join(extension, files)
+
+
+def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
     found = Distribution(extension=extension)
     for said in _said(files):
+        for text in said.requires or ():
+            if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
+                raise ValueError(f"{shown(text)} is no requirement")
         found = replace(
             found,
-            name=found.name or canonicalize_name(said.name),
+            name=found.name or _name(said.name),
             version=found.version or _version(said.version),
             requires=said.requires if found.requires is None else found.requires,
         )
@@ -196,6 +210,14 @@ def _read_setup(code: Code) -> Distribution:
         is_whole = all(one.arg for one in setup.node.keywords)  # no **more
     name, version = (code.text(code.keyword(setup, key)) for key in ("name", "version"))
     return Distribution(extension="", name=name, version=version, requires=texts if is_whole else None)
+
+
+def _name(text: str) -> str:
+    """Return the normal name, "" for one that no standard allows: it becomes the name of a file."""
+    try:
+        return canonicalize_name(text, validate=True)
+    except InvalidName:
+        return ""
 
 
 def _version(text: str) -> str:

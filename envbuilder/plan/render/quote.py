@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.core.plain import one_line
+
 WRITE: Final = """\
 file() {
   mkdir -p "${2%/*}"
@@ -26,12 +28,12 @@ END: Final = "END"  # no marked line is this one
 
 def in_shell(value: str) -> str:
     """Return one word of the shell. `{{` is split, because Apptainer would replace it."""
-    return _BRACES.sub("{''", shlex.quote(_one_line(value)))
+    return _BRACES.sub("{''", shlex.quote(one_line(value)))
 
 
 def in_dockerfile(value: str) -> str:
     """Return the value of an ARG, ENV or LABEL."""
-    text = _one_line(value)
+    text = one_line(value)
     for sign in ("\\", '"', "$"):
         text = text.replace(sign, f"\\{sign}")
     return f'"{text}"'
@@ -55,9 +57,3 @@ def file_lines(path: str, text: str, *, mode: str = "644") -> list[str]:
 def marked(lines: Sequence[str]) -> list[str]:
     """Return the lines with a `^` between two braces of a file's text."""
     return [_BRACES_OR_MARK.sub("{^", line) if line.startswith("|") else line for line in lines]
-
-
-def _one_line(value: str) -> str:
-    if any(unicodedata.category(sign) == "Cc" for sign in value):
-        raise ValueError(f"a control character in {value!r}")
-    return value

@@ -12,7 +12,7 @@ from typing import Final
 
 from envbuilder import __version__
 from envbuilder.artifacts.node_copy import copy_name
-from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import one_line
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
     TORCHRUN_SINCE,
@@ -42,10 +42,7 @@ def compose(
     option.
     """
     for line in (*comment, *head):
-        if re.search(r"[\x00-\x1f\x7f]", line):
-            raise UsageError(
-                f"a script cannot have this in a line: {line!r}", hint="rename the SIF or the folder"
-            )
+        one_line(line)
     texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
     intro = [
         f"# {comment[0]}",
@@ -99,7 +96,7 @@ def _settings(job: Job) -> list[str]:
         "environment": quoted(environment.location),
         # The facts by which a node recognizes it.
         **({"image_id": quoted(environment.image_id)} if environment.image_id else sif_facts),
-        "program": quoted_list(program),
+        "program": quoted_texts(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
         "gpus": str(job.gpus),
@@ -176,16 +173,24 @@ def _gpu_options(job: Job) -> tuple[str, ...]:
 
 
 def quoted(value: str) -> str:
-    return shlex.quote(value)
+    """Quote a name, a path or a setting, whoever chose it. Raises UsageError for more than one line."""
+    return shlex.quote(one_line(value))
 
 
 def quoted_list(words: Sequence[str]) -> str:
-    return f"({' '.join(map(shlex.quote, words))})"
+    """Quote each word as `quoted` does."""
+    return f"({' '.join(map(quoted, words))})"
+
+
+def quoted_texts(texts: Sequence[str]) -> str:
+    """Quote texts that may have lines: the user's own command line, such as `python -c` with a program."""
+    return f"({' '.join(map(shlex.quote, texts))})"
 
 
 def quoted_path(path: str) -> str:
     """Quote a path that may hold variables. The path is empty when one of them is not set."""
     names = re.findall(VARIABLE, path)
     if not names:
-        return shlex.quote(path)
+        return quoted(path)
+    path = one_line(path, forbidden='"`\\')
     return f'"{"".join(f"${{{name}:+" for name in names)}{path}{"}" * len(names)}"'

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.plain import plain
 from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
@@ -77,6 +78,7 @@ def render(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: plain(value) if type(value) is str else value,  # not what is escaped already
     )
     environment.tests["date"] = _DATE.fullmatch
     return environment.get_template("page.html.jinja").render(page=page)

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
@@ -19,7 +18,7 @@ from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place
+from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place, shell_words
 
 # Why an instruction or a section is left out.
 NO_CODE: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
@@ -145,7 +144,7 @@ class Copied:
 def split_words(value: str) -> list[str]:
     """Split arguments written as words or as a JSON list."""
     try:
-        return [str(word) for word in json.loads(value)] if value.startswith("[") else shlex.split(value)
+        return [str(word) for word in json.loads(value)] if value.startswith("[") else shell_words(value)
     except ValueError:
         return []
 
@@ -183,7 +182,7 @@ def read_base(value: str, where: str, requests: Requests) -> None:
 def read_variables(value: str, where: str, requests: Requests, *, word: str = "ENV ") -> dict[str, str]:
     """Take the variables of a line that a recipe can hold, and return all. `word` is what the file writes before them."""
     try:
-        words = shlex.split(value)
+        words = shell_words(value)
     except ValueError:
         words = []
     if words and "=" not in words[0]:  # the old form: ENV NAME the rest
@@ -214,7 +213,7 @@ def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word
         if not text or _TIDYING.fullmatch(text):
             continue
         try:
-            words = shlex.split(text)
+            words = shell_words(text)
         except ValueError:
             words = []
         if words and all(_ASSIGNMENT.fullmatch(one) for one in words):

@@ -13,6 +13,7 @@ from dockerfile_parse import DockerfileParser
 from envbuilder.compat.init.readers import commands
 from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.core.errors import UsageError
+from envbuilder.recipe.requirement_file import LONGEST_LINE
 
 _WHY: Final = {
     "COPY": commands.NO_CODE,
@@ -102,9 +103,15 @@ def _script(value: str, document: str) -> str:
 
 
 def _filled(text: str, arguments: dict[str, str]) -> str:
-    """Replace the variables of ENV, and the ARGs that have a default."""
+    """Replace the variables of ENV, and the ARGs that have a default. Raises ValueError for a text without an end."""
+    left = LONGEST_LINE
 
     def fill(found: re.Match[str]) -> str:
-        return arguments.get(found[1] or found[2]) or found[0]
+        nonlocal left
+        value = arguments.get(found[1] or found[2]) or found[0]
+        left -= len(value)
+        if left < 0:  # a variable of itself doubles with each line
+            raise ValueError(f"its variables make a line of more than {LONGEST_LINE} characters")
+        return value
 
     return re.sub(r"\$(?:\{(\w+)(?::-[^}]*)?\}|(\w+))", fill, text)

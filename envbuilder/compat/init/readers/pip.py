@@ -10,11 +10,12 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
+from envbuilder.compat.init.requests import CONFIGURED, LONGEST, Requests, read_text
 from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.plain import GIVE_BY, has_credentials
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -71,7 +72,9 @@ def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> N
 def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
     """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
     for option, value in split_arguments(words):
-        if option:
+        if len(value) > LONGEST:
+            requests.leave(where, value, f"it has more than {LONGEST} characters")
+        elif option:
             _read_option(option, value, where, requests, locate=locate)
         elif found := parse_direct(value):
             _read_project(found, where, requests, locate)
@@ -116,6 +119,9 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
     """Read one requirement. torch becomes a pin. The place of a download is left out."""
+    if len(text) > LONGEST:  # of a setup.py or a pyproject.toml
+        requests.leave(where, text, f"it has more than {LONGEST} characters")
+        return
     if direct := parse_direct(text):
         _read_project(direct, where, requests, lambda _: None)
         return
@@ -176,6 +182,8 @@ def _compile(text: str, requirement: Requirement, switch: Switch, where: str, re
 
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
     """Request an extension for a project that pip would build: a folder that is here, or a commit."""
+    if has_credentials(project.text):
+        requests.note(where, f"{shown(project.text)} is taken without its password or token", hint=GIVE_BY)
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
     folder = folder if folder and requests.holds(folder) else None
     if folder and (submodule := requests.submodules.get(folder.resolve())):
