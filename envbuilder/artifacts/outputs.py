@@ -209,11 +209,9 @@ def read_record(outputs: Outputs) -> Record | None:
 def load_record(outputs: Outputs, changed: Callable[[str], None] = lambda _: None) -> Record | None:
     """Return the build record, or None if a file of the artifacts changed since the build or is another user's. `changed` is told which."""
     record = read_record(outputs)
-    if (
-        record is None
-        or not record.files
-        or not all(is_trusted(str(path)) for path in (outputs.sif, outputs.image))
-    ):
+    if record is None or not record.files:
+        return None
+    if any(os.path.lexists(path) and not is_trusted(str(path)) for path in (outputs.sif, outputs.image)):
         return None
     now = record.compare(outputs)
     if isinstance(now, str):

@@ -1,6 +1,7 @@
 """Read foreign archives within limits (`envbuilder/core/budget.py`): tars, compressed or not, and zip files. Nothing is written."""
 
 import contextlib
+import errno
 import lzma
 import struct
 import tarfile
@@ -131,6 +132,10 @@ def _bad_zip() -> Iterator[None]:
     try:
         yield
     except DAMAGED_ZIP as error:
+        raise zipfile.BadZipFile(str(error)) from error
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # a place before the file's beginning, which its directory names
+            raise
         raise zipfile.BadZipFile(str(error)) from error
 
 

@@ -1,6 +1,6 @@
 """Hostile packages in a recipe's tests, in both artifacts, and hostile projects on machines without namespaces.
 
-`tests/build/test_wall.py` attacks the sandboxes of builds.
+`tests/attacks/test_wall.py` attacks the sandboxes of builds.
 """
 
 import ast

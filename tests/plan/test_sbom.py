@@ -248,6 +248,8 @@ def test_the_provenance_inside_names_the_layers_below_it(layers, trees):
 def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layers, path, old, new, said):
     file = trees[OsStep] / path
     file.write_text(file.read_text().replace(old, new))
+    made = write_layer(name="os", tree=trees[OsStep], folder=tmp_path / "layer-other", epoch=1, threads=1)
+    layers = layers | {OsStep: made}
     with pytest.raises(BuildError, match="not those of the lock") as caught:
         write_documents(PLAN, layers, trees, TOOLS, "assemble")
     assert said in caught.value.message

@@ -67,10 +67,12 @@ RELEASE: Final = ("recipes", "docker_cpu", "pockets", "apt_sources")  # modules 
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
-# Unit tests by folder, in parts of about the same length.
+# Unit tests by folder, in parts of about the same length. Attacks take minutes, so the quick tier leaves them out.
+ATTACKS: Final = "attacks"
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    ATTACKS: (ATTACKS,),
     "unit-1": ("commands", "verify"),
-    "unit-2": ("lock", "artifacts", "plan", "layers", "recipe", "readers"),
+    "unit-2": ("lock", "artifacts", "plan", "layers", "recipe"),
     "unit-3": ("project", "node", "compat"),
     "unit-4": ("registry", "run", "build", "core", "runtime"),
 }
@@ -181,7 +183,8 @@ def make_tier(name: str) -> Tier:
     tried = Group(name="try-cpu", commands=((str(ROOT / "scripts/try"), "cpu"),))
     match name:
         case "quick":
-            quick = (_lint("tests/e2e"), *units)  # unit tests are imported by their own groups, at once
+            # Unit tests are imported by their own groups, at once.
+            quick = (_lint("tests/e2e"), *(group for group in units if group.name != ATTACKS))
             return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
         case "middle":
             groups = _builds("--middle", only=[one for one in MODULES if one not in ONLY_TORCH])

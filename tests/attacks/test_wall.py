@@ -161,7 +161,7 @@ def test_the_wall_holds_for_an_ordinary_user(tmp_path: Path):
     os.chown(own, NOBODY, NOBODY)
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o755)
-    words = ("-q", "-p", "no:cacheprovider", f"--basetemp={own}/tests", "tests/build/test_wall.py")
+    words = ("-q", "-p", "no:cacheprovider", f"--basetemp={own}/tests", "tests/attacks/test_wall.py")
     argv = (*enter_checkout(), *as_nobody(sys.executable, "-m", "pytest", *words))
     ended = subprocess.run(list(map(str, argv)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
