@@ -134,7 +134,8 @@ def _bad_zip() -> Iterator[None]:
     except DAMAGED_ZIP as error:
         raise zipfile.BadZipFile(str(error)) from error
     except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # a place before the file's beginning, which its directory names
+        # Of bzip2, or a place before the file's beginning, which its directory names.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise zipfile.BadZipFile(str(error)) from error
 
