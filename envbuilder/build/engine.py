@@ -99,6 +99,8 @@ class Job:
     console: Console
     limits: Limits
     shared: SharedStores = NO_STORES
+    # The recipe's file on this machine. Its build directories are its own: code of one recipe could leave an object for another.
+    origin: str = ""
 
     @property
     def cross_tools(self) -> Tools | None:

@@ -114,7 +114,9 @@ def build_recipe(
                 recipe=recipe,
                 outputs=outputs,
                 context=context,
-                engine=open_engine(plan, choice, context, open_stores(context, offline=offline)),
+                engine=open_engine(
+                    plan, choice, context, open_stores(context, offline=offline), origin=recipe.path
+                ),
                 docker=docker,
                 fetcher=resolving.fetcher,
             ).run()
@@ -281,7 +283,12 @@ class _Build:
 
 
 def open_engine(
-    plan: Plan, choice: EngineChoice, context: BuildContext, shared: SharedStores = NO_STORES
+    plan: Plan,
+    choice: EngineChoice,
+    context: BuildContext,
+    shared: SharedStores = NO_STORES,
+    *,
+    origin: Path | None = None,
 ) -> Engine:
     """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
@@ -292,6 +299,7 @@ def open_engine(
         console=context.console,
         limits=context.limits,
         shared=shared,
+        origin=str(origin.resolve()) if origin else "",
     )
     if job.engine is EngineName.ASSEMBLE:
         return AssembleEngine(job=job)

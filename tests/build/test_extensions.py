@@ -588,6 +588,17 @@ def test_a_changed_source_is_compiled_in_the_same_folder(stocked, tmp_path):
     assert (len(runner.commands), len(spaces)) == (2, 1)
 
 
+def test_another_recipe_finds_no_object_that_this_ones_code_left(stocked, tmp_path):
+    edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
+    stock(stocked, tmp_path, edited)
+    runner = Sandbox()
+    for extension, recipe in ((EXTENSION, "/one/x.yaml"), (edited, "/other/x.yaml")):
+        job = dataclasses.replace(make_job(stocked, make_plan(extension), runner), origin=recipe)
+        ExtensionBuilder(job, lambda: ROOT).build()
+    spaces = {command.argv[command.argv.index("/space") - 1] for command in runner.commands}
+    assert len(spaces) == 2
+
+
 def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path):
     edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
     stock(stocked, tmp_path, edited)

@@ -169,7 +169,7 @@ class ExtensionBuilder:
             )  # fmt: skip
 
         wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        build_key = _build_key(cache.surroundings(plan, extension), call.to_json())
+        build_key = _build_key(cache.surroundings(plan, extension), call.to_json(), self._job.origin)
         return self._obtain(shown, key, extension.form, work, wanted=wanted, build_key=build_key)
 
     def _build_project(self, extension: LockedExtension) -> cache.CachedExtension:
@@ -199,7 +199,7 @@ class ExtensionBuilder:
             )  # fmt: skip
 
         common = cache.surroundings(plan, extension, reads_all=True)
-        build_key = _build_key(common, f"{extension.name} {extension.path}")
+        build_key = _build_key(common, f"{extension.name} {extension.path}", self._job.origin)
         return self._obtain(extension.name, key, extension.form, work, wanted=jobs, build_key=build_key)
 
     def _capture_calls(self, extension: LockedExtension) -> cache.Calls:
@@ -305,9 +305,9 @@ class ExtensionBuilder:
             raise explain_failure(name, lines, failure, compiles=compiles, folder=folder) from failure
 
 
-def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
-    """Return the key of a build directory: everything that decides objects except sources, which ninja compares."""
-    return sha256_text(json.dumps([*common, own]))
+def _build_key(common: Sequence[tuple[str, str]], own: str, origin: str) -> Sha256:
+    """Return the key of a build directory: the recipe, and everything that decides objects but sources, which ninja compares."""
+    return sha256_text(json.dumps([*common, own, origin]))
 
 
 def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
