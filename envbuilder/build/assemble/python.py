@@ -13,6 +13,7 @@ from envbuilder.build.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.build.assemble.foreign import emulation
 from envbuilder.build.assemble.sandbox import Root, sandboxed
 from envbuilder.build.engine import Job
+from envbuilder.core.beneath import clear_beneath
 from envbuilder.core.cache import remove_tree, sha256_file
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command
@@ -81,7 +82,7 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None, built: 
         remove_tree(space)
         if isinstance(step, AddedStep):
             for name in OF_PYTHON_LAYER:
-                (work / "tree" / ENV_PREFIX[1:] / name.format(step.python)).unlink(missing_ok=True)
+                clear_beneath(work / "tree", f"{ENV_PREFIX[1:]}/{name.format(step.python)}")
 
 
 def count_unpacked(cache: Path, step: Step) -> int:
