@@ -90,7 +90,7 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]
                 Import(of=of, place=places[of], name=call.name, file=file, is_python_module=call.is_python_module)
             )  # fmt: skip
         elif compiled and not call:
-            names = _modules(store.extension(status.key.digest), f"{TREE}{plan.python.site_packages}")
+            names = _modules(store.extension(status.key.entry), f"{TREE}{plan.python.site_packages}")
             found += [Import(of=of, place=places[of], name=name, module=name) for name in names]
     return tuple(dict.fromkeys(found))
 

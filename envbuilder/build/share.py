@@ -43,7 +43,7 @@ def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
     """Yield folder and name of each compiled extension and built wheel of the plan that the cache has."""
     for one in find_extensions(job.plan, job.store):
         if one.compiled:
-            yield job.store.extension(one.key.digest), label(one.extension, one.name)
+            yield job.store.extension(one.key.entry), label(one.extension, one.name)
     for step in job.plan.steps:
         if isinstance(step, PythonStep):
             for folder in wheel_folders(step, job):

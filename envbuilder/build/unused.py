@@ -66,7 +66,7 @@ def _plans(context: BuildContext) -> Iterator[Plan]:
 def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
     for engine in EngineName:
         yield from layer_keys(plan, engine).values()
-    yield from (one.key.digest for one in find_extensions(plan, store))
+    yield from (one.key.entry for one in find_extensions(plan, store))
     yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
     for step in plan.steps:
         if isinstance(step, PythonStep):

@@ -214,6 +214,7 @@ class Store:
         with self.workspace() as work:
             copy = work / digest
             shutil.copyfile(path, copy)
+            show_to_sandbox(copy)
             commit_path(copy, final)
         return final
 
@@ -416,6 +417,12 @@ def commit_path(temporary: Path, final: Path) -> None:
         exists = error.errno in (errno.ENOTEMPTY, errno.EEXIST) if IS_POSIX else final.is_dir()
         if not exists:
             raise
+
+
+def show_to_sandbox(path: Path) -> None:
+    """Let everybody read a file, whatever the umask: a sandbox of root's has another id. The cache's own folder is closed."""
+    if path.stat().st_mode & 0o444 != 0o444:
+        path.chmod(0o644)
 
 
 def sync_file(path: Path) -> None:

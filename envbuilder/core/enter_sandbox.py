@@ -263,21 +263,23 @@ def prepare(words: Sequence[str]) -> list[str]:
     if to is not None and is_plain:
         leave_root(to)
     elif to is not None:
-        folder = (
-            Path(bubblewrap).resolve().parent.parent
-        )  # of the toolbox: a script there starts programs beside it
-        for path in (*emulated[1:], str(folder)):
+        # That of the toolbox lies in a root of its own, in root's cache, and starts a program beside it.
+        program = Path(bubblewrap).resolve()
+        top = program.parents[2] if len(program.parents) > 3 else None
+        for path in (*emulated[1:], *([str(top)] if top else [])):
             sources.setdefault(path, False)
         _enter_namespace(to)
         place = _stage(sources)
         for at, _ in _binds(options):
             options[at + 1] = place(options[at + 1])
         emulated[1:] = map(place, emulated[1:])
-        bubblewrap = str(Path(place(str(folder)), Path(bubblewrap).resolve().relative_to(folder)))
+        if top:
+            bubblewrap = str(Path(place(str(top)), program.relative_to(top)))
         become(to)
     if emulator:
         emulator["enter"](emulated)
     os.chdir("/")
+    os.umask(0o022)  # the user's decides no mode of what is built
     filtered = os.memfd_create("filter", 0)  # bubblewrap inherits it
     os.write(filtered, filter_of_calls())
     os.lseek(filtered, 0, os.SEEK_SET)

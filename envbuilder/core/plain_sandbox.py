@@ -328,7 +328,8 @@ def _become(program: Sequence[str], sandbox: Sandbox, *, tools: Sequence[str]) -
         drop_capabilities()
         _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         filter_calls()
-        install_filter(sandbox.calls)
+        if sandbox.calls:
+            install_filter(sandbox.calls)
         readable = [source for source, _, is_writable in sandbox.shown if not is_writable]
         limit_files(
             (*readable, *tools),

@@ -1383,3 +1383,15 @@ def test_a_project_of_one_module_shares_the_folder_of_byte_code_with_the_package
     layer = load_layer(store.layer(job.keys[step]))
     assert layer
     assert [one.path for one in read_manifest(layer)] == [f"{shared}/extensions.cpython-311.pyc"]
+
+
+def test_another_package_beside_the_compilers_leaves_no_result_for_other_recipes(stocked):
+    runner, plan = Sandbox(), make_plan()
+    evil = dataclasses.replace(plan.python.artifacts[0], name="evil")
+    python = dataclasses.replace(plan.python, artifacts=(*plan.python.artifacts, evil))
+    steps = tuple(python if step is plan.python else step for step in plan.steps)
+    (made,) = make_builder(stocked, dataclasses.replace(plan, steps=steps), runner).build()
+    (found,) = make_builder(stocked, plan, runner).build()
+    assert len(runner.commands) == 2
+    assert made.folder != found.folder
+    assert made.compiled.key.digest == found.compiled.key.digest, "they are installed under one name"

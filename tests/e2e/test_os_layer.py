@@ -20,9 +20,11 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sandbox import sandbox_words
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
+from tests.support.conditions import enter_checkout
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
 from tests.support.workbench import CACHE, as_nobody, attempt, run
@@ -203,14 +205,17 @@ def test_a_user_with_many_processes_elsewhere_may_build(spacious: Path):
     record.write_text("[]")
     record.chmod(0o666)
     container = ("unshare", "--pid", "--fork", "--mount-proc")
-    command = (sys.executable, "-I", recorder, record, "sh", "-c", "true | true && echo done")
+    words = sandbox_words(
+        ("--ro-bind", "/", "/"), ("sh", "-c", "true | true && echo done"), env=(("PATH", "/usr/bin:/bin"),)
+    )
+    command = (*enter_checkout(), *as_nobody(sys.executable, "-I", recorder, record, *words))
     pipe = subprocess.PIPE
     with subprocess.Popen(
         tuple(map(str, as_nobody(sys.executable, "-c", BUSY))), stdin=pipe, stdout=pipe, text=True
     ) as busy:
         assert busy.stdout
         assert busy.stdout.readline() == "ready\n"
-        assert run(*container, *as_nobody(*command)) == "done\n"
+        assert run(*container, *command) == "done\n"
 
 
 @pytest.fixture

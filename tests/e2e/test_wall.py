@@ -100,7 +100,13 @@ def test_the_tests_of_a_recipe_reach_nothing_elsewhere(place: Path, machine: str
     command = build_command(recipe, place / "out", "--offline")
     if machine == "user":
         for path in (place, *place.rglob("*")):
-            os.chown(path, USER, USER)
+            if (
+                path.is_file() and path.stat().st_nlink > 1
+            ):  # another name of a file in this machine's own cache
+                content = path.read_bytes()
+                path.unlink()
+                path.write_bytes(content)
+            os.chown(path, USER, USER, follow_symlinks=False)
         argv = Conditions(name="user", folder="user", user=USER).command(*command, place=place)
     else:
         argv = tuple(map(str, (*CONTAINER_WITHOUT_NAMESPACES, *command)))

@@ -238,7 +238,7 @@ class ExtensionBuilder:
         self, name: str, key: cache.Key, form: Form, work: Callable[[_Compile], cache.Compiled], *, wanted: int, build_key: Sha256
     ) -> cache.CachedExtension:  # fmt: skip
         """Return the entry from the store. `work` makes a missing one, with at most `wanted` compilers."""
-        store, console, digest = self._job.store, self._job.console, key.digest
+        store, console, digest = self._job.store, self._job.console, key.entry
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
             compiled = cache.load_compiled(folder) if store.holds(folder, whole=True) else None

@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
@@ -42,6 +42,14 @@ _COMPILER: Final = re.compile(
 )
 # The wheels with torch's headers and libraries, and with those that the toolkit links.
 _WHEELS: Final = re.compile(r"torch|nvidia-.*")
+# What torch requires, in any release, and what builds with it. Their makers are trusted as torch's are.
+_OF_TORCH: Final = re.compile(
+    r"torch|nvidia-.*|cuda-.*|triton|pytorch-triton|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging"
+    r"|pybind11|setuptools|sympy|typing-extensions|wheel"
+)
+_OF_SUITES: Final = re.compile(
+    r"debian|debian-security|ubuntu|cuda"
+)  # sources whose packages are signed by their makers
 # A compiler may read all files of a project except these.
 _NOT_COMPILED: Final = (
     ".py", ".pyi", ".pyc", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt", ".md", ".so", ".o"
@@ -138,11 +146,24 @@ def relative(path: str, base: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
+    """The inputs that decide the bytes of an extension.
+
+    `beside` names the packages that should not, and whose code runs beside the compilers: a wheel's `.pth` file, a script of
+    a third party's package. The cache has an entry for each such company, so that the code of one recipe's packages leaves
+    no result for another recipe.
+    """
+
     fields: tuple[tuple[str, str], ...]
+    beside: str = ""
 
     @property
     def digest(self) -> Sha256:
         return sha256_text(json.dumps(self.fields))
+
+    @property
+    def entry(self) -> Sha256:
+        """Return the name of the entry in the cache."""
+        return sha256_text(json.dumps([*self.fields, self.beside])) if self.beside else self.digest
 
 
 def gpus_of(plan: Plan) -> tuple[str, ...]:
@@ -216,7 +237,10 @@ def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:
 
 def call_key(plan: Plan, extension: LockedExtension, call: Call, calls: Calls) -> Key:
     """Return the key of one call of an extension."""
-    return make_key(surroundings(plan, extension), call=call.to_json(), files=json.dumps(calls.files))
+    key = make_key(surroundings(plan, extension), call=call.to_json(), files=json.dumps(calls.files))
+    wheels = [wheel for wheel in plan.python.inputs if not _OF_TORCH.fullmatch(wheel.name)]
+    debs = [deb for deb in plan.os.artifacts if not _OF_SUITES.fullmatch(deb.source)]
+    return replace(key, beside=_digest([*wheels, *debs]) if wheels or debs else "")
 
 
 def project_key(plan: Plan, extension: LockedExtension) -> Key:

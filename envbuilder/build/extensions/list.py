@@ -34,7 +34,7 @@ def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
         else:
             found = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
         for name, key in found:
-            compiled = cache.load_compiled(store.extension(key.digest))
+            compiled = cache.load_compiled(store.extension(key.entry))
             yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
 
 

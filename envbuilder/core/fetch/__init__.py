@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
+from envbuilder.core.cache import Store, commit_path, sha256_file, show_to_sandbox, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.http import PAGE, PARALLEL, Limits, Progress, Waiting, wait_silently
@@ -152,6 +152,8 @@ class Fetcher:
         if sha256_file(path) != artifact.sha256:
             log.warning("the cached `%s` is damaged and is fetched again", _filename(artifact))
             path.unlink(missing_ok=True)
+        else:
+            show_to_sandbox(path)
 
     def _connect(self) -> "SourceClient":
         from envbuilder.core.fetch.client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing
@@ -200,6 +202,7 @@ class Fetcher:
                 log.info("%s", refusal)
                 refusals.append(refusal)
             else:
+                show_to_sandbox(partial)
                 commit_path(partial, self._store.artifact(artifact.sha256))
                 return
         one = _explain(artifact, refusals)
