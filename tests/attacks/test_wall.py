@@ -6,6 +6,7 @@ tests of a recipe in both artifacts, and machines without namespaces.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import pytest
 from envbuilder.build.assemble import python
 from envbuilder.build.assemble.dpkg_root import make_merged_root
 from envbuilder.build.assemble.os import configure_command
-from envbuilder.build.assemble.sandbox import Emulation, sandboxed
+from envbuilder.build.assemble.sandbox import Emulation, Root, sandboxed
 from envbuilder.build.extensions.wheels import built_wheels
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, ProcessRunner
@@ -64,6 +65,23 @@ def test_a_project_reaches_nothing_beyond_its_sandbox(tmp_path: Path, emulated: 
     command = sandboxed(replace(HOST, emulation=by), attack(), why="build a project", mounts=mounts)
     assert json.loads(run(command)) == {}
     assert header.read_text() == "as it was"
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [("os", "etc"), ("os", "usr"), ("os", "usr/local"), ("python", "opt"), ("python", "opt/env")],
+)
+def test_a_link_in_place_of_a_folder_of_a_tree_shows_nothing_of_the_machine(
+    tmp_path: Path, part: str, name: str
+):
+    trees = {"os": tmp_path / "os", "python": tmp_path / "python"}
+    for folder in ("os/usr/local/bin", "os/etc", "os/var", "python/opt/env", "home"):
+        (tmp_path / folder).mkdir(parents=True)
+    place = trees[part] / name
+    shutil.rmtree(place)
+    place.symlink_to(tmp_path / "home")
+    with pytest.raises(BuildError, match=f"`/{name}` of the environment is a link"):
+        sandboxed(Root(**trees), ("true",), why="look")
 
 
 def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
 from envbuilder.core.sandbox import Mount, sandbox
@@ -39,6 +40,24 @@ class Root:
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
 
 
+def _below(tree: Path, name: str) -> str:
+    """Return the path of a folder in a tree, for a mount. Raises BuildError for a link, which leads to a folder of this machine.
+
+    The scripts of packages may leave one in place of any folder, and nothing changes a tree later.
+    """
+    path = tree / name
+    for place in (
+        path,
+        *(parent for parent in path.parents if parent.is_relative_to(tree) and parent != tree),
+    ):
+        if place.is_symlink():
+            raise BuildError(
+                f"`/{place.relative_to(tree)}` of the environment is a link to `{place.readlink()}`, expected a folder",
+                hint="a package under `apt` or `packages` made it so, and nothing can be built in such an environment",
+            )
+    return str(path)
+
+
 def sandboxed(
     root: Root,
     argv: Sequence[str],
@@ -51,11 +70,11 @@ def sandboxed(
 ) -> Command:
     """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
     options = [
-        "--ro-bind", str(root.os / "usr"), "/usr",
+        "--ro-bind", _below(root.os, "usr"), "/usr",
         "--tmpfs", "/usr/local",
-        "--ro-bind", str(root.os / "usr/local/bin"), "/usr/local/bin",
-        "--ro-bind", str(root.os / "etc"), "/etc",
-        "--ro-bind", str(root.os / "var"), "/var",
+        "--ro-bind", _below(root.os, "usr/local/bin"), "/usr/local/bin",
+        "--ro-bind", _below(root.os, "etc"), "/etc",
+        "--ro-bind", _below(root.os, "var"), "/var",
         "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
@@ -63,11 +82,11 @@ def sandboxed(
         options += ["--symlink", f"usr/{name}", f"/{name}"]
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
-        options += ["--ro-bind", str(root.cuda / home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+        options += ["--ro-bind", _below(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
-        options += ["--ro-bind", str(root.interpreter / STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
+        options += ["--ro-bind", _below(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
     if root.python is not None:
-        options += ["--ro-bind", str(root.python / ENV_PREFIX[1:]), ENV_PREFIX]
+        options += ["--ro-bind", _below(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:
         options += mount.options()
     for path, target in links:
