@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from envbuilder.core.budget import ENTRIES
 from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import BuildError
 from envbuilder.core.system import NO_LINKS
@@ -23,7 +24,6 @@ from envbuilder.core.system import NO_LINKS
 # What a build's answers and sources may have, in bytes. The largest source file of PyTorch's own tree has 4 MB.
 TEXT_LIMIT: Final = 64 << 20
 FILE_LIMIT: Final = 8 << 30  # a compiled library: those of PyTorch's own wheels have up to 1 GB
-TREE_LIMIT: Final = 1_000_000  # files and folders in one tree: PyTorch's own tree with submodules has 60,000
 DEPTH_LIMIT: Final = 128  # folders above a file
 _FOLDER: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 # O_NONBLOCK: a FIFO in place of a file must not block the open.
@@ -37,10 +37,8 @@ def leads_out(folder: Path, path: Path) -> bool:
 
     For files that a person may link to each other: a clone's link to its own `.git/config` would show a password.
     """
-    top, target = (
-        Path(os.path.realpath(folder)),
-        Path(os.path.realpath(path)),
-    )  # `resolve` fails for a circle of links
+    # `resolve` fails for a circle of links.
+    top, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
     if not target.is_relative_to(top):
         return True
     return any(part.startswith(".") and part not in path.parts for part in target.relative_to(top).parts)
@@ -270,8 +268,8 @@ def walk_beneath(folder: Path, name: str = "") -> Iterator[tuple[str, os.stat_re
         with _opened(folder, parts) as at, os.scandir(at.path or at.descriptor) as items:
             entries = sorted((item.name, item.stat(follow_symlinks=False)) for item in items)
         count += len(entries)
-        if count > TREE_LIMIT:
-            raise _refused(folder, name, f"a tree of more than {TREE_LIMIT} files")
+        if count > ENTRIES:
+            raise _refused(folder, name, f"a tree of more than {ENTRIES} files")
         for last, status in entries:
             yield "/".join([*parts, last]), status
         waiting += [[*parts, last] for last, status in reversed(entries) if stat.S_ISDIR(status.st_mode)]

@@ -35,9 +35,8 @@ _FLAGS: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clear
 _PAIRS: Final = ("--ro-bind", "--bind", "--symlink", "--setenv")
 _STAGE: Final = Path("/tmp")  # noqa: S108 - every machine has it; here it is covered by a new file system
 
-_libc: Final = ctypes.CDLL(
-    None if os.name == "posix" else "msvcrt", use_errno=True
-)  # Windows only imports this
+# Windows only imports this module.
+_libc: Final = ctypes.CDLL(None if os.name == "posix" else "msvcrt", use_errno=True)
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # CLONE_NEWUSER, CLONE_NEWNS
 _NAMESPACES: Final = 0x7E020000  # CLONE_NEW…: user, mounts, cgroup, UTS, IPC, processes, network
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 4096, 16384  # MS_…
@@ -245,6 +244,26 @@ def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
         at += 1 if options[at] in _FLAGS else 3 if options[at] in _PAIRS else 2
 
 
+def _become_with(to: int, options: list[str], emulated: list[str], bubblewrap: str) -> str:
+    """Take an id for good that may enter what bubblewrap and the emulator need, and root's other folders not.
+
+    Replaces their paths in `options` and `emulated` by those that the id may enter. Returns that of bubblewrap.
+    """
+    sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
+    # The toolbox's lies in a root of its own, in root's cache, and starts a program beside it.
+    program = Path(bubblewrap).resolve()
+    top = program.parents[2] if len(program.parents) > 3 else None
+    for path in (*emulated[1:], *([str(top)] if top else [])):
+        sources.setdefault(path, False)
+    _enter_namespace(to)
+    place = _stage(sources)
+    for at, _ in _binds(options):
+        options[at + 1] = place(options[at + 1])
+    emulated[1:] = map(place, emulated[1:])
+    become(to)
+    return str(Path(place(str(top)), program.relative_to(top))) if top else bubblewrap
+
+
 def prepare(words: Sequence[str]) -> list[str]:
     """Give up root and the variables, enter the emulator's namespace if one is named, and return bubblewrap's command line.
 
@@ -256,28 +275,15 @@ def prepare(words: Sequence[str]) -> list[str]:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise SystemExit("enter_sandbox: `bwrap` is not installed")
-    is_plain = Path(bubblewrap).with_name(PLAIN).exists()
     to = other_id()
-    sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
     if to is not None:
-        for source in filter(sources.get, sources):
-            give(source, to, to, special=True)
-    if to is not None and is_plain:
-        leave_root(to)
-    elif to is not None:
-        # That of the toolbox lies in a root of its own, in root's cache, and starts a program beside it.
-        program = Path(bubblewrap).resolve()
-        top = program.parents[2] if len(program.parents) > 3 else None
-        for path in (*emulated[1:], *([str(top)] if top else [])):
-            sources.setdefault(path, False)
-        _enter_namespace(to)
-        place = _stage(sources)
-        for at, _ in _binds(options):
-            options[at + 1] = place(options[at + 1])
-        emulated[1:] = map(place, emulated[1:])
-        if top:
-            bubblewrap = str(Path(place(str(top)), program.relative_to(top)))
-        become(to)
+        for at, is_writable in _binds(options):
+            if is_writable:
+                give(options[at + 1], to, to, special=True)
+        if Path(bubblewrap).with_name(PLAIN).exists():
+            leave_root(to)
+        else:
+            bubblewrap = _become_with(to, options, emulated, bubblewrap)
     if emulator:
         emulator["enter"](emulated)
     os.chdir("/")

@@ -161,16 +161,8 @@ def sif_options(around: Surroundings) -> list[str]:
         uid, _, gid = around.user.partition(":")
         rights = ["--no-privs", "--security", f"uid:{uid},gid:{gid}"] if user_ids()[0] == 0 else []
         own = [
-            "--containall",
-            "--no-home",
-            "--workdir",
-            str(around.alone),
-            "--pwd",
-            TEMPORARY,
-            "--net",
-            "--network",
-            "none",
-        ]
+            "--containall", "--no-home", "--workdir", str(around.alone), "--pwd", TEMPORARY, "--net", "--network", "none",
+        ]  # fmt: skip
         env = [part for name, value in _ALONE_ENV.items() for part in ("--env", f"{name}={value}")]
         return [*(["--nv"] if around.gpu else []), *own, *rights, *env]
     shared = [bind for bind in around.binds if not _shared(bind)]
@@ -236,34 +228,30 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
 
 def image_options(around: Surroundings) -> "ContainerOptions":
     """Return the options of a container of an image."""
+    common: ContainerOptions = {
+        "entrypoint": START,  # without the recipe's `run`
+        "user": around.user,
+        "working_dir": str(around.folder),
+        "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if around.gpu else None,
+        "init": True,  # without it, the command is process 1, which ignores signals such as TERM
+    }
     if around.alone:
-        return {
-            "entrypoint": START,
-            "user": around.user,
+        return common | {
             "volumes": [],
-            "working_dir": TEMPORARY,
             "environment": dict(_ALONE_ENV),
-            "device_requests": _gpus(around),
             "ipc_mode": "private",
-            "init": True,
             "network_mode": "none",
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
         }
-    return {
-        "entrypoint": START,  # without the recipe's `run`
-        "user": around.user,
-        "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
-        "working_dir": str(around.folder),
-        "environment": FIXED_ENV | dict(around.names),
-        "device_requests": _gpus(around),
-        "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
-        "init": True,  # without it, the command is process 1, which ignores signals such as TERM
-    }
-
-
-def _gpus(around: Surroundings) -> list[dict[str, object]] | None:
-    return [{"count": -1, "capabilities": [["gpu"]]}] if around.gpu else None
+    return (
+        common
+        | {
+            "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
+            "environment": FIXED_ENV | dict(around.names),
+            "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
+        }
+    )
 
 
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:

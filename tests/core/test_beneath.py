@@ -123,7 +123,7 @@ def test_sizes_and_trees_have_limits(box: Path, monkeypatch: pytest.MonkeyPatch)
             read(box, "folder/huge", limit=9)
     with pytest.raises(BuildError, match="larger"):
         copy_tree_beneath(box, "folder", box.parent / "copies")
-    monkeypatch.setattr(beneath, "TREE_LIMIT", 5)
+    monkeypatch.setattr(beneath, "ENTRIES", 5)
     with pytest.raises(BuildError, match="more than 5 files"):
         list(files_beneath(box))
 

@@ -114,8 +114,8 @@ def test_a_damaged_toolbox_is_named_and_unpacked_again(
 
 @pytest.mark.programs
 def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
-    program = tmp_path / "bin/bwrap"
-    program.parent.mkdir()
+    program = tmp_path / "usr/bin/bwrap"
+    program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'No permissions' >&2; exit 1\n")
     program.chmod(0o755)
     tmp_path.chmod(0o755)  # for root, another id starts it

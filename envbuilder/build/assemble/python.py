@@ -1,6 +1,5 @@
 """The python layer: the locked wheels installed by uv, offline and by hash, into /opt/env."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -138,35 +137,37 @@ def install_commands(step: PythonStep, root: Root, *, work: Path, plan: Plan) ->
         "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
         *(("--python-platform", plan.processor.uv_platform(NEWEST_MANYLINUX)) if plan.tools else ()),
     )  # fmt: skip
-    sandbox = functools.partial(
-        sandboxed,
-        root,
-        mounts=(
-            Mount(source=work / SPACE, target=WORK, writable=True),
-            Mount(source=work / WHEELS[1:], target=WHEELS),
-            Mount(source=Path(uv.find_uv_bin()), target="/uv"),
-            *(Mount(source=image.path(program), target=f"/{program}") for program in (COMPILE, CHECK)),
-        ),
-        links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
-        env=(
-            ("SOURCE_DATE_EPOCH", str(plan.epoch)),
-            ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
-            *STEADY,
-            ("UV_NO_PROGRESS", "1"),
-            ("UV_NO_INSTALLER_METADATA", "1"),  # this metadata holds the time of the cached wheel
-        ),
-    )
-    why = "install the locked Python packages"
-    compiling, checking = (
-        sandbox((step.program, f"/{program}", step.site_packages), why=reason)
-        for program, reason in (
-            (COMPILE, "byte-compile the Python packages"),
-            (CHECK, "look for the byte code"),
+
+    def sandbox(words: Sequence[str], why: str, *, writable: bool = True) -> Command:
+        return sandboxed(
+            root,
+            words,
+            why=why,
+            mounts=(
+                Mount(source=work / SPACE, target=WORK, writable=writable),
+                Mount(source=work / WHEELS[1:], target=WHEELS),
+                Mount(source=Path(uv.find_uv_bin()), target="/uv"),
+                *(Mount(source=image.path(program), target=f"/{program}") for program in (COMPILE, CHECK)),
+            ),
+            links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
+            env=(
+                ("SOURCE_DATE_EPOCH", str(plan.epoch)),
+                ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
+                *STEADY,
+                ("UV_NO_PROGRESS", "1"),
+                ("UV_NO_INSTALLER_METADATA", "1"),  # this metadata holds the time of the cached wheel
+            ),
         )
+
+    why = "install the locked Python packages"
+    # It only reads, so the files need not be given to the sandbox once more.
+    checking = sandbox(
+        (step.program, f"/{CHECK}", step.site_packages), "look for the byte code", writable=False
     )
     if is_repeatable(step.python):
-        return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
-    return (sandbox(argv, why=why), compiling, checking)
+        return (sandbox((*argv, "--compile-bytecode"), why), checking)
+    compiling = sandbox((step.program, f"/{COMPILE}", step.site_packages), "byte-compile the Python packages")
+    return (sandbox(argv, why), compiling, checking)
 
 
 def make_environment(tree: Path, step: PythonStep) -> None:

@@ -45,14 +45,12 @@ def _below(tree: Path, name: str) -> str:
 
     The scripts of packages may leave one in place of any folder, and nothing changes a tree later.
     """
-    path = tree / name
-    for place in (
-        path,
-        *(parent for parent in path.parents if parent.is_relative_to(tree) and parent != tree),
-    ):
-        if place.is_symlink():
+    path = tree
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
             raise BuildError(
-                f"`/{place.relative_to(tree)}` of the environment is a link to `{place.readlink()}`, expected a folder",
+                f"`/{path.relative_to(tree)}` of the environment is a link to `{path.readlink()}`, expected a folder",
                 hint="a package under `apt` or `packages` made it so, and nothing can be built in such an environment",
             )
     return str(path)

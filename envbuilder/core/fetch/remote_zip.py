@@ -6,16 +6,13 @@ library's `zipfile` instead, with the credentials, proxies and retries of `Sourc
 
 import contextlib
 import io
-import struct
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.core.archive import BoundedZip
+from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.block_reader import BlockReader
-from envbuilder.core.budget import BudgetError
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
 from envbuilder.core.http import ARCHIVE, Limits
@@ -25,9 +22,7 @@ from envbuilder.core.sources import Sources, Wanted
 BLOCK: Final = 1 << 20  # bytes of one request
 BUFFER: Final = 1 << 16
 MOST: Final = 512 << 20  # bytes that are read of one wheel: a compiler has 60 MB
-BROKEN: Final = (
-    SourceError, zipfile.BadZipFile, BudgetError, KeyError, EOFError, OverflowError, RuntimeError, struct.error, zlib.error
-)  # fmt: skip
+_BROKEN: Final = (SourceError, KeyError, *DAMAGED_ZIP)
 
 
 class Index:
@@ -78,7 +73,7 @@ class Index:
 def _errors(what: str) -> Iterator[None]:
     try:
         yield
-    except BROKEN as error:
+    except _BROKEN as error:
         raise FetchError(f"could not {what}: {str(error) or type(error).__name__}") from error
 
 

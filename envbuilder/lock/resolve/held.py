@@ -2,7 +2,6 @@
 
 import email
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuilder.core.archive import BoundedZip
+from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.errors import FetchError
 from envbuilder.core.http import PAGE
 from envbuilder.core.processor import Processor
@@ -147,15 +146,7 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
             else open_index(context).open_artifact(package) as wheel
         ):
             texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,
-        OverflowError,
-        OSError,
-        ValueError,
-    ) as error:
+    except (*DAMAGED_ZIP, OSError) as error:
         raise FetchError(
             f"`{package.filename}` of the index is no wheel that can be read: {error}"
         ) from error
