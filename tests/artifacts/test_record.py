@@ -8,6 +8,7 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs, Record, load_record
 from envbuilder.core.cache import sha256_file, sha256_text
+from tests.support.damage import flip
 
 MANIFEST, LAYER = sha256_text("manifest"), sha256_text("layer")
 
@@ -26,14 +27,6 @@ def outputs(tmp_path: Path) -> Outputs:
     record = Record(key="k", manifest=MANIFEST, sif=sha256_file(outputs.sif), sif_size=5, content_size=1)
     record.of_files(outputs).save(outputs.record)
     return outputs
-
-
-def flip(path: Path) -> None:
-    """Change one bit, and give the file the times that it had."""
-    before, content = path.stat(), bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def link_elsewhere(path: Path) -> None:

@@ -44,6 +44,7 @@ from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.recipe.load import load
+from tests.support.damage import flip
 from tests.support.elves import elf
 from tests.support.locks import make_parts
 from tests.support.registries import registry
@@ -651,15 +652,6 @@ def test_a_second_machine_takes_extensions_from_the_store_and_compiles_none(stoc
     assert len(first) == 4
     assert second == ["run the imports of the extension `ops`"], "a capture starts no compiler"
     assert there == same
-
-
-def flip(path: Path) -> None:
-    """Change one bit, and give the file the times that it had."""
-    before = path.stat()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 DAMAGES = [

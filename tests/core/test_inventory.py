@@ -11,6 +11,7 @@ import pytest
 
 from envbuilder.core.cache import INVENTORIES, Store, boot_identity, read_proved, save_proved, sha256_text
 from envbuilder.core.inventory import Inventory, parse_inventory
+from tests.support.damage import flip
 
 KEY = sha256_text("key")
 HEADER = "usr/include/x.h"
@@ -37,15 +38,6 @@ def fill(store: Store, final: Path, contents: dict[str, str] | None = None) -> N
         (work / "tree/usr/link").symlink_to("include/x.h")
         (work / "tree/usr/a line\nor two é").write_text("odd")
         store.commit(work / "tree", final, contents)
-
-
-def flip(path: Path) -> None:
-    """Change one bit, and give the file the times that it had."""
-    before = path.stat()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def swap(path: Path) -> None:

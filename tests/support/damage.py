@@ -1,0 +1,13 @@
+"""Damage files as disks and programs do."""
+
+import os
+from pathlib import Path
+
+
+def flip(path: Path) -> None:
+    """Change one bit, and give the file the times that it had."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
