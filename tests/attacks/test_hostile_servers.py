@@ -13,7 +13,7 @@ from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.client import MOST_MARKS
 from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.http import PAGE, Limits, session
+from envbuilder.core.http import PAGE, Limits
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.reachable import reach
 from envbuilder.core.http.session import HttpSession
@@ -21,29 +21,11 @@ from envbuilder.core.sources import Sources
 from tests.support.attacker import CHUNKED, ENDLESS, HEAD, Attacker, Sent, attacker, reply, then
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 
+pytestmark = pytest.mark.usefixtures("directly")
 SECRET = "s3cr3t-planted"
 SHORT = Limits(window=0.4, floor=4096, answer=1.0)
 DEB = "/debian/pool/tool_1.0_amd64.deb"
 PAGE_OF_TOOL = "/simple/tool/"
-
-
-@pytest.fixture(autouse=True)
-def _directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[Attacker]:
-    with attacker() as state:
-        yield state
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Attacker]:
-    with attacker() as state:
-        yield state
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import AccessError, ContentError, RegistryError
-from envbuilder.core.http import Limits, session
+from envbuilder.core.http import Limits
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import MOST_PAGES, fetch_blob, read_blob, read_manifest, read_referrers
 from envbuilder.registry.upload import Source, push_blob
 from tests.support.attacker import ENDLESS, Attacker, Sent, attacker, reply, then
 from tests.support.runner import FakeRunner
 
+pytestmark = pytest.mark.usefixtures("directly")
 SECRET = "s3cr3t-planted"
 SHORT = Limits(window=0.4, floor=4096, answer=1.0)
 BLOB = bytes(range(256)) * 64
@@ -31,25 +32,6 @@ TAGGED = make_manifest(
     annotations={},
 )
 REFERRERS = f"/v2/team/a/referrers/sha256:{TAGGED.digest}"
-
-
-@pytest.fixture(autouse=True)
-def _directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[Attacker]:
-    with attacker() as state:
-        yield state
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Attacker]:
-    with attacker() as state:
-        yield state
 
 
 def make_client(server: Attacker, home: Path, *, token: str = "") -> Client:
