@@ -20,6 +20,7 @@ from envbuilder.core.errors import BuildError
 from tests.support.projects import Machine, make_machine
 
 pytestmark = pytest.mark.programs
+BREACH = Path(__file__).parents[1] / "support/breach.py"
 
 LEAVE = """
 import os, time
@@ -136,6 +137,20 @@ def test_the_links_of_a_captured_project_are_neither_read_nor_written_through(
     with contextlib.suppress(BuildError):
         machine.build(machine.project("net", CAPTURED, capture=lines))
     machine.need_untouched()
+
+
+def test_a_captured_project_reaches_nothing_beyond_its_sandbox(machine: Machine) -> None:
+    head, found, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
+    assert found
+    secret = str(machine.home)  # HOME is a variable of whoever builds
+    code = head.replace("sys.argv[1], sys.argv[2:]", f"{secret!r}, ['/spec.json']")
+    line = (
+        f"exec({code!r} + 'raise RuntimeError(\"reached \" + json.dumps(reached))', dict(__name__='breach'))"
+    )
+    with pytest.raises(BuildError) as failed:
+        machine.build(machine.project("net", CAPTURED, capture=(line,)))
+    shown = [failed.value.message, *(finding.message for finding in failed.value.findings)]
+    assert "reached {}" in "\n".join(shown)
 
 
 @pytest.mark.parametrize(
