@@ -7,9 +7,12 @@ import ast
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,19 +122,16 @@ def test_the_tests_of_a_recipe_reach_nothing_elsewhere(place: Path, machine: str
 # Ends the tracer that shows it other files, then looks for what is the user's.
 FREE = """
 import os, signal, socket, sys, time
+home, work = sys.argv[1:]
 tracer = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("TracerPid"))
-home, reached = sys.argv[1], []
-pid = os.fork()
-if pid == 0:
-    try:
-        os.kill(tracer, signal.SIGKILL)
-    except OSError:
+if os.fork() == 0:
+    open("/work/ready", "w").close()
+    while not os.path.exists("/work/go"):
+        time.sleep(0.01)
+    os.kill(tracer, signal.SIGKILL)
+    while os.path.exists("/work/go"):
         pass
-    end = time.monotonic() + 1
-    while not os.path.exists(home) and time.monotonic() < end:
-        pass
-    if not os.path.exists(home):
-        os._exit(0)
+    reached = []
     for name, change in {
         "read": lambda: open(home + "/secret").read(),
         "write": lambda: open(home + "/secret", "a").write("x"),
@@ -146,11 +146,19 @@ if pid == 0:
             reached.append(name)
         except OSError:
             pass
-    with open(sys.argv[2] + "/reached", "w") as out:
+    with open(work + "/part", "w") as out:
         out.write(" ".join(["tried", *reached]))
+    os.rename(work + "/part", work + "/reached")
     os._exit(0)
-os.waitpid(pid, 0)
+os.wait()
 """
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} does not appear"
+        time.sleep(0.01)
 
 
 def attack_without_namespaces(cache: str, folder: str) -> None:
@@ -166,9 +174,20 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
     )
     breach = ("/usr/bin/python3", "/breach.py", SECRET, "/shared/file")
     said = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
-    free = ("/usr/bin/python3", "-c", FREE, str(home), str(work))
-    with contextlib.suppress(CommandError):  # its tracer was ended
-        runner.run(sandboxed(HOST, free, why="attack", mounts=mounts))
+    free = sandboxed(
+        HOST, ("/usr/bin/python3", "-c", FREE, str(home), str(work)), why="attack", mounts=mounts
+    )
+    with ThreadPoolExecutor(1) as pool:
+        attacked = pool.submit(runner.run, free)
+        wait_for(work / "ready")
+        # It would end the program some milliseconds after its tracer, and hide what the program may do.
+        (supervisor,) = runner.programs(and_no_more=False)
+        supervisor.send_signal(signal.SIGSTOP)
+        (work / "go").touch()
+        wait_for(work / "reached")
+        supervisor.send_signal(signal.SIGCONT)
+        with contextlib.suppress(CommandError):  # its tracer was ended
+            attacked.result()
     print(json.dumps([said, (work / "reached").read_text().split()]))
 
 

@@ -6,13 +6,16 @@ library's `zipfile` instead, with the credentials, proxies and retries of `Sourc
 
 import contextlib
 import io
+import struct
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.budget import BudgetError
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.client import Listed, SourceClient
 from envbuilder.core.http import ARCHIVE, Limits
@@ -22,7 +25,10 @@ from envbuilder.core.sources import Sources, Wanted
 BLOCK: Final = 1 << 20  # bytes of one request
 BUFFER: Final = 1 << 16
 MOST: Final = 512 << 20  # bytes that are read of one wheel: a compiler has 60 MB
-_BROKEN: Final = (SourceError, KeyError, *DAMAGED_ZIP)
+# Not `DAMAGED_ZIP`: callers read members and judge them in the same block, and raise ValueError themselves.
+_BROKEN: Final = (
+    SourceError, zipfile.BadZipFile, BudgetError, KeyError, EOFError, OverflowError, RuntimeError, struct.error, zlib.error
+)  # fmt: skip
 
 
 class Index:
