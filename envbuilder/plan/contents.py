@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH, RuntimeStep
+from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, RuntimeStep
 
 # ---- the os layer
 
@@ -138,8 +138,13 @@ def run_lines(step: RuntimeStep) -> tuple[str, ...]:
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
-    """Return path → text and mode of every file of the layer."""
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
+    """Return path → text and mode of every file of the layer.
+
+    Only the image's config has the variables that ask for GPUs. Apptainer reads them outside the SIF alone, and a value in the SIF would
+    hide what Slurm, a pod or an outer container said of the GPUs to every program inside.
+    """
+    env = tuple((name, value) for name, value in step.env if name not in {GPUS, DRIVER_PARTS})
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env)
     read_at_start = {
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
         ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
@@ -147,7 +152,7 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
         ".singularity.d/runscript": ("\n".join(("#!/bin/sh", *run_lines(step), "")), 0o755),
         ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),
-        LOGIN: (_login_script(step.env), 0o644),
+        LOGIN: (_login_script(env), 0o644),
     }
     return read_at_start | {
         path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files

@@ -29,6 +29,9 @@ OWN: Final = "/opt/envbuilder"
 EXTENSIONS: Final = f"{OWN}/extensions"
 LIB: Final = f"{OWN}/lib"
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
+# Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
+GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_PARTS: Final = "NVIDIA_DRIVER_CAPABILITIES"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -220,7 +223,7 @@ class RuntimeStep:
 
     def lines(self) -> tuple[str, ...]:
         return (
-            "step runtime layout 4",
+            "step runtime layout 5",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *([f"  run {shlex.join(self.run)}"] if self.run else []),
@@ -421,7 +424,8 @@ def _image_python(recipe: Recipe, lock: Lock) -> str:
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
     """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
 
-    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment.
+    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. With CUDA, the image
+    asks for every GPU and for at least what torch needs of the driver.
     """
     own = inside.env if inside else {}
     path = own.get("PATH", SYSTEM_PATH)
@@ -436,6 +440,9 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
         fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
+        fixed[GPUS] = "all"
+        parts = [*filter(None, own.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
+        fixed[DRIVER_PARTS] = "all" if "all" in parts else ",".join(dict.fromkeys(parts))
     return tuple((fixed | dict(recipe.env)).items())
 
 

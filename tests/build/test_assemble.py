@@ -471,7 +471,16 @@ def test_the_files_of_a_runtime_layer(golden):
     )
     golden("runtime.txt", text)
     # With other texts, a cache keeps the layer that it has: raise the number in `RuntimeStep.lines`, then write both here.
-    assert (make_runtime().lines()[0], sha256_text(text)[:12]) == ("step runtime layout 4", "293c8af769c5")
+    assert (make_runtime().lines()[0], sha256_text(text)[:12]) == ("step runtime layout 5", "293c8af769c5")
+
+
+def test_no_file_of_a_runtime_layer_says_which_gpus_a_program_has():
+    asks = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    step = make_runtime(env=(*asks.items(), ("NVIDIA_TF32_OVERRIDE", "0")))
+    files = runtime_files(step)
+    assert [path for path, (text, _) in files.items() if any(name in text for name in asks)] == []
+    named = [path for path, (text, _) in files.items() if "NVIDIA_TF32_OVERRIDE" in text]
+    assert named == [".singularity.d/env/10-docker2singularity.sh", LOGIN]
 
 
 @runs_programs

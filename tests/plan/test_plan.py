@@ -1,6 +1,7 @@
 """The plan: one text from a recipe and its lock, and a key for each layer that knows exactly what it stands on."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from envbuilder.plan.model import (
     PythonStep,
 )
 from envbuilder.plan.sbom import make_sbom
+from tests.support import bases
+from tests.support.locked_base import locked
 from tests.support.plans import (
     ADDED,
     CUDA,
@@ -343,6 +346,8 @@ def test_the_environment_begins_with_what_must_hold_and_ends_with_the_recipes_ow
         ("PATH", search),
         ("PYTORCH_VERSION", "2.6.0"),
         ("CUDA_HOME", "/usr/local/cuda"),
+        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
         ("A", "1"),
         ("B", "two words"),
     )
@@ -350,14 +355,35 @@ def test_the_environment_begins_with_what_must_hold_and_ends_with_the_recipes_ow
 
 def test_without_cuda_the_environment_does_not_speak_of_it():
     names = [
-        name for name, value in make_plan(toolkit=None).runtime.env if "cuda" in f"{name}{value}".lower()
+        name
+        for name, value in make_plan(toolkit=None).runtime.env
+        if re.search("cuda|nvidia", f"{name}{value}", re.IGNORECASE)
     ]
     assert names == []
 
 
 def test_the_recipes_own_value_beats_ours():
-    recipe = dataclasses.replace(RECIPE, env=(("CUDA_HOME", "/elsewhere"),))
-    assert dict(make_plan(recipe).runtime.env)["CUDA_HOME"] == "/elsewhere"
+    own = {"CUDA_HOME": "/elsewhere", "NVIDIA_VISIBLE_DEVICES": "0", "NVIDIA_DRIVER_CAPABILITIES": "all"}
+    recipe = dataclasses.replace(RECIPE, env=tuple(own.items()))
+    env = dict(make_plan(recipe).runtime.env)
+    assert {name: env[name] for name in own} == own
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (None, "compute,utility"),
+        ("", "compute,utility"),
+        ("utility", "utility,compute"),
+        ("utility,compute,video", "utility,compute,video"),
+        ("graphics,all", "all"),
+    ],
+)
+def test_an_image_as_base_hides_neither_gpus_nor_the_drivers_libraries(said, meant):
+    own = [] if said is None else [f"NVIDIA_DRIVER_CAPABILITIES={said}"]
+    image = dataclasses.replace(bases.devel(), env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=void", *own])
+    env = dict(make_plan(lock=dataclasses.replace(LOCK, base=locked(image))).runtime.env)
+    assert (env["NVIDIA_VISIBLE_DEVICES"], env["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", meant)
 
 
 def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
