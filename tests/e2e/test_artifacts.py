@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.sif import read_sif
 from envbuilder.build.recipe_tests import Import, import_in_sif
 from envbuilder.core.cache import link_or_copy
@@ -20,6 +21,7 @@ from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support.cost import LOADED, cpu_seconds, reference
 from tests.support.plans import make_job
+from tests.support.runtimes import said_to_runtimes
 from tests.support.workbench import (
     CACHE,
     ENVBUILDER,
@@ -363,6 +365,19 @@ def test_what_the_image_is_can_be_read_inside(inside: Inside):
     lock = inside("cat", "/opt/envbuilder/lock.json")
     assert lock == (ROOT / f"recipes/{inside.recipe.name}.lock").read_text()
     assert inside("cat", "/opt/envbuilder/plan.txt").startswith("envbuilder plan ")
+
+
+def test_image_and_sif_say_to_each_runtime_what_the_table_says(a100: Built):
+    asked = set().union(*said_to_runtimes().values())
+    assert asked <= set(read_image(a100.layout).config.env)
+    # Debian's folder for the driver's libraries, and what its linker needs to find them there.
+    files = (
+        "test -s /etc/debian_version && test -x /sbin/ldconfig && grep -F /etc/ld.so.conf.d/ /etc/ld.so.conf"
+    )
+    own = {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+    said = run("apptainer", "exec", a100.sif, "sh", "-euc", f"{files} >&2; env", env=own)
+    seen = {line for line in said.splitlines() if line.startswith("NVIDIA_")}
+    assert seen == {"NVIDIA_VISIBLE_DEVICES=GPU-1"}
 
 
 def test_sizes_of_a100(a100: Built):

@@ -44,6 +44,7 @@ from tests.support.plans import (
     sdist,
     wheel,
 )
+from tests.support.runtimes import said_to_runtimes
 
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
 
@@ -351,6 +352,15 @@ def test_the_environment_begins_with_what_must_hold_and_ends_with_the_recipes_ow
         ("A", "1"),
         ("B", "two words"),
     )
+
+
+def test_with_cuda_image_and_sif_say_what_the_table_of_runtimes_says():
+    step, said = make_plan().runtime, said_to_runtimes()
+    assert {pair for pair in step.env if pair[0].startswith("NVIDIA_")} == set().union(*said.values())
+    of_sif = [asked for runtime, asked in said.items() if runtime.startswith("Apptainer")]
+    assert of_sif == [set(), set()]
+    exports, _ = runtime_files(step)[".singularity.d/env/10-docker2singularity.sh"]
+    assert "NVIDIA_" not in exports
 
 
 def test_without_cuda_the_environment_does_not_speak_of_it():
