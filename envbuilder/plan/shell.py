@@ -1,7 +1,7 @@
 """Variables of the machine's shell that would harm an environment, and the script that leaves them out.
 
-`shell.toml` is the one list. The script is made of it. `exec`, `launch` and modules leave out the same names before they start
-Apptainer, for SIFs that do not have the script.
+`shell.toml` is the one list, and the script is made of it. `exec`, `launch` and modules leave out those of its names that need no
+look into the image before they start Apptainer, which is a program of the machine, too. SIFs of others have no script.
 """
 
 import functools
