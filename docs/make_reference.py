@@ -26,6 +26,7 @@ from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.processor import AARCH64
 from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
+from envbuilder.plan import shell
 from envbuilder.recipe import json_schema as schema
 
 ROOT: Final = Path(__file__).parents[1]
@@ -107,7 +108,19 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
+    "ENVBUILDER_SHELL": "`quiet`: no line on stderr names the [variables of your shell](shell.md) that are left out; `off`: all of them"
+    " are passed",
     "ENVBUILDER_WHOLE_LINES": "if set, Python writes each line at its end; `launch` sets it for its ranks",
+}
+SHELL_RULES: Final[Mapping[shell.Rule, str]] = {
+    "always": "left out",
+    "program": "left out unless the first word is a program of the image",
+    "flags": "left out if a folder or a host compiler in it is not of the image",
+    "path": "left out unless it is a file or folder of the image",
+    "there": "left out unless it is there",
+    "list": "folders that are there but belong neither to the image nor to your project are left out of it",
+    "fixed": "set to `1`",
+    "passed": "not touched",
 }
 SCHEMA: Final = "answers.schema.json"
 ENVELOPE: Final = {
@@ -138,6 +151,7 @@ def pages() -> dict[str, str]:
         "json.md": envelope(),
         SCHEMA: json.dumps(answers_schema(), indent=1) + "\n",
         "settings.md": settings(),
+        "shell.md": shell_page(),
     }
 
 
@@ -500,6 +514,30 @@ def _answer_rows() -> Iterator[list[str]]:
                 " ".join((kind.__doc__ or "").split()),
                 several + ", ".join(f"`{key}`" for key in keys),
             ]
+
+
+def shell_page() -> str:
+    lines = made("Variables of your shell", "`envbuilder/plan/shell.toml`")
+    lines += [
+        "What becomes of them in a SIF, however it is started. One line on stderr, once a job, names what was left out; rows with \\* are",
+        "left out without it. `apptainer exec --env NAME=VALUE`, `APPTAINERENV_NAME` and `envbuilder exec --env NAME` pass a variable",
+        "on purpose. A variable of the recipe or its image wins over your shell's. `ENVBUILDER_SHELL=quiet` hides the line, and",
+        "`ENVBUILDER_SHELL=off` passes everything.", "",
+        "`envbuilder exec`, `launch`, modules and SSH sessions leave out what is left out always, and compilers, before they start",
+        "Apptainer: it is a program of your machine, too, and older SIFs leave out nothing.", "",
+        "Docker passes no variable of your shell. If you pass one to an image, it is left out by its entry point only if the rule is about",
+        "the image and it names what is not there.", "",
+    ]  # fmt: skip
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in row.names),
+            row.harm,
+            SHELL_RULES[row.rule] + (" \\*" if row.quiet else ""),
+            row.why,
+        )
+        for row in shell.load_rows()
+    ]
+    return "\n".join([*lines, *table(("variables", "harm", "what happens", "why"), rows)])
 
 
 def settings() -> str:

@@ -16,7 +16,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base
 from envbuilder.lock.model import Lock, needs_toolkit
-from envbuilder.plan import model
+from envbuilder.plan import model, shell
 from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
 from envbuilder.plan.site import need_files, site_files
 from envbuilder.recipe.model import Recipe
@@ -51,7 +51,12 @@ def make_plan(
             *_below(SITE_PACKAGES.format(python=recipe.python), runtime.files("start")),
             *_below(LIB, (*runtime.files("lib"), *runtime.modules("node/nccl"))),
         ),
-        more=(*_below(OWN, runtime.files("entry")), *site_files(recipe, host), *need_files(recipe)),
+        more=(
+            *_below(OWN, runtime.files("entry")),
+            (shell.SCRIPT, shell.script()),
+            *site_files(recipe, host),
+            *need_files(recipe),
+        ),
     )
     return recipe, plan, findings
 

@@ -6,6 +6,7 @@ variables such as PYTHONHOME, and the user's shell start files. `APPTAINERENV_NA
 pass a variable on purpose.
 """
 
+import fnmatch
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Completed
 from envbuilder.core.system import home_of, user_ids
 from envbuilder.plan.contents import START
+from envbuilder.plan.shell import left_out
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
@@ -29,11 +31,6 @@ FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1", "SHELL": "/bin/bash"}  # the image 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - in a container
 _NEEDED: Final = ("PATH", "HOME", "TMPDIR")  # by Apptainer
 _ALONE_ENV: Final = FIXED_ENV | {"HOME": TEMPORARY}
-# Variables of the machine's conda, modules and tools that change which Python, libraries, start files or compilers a program uses.
-LEFT_OUT: Final = (
-    "PYTHONHOME", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "VIRTUAL_ENV", "CC", "CXX", "CUDAHOSTCXX",
-)  # fmt: skip
-LEFT_OUT_PREFIX: Final = "CONDA_"
 FOREIGN_PACKAGES: Final = ("site-packages", "dist-packages")
 # Shells read this file in place of these, which may start conda or pyenv, and of Debian's /etc/profile, which resets PATH.
 START_FILE: Final = Path(__file__).with_name("start_file.sh")
@@ -124,8 +121,9 @@ def probe_alone(folder: Path) -> Surroundings:
 
 def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[str, str | None]]:
     """Yield the variables that would bring another Python, with None. Of PYTHONPATH, the project's own folders stay."""
+    patterns = left_out()
     for name in environment:
-        if name in LEFT_OUT or name.startswith(LEFT_OUT_PREFIX):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             yield name, None
     if "PYTHONPATH" in environment:
         found = environment["PYTHONPATH"].split(":")

@@ -11,6 +11,7 @@ from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
+from envbuilder.plan.shell import told
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 EMULATORS: Final = "/proc/sys/fs/binfmt_misc"
 INSIDE: Final = "APPTAINERENV_"  # before the name of a variable that Apptainer sets in the container
-TOLD: Final = ("PYTHONPATH", "PYTHONHOME", "LD_PRELOAD")  # people set these on purpose
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
     around = run.probe_surroundings(
         options.folder, environment=environment, ids=options.ids, binds=binds, given=given, named=named
     )
-    if lost := [name for name, _ in around.changes if name in TOLD and name not in (*given, *named)]:
+    if lost := [name for name, _ in around.changes if name in told() and name not in (*given, *named)]:
         log.warning(
             "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
         )

@@ -34,6 +34,7 @@ binds=("${PROJECT:+$PROJECT/data set}" /scratch:/scratch:ro "${SCRATCH:+$SCRATCH
 variables=(NCCL_DEBUG=WARN)
 modules=(apptainer/1.3)
 apptainer=apptainer
+left_out=(CC CXX CPP AR LD LDSHARED RANLIB CUDAHOSTCXX CUDACXX NVCC_CCBIN PYTORCH_NVCC TRITON_PTXAS_PATH COMPILER_PATH GCC_EXEC_PREFIX TORCH_CUDA_ARCH_LIST LD_PRELOAD LD_AUDIT PYTHONHOME PYTHONPLATLIBDIR PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M)
 node_scratch=''
 shared_scratch="${SCRATCH:+$SCRATCH}"
 master_suffix=i
@@ -41,13 +42,20 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
-# into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
+# into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
+# out the same and more, without a word: each rank starts it.
 keep_out() {
-  local entry kept='' entries=()
-  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV CC CXX CUDAHOSTCXX "${!CONDA_@}"
+  local name entry kept='' entries=() IFS='|'
+  local pattern="@(${left_out[*]})"
+  unset IFS
+  for name in $(compgen -e); do
+    # shellcheck disable=SC2053 # a pattern
+    if [[ $name == $pattern ]]; then unset "$name"; fi
+  done
+  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet}
   if [ -z "${PYTHONPATH-}" ]; then return; fi
   IFS=: read -ra entries <<<"$PYTHONPATH"
   for entry in "${entries[@]}"; do

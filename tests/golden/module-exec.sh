@@ -7,16 +7,24 @@ name=a100
 sif='/shared/my env/a100.sif'
 apptainer=apptainer
 binds=("${PROJECT:+$PROJECT/data set}" /scratch:/scratch:ro "${SCRATCH:+$SCRATCH}")
+left_out=(CC CXX CPP AR LD LDSHARED RANLIB CUDAHOSTCXX CUDACXX NVCC_CCBIN PYTORCH_NVCC TRITON_PTXAS_PATH COMPILER_PATH GCC_EXEC_PREFIX TORCH_CUDA_ARCH_LIST LD_PRELOAD LD_AUDIT PYTHONHOME PYTHONPLATLIBDIR PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M)
 image_trees=(/bin /boot /dev /etc /lib /lib64 /opt/env /opt/envbuilder /proc /run /sbin /sys /usr)
 image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
 shared_trees=(/tmp /var/tmp)
 start_files=(.bashrc .bash_profile .bash_login .profile)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
-# into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
+# into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
+# out the same and more, without a word: each rank starts it.
 keep_out() {
-  local entry kept='' entries=()
-  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV CC CXX CUDAHOSTCXX "${!CONDA_@}"
+  local name entry kept='' entries=() IFS='|'
+  local pattern="@(${left_out[*]})"
+  unset IFS
+  for name in $(compgen -e); do
+    # shellcheck disable=SC2053 # a pattern
+    if [[ $name == $pattern ]]; then unset "$name"; fi
+  done
+  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet}
   if [ -z "${PYTHONPATH-}" ]; then return; fi
   IFS=: read -ra entries <<<"$PYTHONPATH"
   for entry in "${entries[@]}"; do

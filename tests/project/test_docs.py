@@ -83,6 +83,7 @@ def test_the_changelog_begins_with_this_version():
 def test_the_reference_lists_every_setting_and_no_other(listed: dict[str, str], inside: bool):
     package = ROOT / "envbuilder"
     files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "runtime") == inside]
+    files += [package / "runtime/shell.sh"] if inside else []
     used = {name for path in files for name in re.findall(SETTING, path.read_text())}
     assert set(listed) == used
 
