@@ -21,6 +21,7 @@ from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.node.diagnose import diagnose
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
+from tests.support.disk import RUN, folder_prefix
 from tests.support.stranger import as_user
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +153,7 @@ def as_nobody(*argv: object, groups: str = "") -> tuple[object, ...]:
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
     """A temporary folder that every user can enter."""
-    folder = Path(tempfile.mkdtemp(prefix="envbuilder-e2e-", dir=SPACIOUS))
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.environ.get(RUN, "")), dir=SPACIOUS))
     folder.chmod(0o755)
     try:
         yield folder
