@@ -171,6 +171,15 @@ def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
     assert "reached {}" in failed.value.message, failed.value.message
 
 
+def test_a_program_that_was_installed_under_a_closed_umask_runs_in_a_sandbox(tmp_path: Path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho done\n")
+    program.chmod(0o700)
+    mounts = (Mount(source=program, target="/program"),)
+    assert run(sandboxed(HOST, ("/program",), why="run it", mounts=mounts)) == "done\n"
+    assert program.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="this run is an ordinary user's")
 def test_the_wall_holds_for_an_ordinary_user():
     with reachable_folder() as folder:
