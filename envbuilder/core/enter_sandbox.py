@@ -221,7 +221,15 @@ def _stage(sources: dict[str, bool]) -> Callable[[str], str]:
     places: dict[str, str] = {}
     for at, (source, is_writable) in enumerate(sources.items()):
         place, descriptor = _STAGE / str(at), opened[source]
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        places[source] = str(place)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) and not is_writable and not mode & 0o004:
+            # envbuilder's own file, installed under umask 077: the id may read a copy.
+            shutil.copyfile(f"/proc/self/fd/{descriptor}", place)
+            place.chmod(0o555 if mode & 0o100 else 0o444)
+            os.close(descriptor)
+            continue
+        if stat.S_ISDIR(mode):
             place.mkdir()
         else:
             place.touch()
@@ -230,7 +238,6 @@ def _stage(sources: dict[str, bool]) -> Callable[[str], str]:
             flags = os.statvfs(place).f_flag
             kept = flags & _SAME_FLAGS | (_RELATIVE_TIMES[1] if flags & _RELATIVE_TIMES[0] else 0)
             _mount("", place, "", kept | _BIND | _REMOUNT | _READ_ONLY)
-        places[source] = str(place)
         os.close(descriptor)
     return lambda source: places[source]
 

@@ -17,7 +17,15 @@ from envbuilder.registry.client import Client
 from envbuilder.registry.push import push
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
-from tests.support.stranger import STRANGER, contents, exchanging, give, reachable_folder, shared_folder
+from tests.support.stranger import (
+    STRANGER,
+    as_user,
+    contents,
+    exchanging,
+    give,
+    reachable_folder,
+    shared_folder,
+)
 from tests.support.toys import make_pair
 from tests.support.workbench import ENVBUILDER
 
@@ -40,16 +48,19 @@ class Place:
     precious: Path  # a folder of the attacked user
 
     def pull(self, *, seconds: float = 15) -> "subprocess.CompletedProcess[str]":
-        command = [ENVBUILDER, "pull", self.reference, "--output", str(self.shared)]
-        env = {
-            "HOME": str(self.shared.parent / "home"),
-            "PATH": "/usr/bin:/bin",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        command = (ENVBUILDER, "pull", self.reference, "--output", self.shared)
+        argv = as_user(self.user, *command, home=self.shared.parent / "home")
+        env = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            command, user=self.user, group=self.user, extra_groups=[], env=env, cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=seconds,
-        )  # fmt: skip
+            argv,
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
 
     @property
     def is_whole(self) -> bool:

@@ -25,11 +25,10 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.sandbox import Mount, take_over
 from envbuilder.plan.model import PythonStep
-from tests.support.conditions import enter_checkout
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdist_jobs import HOST, sdist_job
-from tests.support.workbench import NOBODY, as_nobody
+from tests.support.stranger import STRANGER, as_user, reachable_folder
 
 pytestmark = pytest.mark.programs
 ROOT = Path(__file__).parents[2]
@@ -172,15 +171,21 @@ def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
     assert "reached {}" in failed.value.message, failed.value.message
 
 
+def test_a_program_that_was_installed_under_a_closed_umask_runs_in_a_sandbox(tmp_path: Path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho done\n")
+    program.chmod(0o700)
+    mounts = (Mount(source=program, target="/program"),)
+    assert run(sandboxed(HOST, ("/program",), why="run it", mounts=mounts)) == "done\n"
+    assert program.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="this run is an ordinary user's")
-def test_the_wall_holds_for_an_ordinary_user(tmp_path: Path):
-    own = tmp_path / "own"
-    own.mkdir()
-    os.chown(own, NOBODY, NOBODY)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    words = ("-q", "-p", "no:cacheprovider", f"--basetemp={own}/tests", "tests/attacks/test_wall.py")
-    argv = (*enter_checkout(), *as_nobody(sys.executable, "-m", "pytest", *words))
-    ended = subprocess.run(list(map(str, argv)), cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_wall_holds_for_an_ordinary_user():
+    with reachable_folder() as folder:
+        os.chown(folder, STRANGER, STRANGER)
+        words = ("-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests", "tests/attacks/test_wall.py")
+        argv = as_user(STRANGER, sys.executable, "-m", "pytest", *words)
+        ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " passed" in ended.stdout

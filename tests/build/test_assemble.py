@@ -5,7 +5,6 @@ import compileall
 import dataclasses
 import logging
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -26,7 +25,6 @@ from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import Job, tools
 from envbuilder.build.extensions.build import compilers
 from envbuilder.core import console as console_module
-from envbuilder.core import sandbox
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
@@ -47,7 +45,7 @@ from envbuilder.plan.model import (
 )
 from tests.support.debs import write_package
 from tests.support.plans import INTERPRETER_ARCHIVE
-from tests.support.runner import FakeRunner
+from tests.support.runner import FakeRunner, one_a_line
 
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
@@ -99,19 +97,6 @@ OS = OsStep(suite="bookworm", gcc="12", artifacts=DEBS)
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "cache")
-
-
-def one_a_line(command: Command) -> str:
-    """A command as text in which each option is a line of its own, for a golden."""
-    lines: list[str] = []
-    for word in command.argv:
-        if word.startswith("--") or not lines or lines[-1] == "--":
-            lines.append(shlex.quote(word))
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    settings = [f"{name}={value}" for name, value in command.env]
-    text = "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
-    return text.replace(sys.executable, "PYTHON").replace(str(sandbox.PROGRAM.parent), "CORE")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -196,8 +181,7 @@ def test_the_packages_are_configured_in_a_namespace(golden):
     command = debian.configure_command(
         script, Path("/work/root"), Path("/work/owners.json"), epoch=EPOCH, debs=(Path("/store/left"),)
     )
-    text = one_a_line(command).replace(str(Path(debian.__file__).parent), "ASSEMBLE")
-    golden("configure.txt", text)
+    golden("configure.txt", one_a_line(command, ASSEMBLE=Path(debian.__file__).parent))
 
 
 def test_the_standard_library_is_compiled_with_a_seed_where_that_matters():
@@ -248,9 +232,8 @@ def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
 
 
 def _as_anywhere(commands: Iterable[Command]) -> str:
-    text = "\n".join(map(one_a_line, commands))
-    text = text.replace(uv.find_uv_bin(), "UV").replace(str(image.path("kit")), "KIT")
-    return re.sub(r"'((?:UV|KIT)[^' ]*)'", r"\1", text)  # where the folder's name needs quoting
+    places = {"UV": uv.find_uv_bin(), "KIT": image.path("kit")}
+    return "\n".join(one_a_line(command, **places) for command in commands)
 
 
 def test_the_install_of_the_wheels(golden):

@@ -4,10 +4,8 @@ import dataclasses
 import json
 import os
 import re
-import shlex
 import shutil
 import struct
-import sys
 import tarfile
 import threading
 import time
@@ -33,7 +31,6 @@ from envbuilder.build.share import share
 from envbuilder.build.unused import mark_used
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
-from envbuilder.core import sandbox
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
@@ -48,7 +45,7 @@ from tests.support.damage import flip
 from tests.support.elves import elf
 from tests.support.locks import make_parts
 from tests.support.registries import registry
-from tests.support.runner import FakeRunner
+from tests.support.runner import FakeRunner, one_a_line
 from tests.support.sdists import write_sdist
 from tests.support.stores import open_shared, write_keys
 
@@ -462,26 +459,10 @@ def test_a_project_stands_on_every_package():
 # What is run
 
 
-def one_a_line(command: Command) -> str:
-    """A command as text in which each option is a line of its own, for a golden."""
-    lines: list[str] = []
-    for word in command.argv:
-        if word.startswith("--") or not lines or lines[-1] == "--":
-            lines.append(shlex.quote(word))
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    text = "\n".join([f"# could not {command.why}", *lines]) + "\n"
-    return text.replace(sys.executable, "PYTHON").replace(str(sandbox.PROGRAM.parent), "CORE")
-
-
 def test_the_sandbox_of_a_compile(golden):
     program = compile_program(make_plan(gpus=("8.0", "9.0")), EXTENSION, recipe_call(EXTENSION), jobs=2)
     command = program.command(root=ROOT, build_dir=Path("/store/space"), argument=Path("/store/spec.json"))
-    place = str(image.path("compile_extension.py").parent)
-    text = one_a_line(command).replace(place, "IMAGE")
-    golden(
-        "sandbox-compile.txt", re.sub(r"'(IMAGE[^' ]*)'", r"\1", text)
-    )  # where the folder's name needs quoting
+    golden("sandbox-compile.txt", one_a_line(command, IMAGE=image.path("compile_extension.py").parent))
 
 
 def specification(call: Call) -> str:

@@ -32,6 +32,7 @@ from envbuilder.core.cache import (
     space_errors,
 )
 from envbuilder.core.errors import SpaceError, UsageError
+from tests.support.stranger import STRANGER, as_user, give, reachable_folder
 
 DIGEST = sha256_text("content")
 runs_programs = pytest.mark.programs
@@ -491,21 +492,17 @@ def test_a_tree_is_removed_whatever_modes_its_folders_have(tmp_path):
 
 @runs_programs
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_an_ordinary_user_removes_folders_that_cannot_be_entered(tmp_path):
+def test_an_ordinary_user_removes_folders_that_cannot_be_entered():
     script = (
-        "import os, sys; from pathlib import Path; from envbuilder.core.cache import remove_tree\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "import sys; from pathlib import Path; from envbuilder.core.cache import remove_tree\n"
         "tree = Path(sys.argv[1]); (tree / 'a/b').mkdir(parents=True)\n"
         "(tree / 'a/b').chmod(0); (tree / 'a').chmod(0); tree.chmod(0)\n"
         "remove_tree(tree)\n"
     )
-    place = tmp_path / "place"
-    place.mkdir()
-    os.chown(place, 65534, 65534)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    subprocess.run([sys.executable, "-c", script, place / "tree"], check=True)
-    assert files(place) == []
+    with reachable_folder() as place:
+        give(place)
+        subprocess.run(as_user(STRANGER, sys.executable, "-c", script, place / "tree"), check=True)
+        assert files(place) == []
 
 
 def test_removing_a_tree_leaves_what_its_links_point_to(tmp_path):

@@ -17,6 +17,7 @@ from envbuilder.core.private import is_trusted, may_be_exchanged, private_folder
 from tests.support.stranger import (
     MODES,
     STRANGER,
+    as_user,
     contents,
     exchanging,
     give,
@@ -103,9 +104,11 @@ def test_an_ordinary_user_is_told_who_owns_a_planted_log(tmp_path: Path, preciou
     before = contents(precious)
     script = "import sys; from pathlib import Path; from envbuilder.core.log import log_to\nwith log_to(Path(sys.argv[1])): pass"
     ended = subprocess.run(
-        [sys.executable, "-B", "-c", script, str(shared / "a.log")],
-        user=1001, group=1001, extra_groups=[], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        as_user(1001, sys.executable, "-B", "-c", script, shared / "a.log"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert f"it belongs to user {STRANGER}" in ended.stderr.splitlines()[-1]
     assert contents(precious) == before
 

@@ -93,7 +93,11 @@ def slack(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def packages() -> None:
-    """Fetch the packages of `cpu`, which many tests read from the cache, whichever test is the first."""
+    """Fetch the packages of `cpu`, which many tests read from the cache, whichever test is the first.
+
+    Other users read what the tests write. `tests/support/conditions.py` builds under other umasks.
+    """
+    os.umask(0o022)
     fetch_packages("cpu")
 
 

@@ -24,7 +24,6 @@ from envbuilder.core.sandbox import sandbox_words
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
-from tests.support.conditions import enter_checkout
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
 from tests.support.workbench import CACHE, as_nobody, attempt, run
@@ -208,7 +207,7 @@ def test_a_user_with_many_processes_elsewhere_may_build(spacious: Path):
     words = sandbox_words(
         ("--ro-bind", "/", "/"), ("sh", "-c", "true | true && echo done"), env=(("PATH", "/usr/bin:/bin"),)
     )
-    command = (*enter_checkout(), *as_nobody(sys.executable, "-I", recorder, record, *words))
+    command = as_nobody(sys.executable, "-I", recorder, record, *words)
     pipe = subprocess.PIPE
     with subprocess.Popen(
         tuple(map(str, as_nobody(sys.executable, "-c", BUSY))), stdin=pipe, stdout=pipe, text=True

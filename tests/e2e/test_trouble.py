@@ -13,8 +13,9 @@ import pytest
 
 from envbuilder.layers.layer import load_layer
 from tests.support import faults
-from tests.support.conditions import FIVE, USER, enter_checkout, missing_tools
+from tests.support.conditions import FIVE, USER, missing_tools
 from tests.support.faults import Bench
+from tests.support.stranger import as_user
 from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -351,21 +352,6 @@ def test_a_sif_alone_is_verified_by_its_own_lists(bench: Bench, spacious: Path):
 
 
 # ------------------------------------------------------------------------------------------------------- two users
-
-
-def as_user(user: int, *argv: object) -> tuple[object, ...]:
-    return (
-        *enter_checkout(),
-        "setpriv",
-        "--reuid",
-        user,
-        "--regid",
-        user,
-        "--clear-groups",
-        "env",
-        "HOME=/nonexistent",
-        *argv,
-    )
 
 
 @pytest.fixture

@@ -215,6 +215,7 @@ def test_a_written_layer_is_found_again(tmp_path: Path) -> None:
 
 
 def _cut_blob(folder: Path) -> None:
+    (folder / "layer.tar.zst").chmod(0o600)
     os.truncate(folder / "layer.tar.zst", 5)
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import uv
@@ -364,7 +364,7 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
     )
     assert {deb.name for deb in lock.debs} == PACKAGES.keys() - UNASKED
     git = next(deb for deb in lock.debs if deb.name == "git")
-    file = Path(urlsplit(world.debian[0]).path) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
+    file = Path(unquote(urlsplit(world.debian[0]).path)) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
     assert git == Artifact(
         kind="deb",
         name="git",

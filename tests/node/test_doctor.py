@@ -28,6 +28,7 @@ from envbuilder.node.doctor.node import has_slurm, redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from tests.support.programs import SAYS
 from tests.support.programs import Machine as FakePrograms
+from tests.support.stranger import STRANGER, as_user
 
 ROOT = Path(__file__).parents[2]
 ALL = SAYS | {
@@ -534,12 +535,9 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 ORDINARY = """
 import json, os, sys
 from pathlib import Path
-import pypi_simple
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, examine
 from envbuilder.node.doctor.machine import probe_machine
-if os.geteuid() == 0:  # what is imported by now need not be open to the user
-    os.setgroups([]); os.setgid(65534); os.setuid(65534)
 env = dict(os.environ, HOME="/nonexistent")
 machine = probe_machine(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), needs=lambda _driver, _gpus: ())
 items = examine(machine, list(Purpose)).items
@@ -553,8 +551,9 @@ def test_this_machine_as_an_ordinary_user(tmp_path: Path):
         f"ENVBUILDER_{name}": "file:///usr/"
         for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX", "CUDA_REDIST")
     }
+    command = (sys.executable, "-c", ORDINARY)
     ended = subprocess.run(
-        [sys.executable, "-c", ORDINARY],
+        as_user(STRANGER, *command) if os.geteuid() == 0 else command,
         env=os.environ | sources,
         cwd="/",
         capture_output=True,

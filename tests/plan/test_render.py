@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -271,7 +272,7 @@ def test_a_definition_file_removes_only_what_it_made():
 @given(some.text("{}^|", max_size=12))
 def test_braces_that_were_kept_apart_are_together_again(tmp_path_factory: pytest.TempPathFactory, text: str):
     path = tmp_path_factory.mktemp("file") / "name"
-    lines = marked(file_lines(str(path), text))
+    lines = marked(file_lines(shlex.quote(str(path)), text))
     assert "{{" not in "".join(lines)
     subprocess.run(["sh", "-c", "\n".join(["set -eu", WRITE_MARKED, *lines])], check=True)
     assert path.read_bytes().decode() == text
@@ -298,7 +299,7 @@ def test_a_word_is_that_word_to_a_shell(value: str):
 )
 def test_a_file_is_written_byte_for_byte(tmp_path_factory: pytest.TempPathFactory, text: str):
     path = tmp_path_factory.mktemp("file") / "folder/name"
-    script = "\n".join(["set -eu", WRITE, *file_lines(str(path), text)])
+    script = "\n".join(["set -eu", WRITE, *file_lines(shlex.quote(str(path)), text)])
     subprocess.run(["sh", "-c", script], check=True)
     assert path.read_bytes().decode() == text
 

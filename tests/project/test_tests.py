@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiers
-from tests.support.disk import Disk, watched_disk
+from tests.support.disk import Disk, folder_prefix, watched_disk, written
 from tests.support.tiers import Ended, Group
 
 TESTS = tiers.ROOT / "tests"
@@ -165,6 +165,27 @@ def test_the_most_that_a_run_takes_of_the_disk_is_kept():
             all_seen.set()
             return 0
 
-    with watched_disk(lambda: ["a"], taken=taken, seconds=0) as disk:
+    with watched_disk(lambda: ["a"], taken, seconds=0) as disk:
         assert all_seen.wait(30)
     assert (disk.gigabytes, disk.groups) == (9.0, ("a",))
+
+
+@pytest.mark.programs
+def test_what_the_tests_wrote_counts_and_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cache, run, size = tmp_path / "the cache", tmp_path / "run-of-abcdefgh", 10_000_000
+    own, view = tmp_path / f"{folder_prefix(run)}1", tmp_path / "the cache-cuda"
+    for folder in (cache, run, own, view, tmp_path / "e2e-anotherx-1"):
+        folder.mkdir()
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(cache))
+    monkeypatch.setenv(
+        "DOCKER_HOST", "unix:///nonexistent/docker.sock"
+    )  # others may use the engine meanwhile
+    (cache / "package").write_bytes(b"x" * size)
+    before = written(run)
+    (view / "package").hardlink_to(cache / "package")
+    for place in (tmp_path, tmp_path / "e2e-anotherx-1"):
+        (place / "of another program").write_bytes(b"x" * 3 * size)
+    assert written(run) - before < size / 10
+    for place in (own, run, cache):
+        (place / "new").write_bytes(b"x" * size)
+    assert 3 * size <= written(run) - before < 3.1 * size

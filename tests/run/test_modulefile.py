@@ -71,7 +71,9 @@ def test_a_command_has_the_options_of_exec(
         [written / "torchrun", "--x", "a b", ""], cwd=folder, env=environment, capture_output=True, text=True, check=True
     ).stdout  # fmt: skip
     site_binds = (f"{base}/given/data", "/etc:/data/etc:ro")
-    around = probe_surroundings(folder, environment=environment, ids=(0, 0), binds=site_binds)
+    around = probe_surroundings(
+        folder, environment=environment, ids=(os.getuid(), os.getgid()), binds=site_binds
+    )
     monkeypatch.setattr("envbuilder.run.container.START_FILE", written / "start_file.sh")
     wanted = sif_argv(tmp_path / "my x.sif", ["torchrun", "--x", "a b", ""], around)
     assert sorted_options(said.split("\0")[:-1]) == sorted_options(list(wanted))

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.stranger import enter_checkout
+
 USER: Final = 20001  # a user id that no machine uses; only the namespace knows it, with ids of its own to map
 
 
@@ -73,26 +75,6 @@ FIVE: Final = (
         umask=0o022, user=USER, host="x", cores=1, days=400,
     ),
 )  # fmt: skip
-
-
-ROOT: Final = Path(__file__).parents[2]
-ENTER: Final = """
-mount --bind "$1/$2" /mnt
-mount -t tmpfs -o mode=0755 none "$1"
-mkdir -p "$1/$2"
-mount --move /mnt "$1/$2"
-cd "$1/$2"
-shift 2
-exec "$@"
-"""
-
-
-def enter_checkout() -> tuple[str, ...]:
-    """Return a command prefix that lets every user enter this checkout, even below a closed home."""
-    closed = [path for path in reversed(ROOT.parents) if not path.stat().st_mode & 0o001]
-    if not closed:
-        return ()
-    return ("unshare", "--mount", "sh", "-euc", ENTER, "sh", str(closed[0]), str(ROOT.relative_to(closed[0])))
 
 
 def missing_tools() -> tuple[str, ...]:

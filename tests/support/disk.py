@@ -1,7 +1,9 @@
 """The disk of a run of tests: how much of it is taken, and a view of the user's cache that may be cleared."""
 
 import contextlib
+import glob
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,28 +18,53 @@ from envbuilder.core.cache import cache_folder
 
 ROOT: Final = Path(__file__).parents[2]
 CI: Final = "CI" in os.environ  # its disk is small, and no later build uses it
+RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run share
 PACKAGES: Final = 4.0  # gigabytes that a run fetches where the cache is empty
 
 
 @dataclass
 class Disk:
-    """The most that was taken of the disk beyond what was taken at the start, when that was, and by which groups."""
+    """The most that was written beyond what was there at the start, when that was, and by which groups."""
 
     gigabytes: float = 0.0
     minute: float = 0.0
     groups: tuple[str, ...] = ()
 
 
-def _taken() -> int:
-    """The bytes that are taken on the disks of the repository, the tests and the Docker engine."""
-    places = [path for path in (ROOT, Path("/var/tmp"), Path("/var/lib/docker")) if path.exists()]
-    disks = {path.stat().st_dev: shutil.disk_usage(path) for path in places}
-    return sum(disk.used for disk in disks.values())
+def folder_prefix(run: str | Path) -> str:
+    """Return how the names of the end-to-end tests' own folders begin; `run` is the folder of a run, if there is one."""
+    return f"e2e-{Path(run).name[-8:]}-" if str(run) else "envbuilder-e2e-"
+
+
+def places(run: Path) -> list[Path]:
+    """Return what the tests of a run write: the cache and its views, `build`, the run's folder and the tests' own ones."""
+    cache = cache_folder(os.environ)
+    views = cache.parent.glob(f"{glob.escape(cache.name)}-*")
+    return [cache, *views, ROOT / "build", run, *run.parent.glob(f"{folder_prefix(run)}*")]
+
+
+def written(run: Path) -> int:
+    """Return the bytes in the places of a run, each file once, and in the Docker engine by its own count.
+
+    Other programs write on the disk as well, so its free space says nothing. What others do in the engine does count.
+    """
+    du = ("du", "--block-size=1", "--summarize", "--total", "--", *places(run))
+    listed = subprocess.run(du, capture_output=True, text=True, check=False)  # files vanish meanwhile
+    return int(listed.stdout.splitlines()[-1].split()[0]) + _in_engine()
+
+
+def _in_engine() -> int:
+    if not shutil.which("docker"):
+        return 0
+    argv = ("docker", "system", "df", "--format", "{{.Size}}")
+    sizes = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
+    parts = (re.fullmatch(r"([\d.]+)([kMGT]?)B", size) for size in sizes)
+    return sum(int(float(part[1]) * 1000 ** " kMGT".index(part[2] or " ")) for part in parts if part)
 
 
 @contextlib.contextmanager
 def watched_disk(
-    alive: Callable[[], Iterable[str]], *, taken: Callable[[], int] = _taken, seconds: float = 1
+    alive: Callable[[], Iterable[str]], taken: Callable[[], int], *, seconds: float = 20
 ) -> Iterator[Disk]:
     """Look at the disk again and again; `alive` names the groups that run, `taken` says how many bytes are in use."""
     most, before, began, ended = Disk(), taken(), time.monotonic(), threading.Event()

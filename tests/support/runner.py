@@ -1,11 +1,14 @@
 """Runners for tests that start no programs."""
 
 import contextlib
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from envbuilder.core import sandbox
 from envbuilder.core.process import Command
 
 
@@ -40,3 +43,18 @@ class FakeRunner:
 
     def named(self, owner: str) -> "FakeRunner":
         return self
+
+
+def one_a_line(command: Command, **places: object) -> str:
+    """Return a command as text for a golden: each option is a line of its own, and each place has a name in capitals."""
+    names = {"PYTHON": sys.executable, "CORE": sandbox.PROGRAM.parent, **places}
+    lines: list[str] = []
+    for word in command.argv:
+        for name, place in names.items():
+            word = word.replace(str(place), name)  # before quoting, which depends on the place  # noqa: PLW2901
+        if word.startswith("--") or not lines or lines[-1] == "--":
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    settings = [f"{name}={value}" for name, value in command.env]
+    return "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"

@@ -1,4 +1,4 @@
-"""Another user of this machine, who plants files in a folder that both can write and exchanges names there."""
+"""Other users of this machine: what runs a program as one of them, and one who plants files and exchanges names."""
 
 import contextlib
 import os
@@ -8,7 +8,24 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-STRANGER = 65534
+ROOT = Path(__file__).parents[2]
+STRANGER = 65534  # `nobody`
+# In this mount namespace alone, an empty folder hides the first one that is closed. In it is the checkout under its own
+# path, opened to all by an overlay that takes the new modes and no content. A descriptor names the hidden checkout.
+ENTER = """
+closed=$1 checkout=$2 here=$PWD
+shift 2
+exec 3<"$checkout"
+mount -t tmpfs -o mode=0755 none "$closed"
+cd "$closed"
+(umask 022 && mkdir -p .upper .work "$checkout")
+mount -t overlay -o lowerdir=/proc/self/fd/3,upperdir=.upper,workdir=.work,metacopy=on none "$checkout"
+exec 3<&-
+cd "$checkout"
+find . \\( -path ./.git -o -path ./build \\) -prune -o ! -type l ! -perm -004 -exec chmod a+rX {} +
+cd "$here" 2>/dev/null || cd /
+exec "$@"
+"""
 MODES = {"sticky": 0o1777, "not sticky": 0o777}
 # The stranger's program: moves each folder with such a name away, and puts a link in its place.
 EXCHANGE = """
@@ -30,10 +47,27 @@ while True:
 """
 
 
+def enter_checkout() -> tuple[str, ...]:
+    """Return a command prefix, for root, with which every user can read this checkout: below a closed home, or cloned
+    under a closed umask."""
+    closed = [path for path in (*reversed(ROOT.parents), ROOT) if path.stat().st_mode & 0o005 != 0o005]
+    return ("unshare", "--mount", "sh", "-euc", ENTER, "sh", str(closed[0]), str(ROOT)) if closed else ()
+
+
+def as_user(user: int, *argv: object, groups: str = "", home: object = "/nonexistent") -> tuple[str, ...]:
+    """Return the command line by which root runs another one as that user, who can read this checkout."""
+    extra = ("--groups", groups) if groups else ("--clear-groups",)
+    words = (
+        *enter_checkout(), "setpriv", "--reuid", user, "--regid", user, *extra,
+        "env", "-u", "XDG_RUNTIME_DIR", f"HOME={home}", *argv,
+    )  # fmt: skip
+    return tuple(map(str, words))
+
+
 @contextlib.contextmanager
 def reachable_folder() -> Iterator[Path]:
-    """Make a folder that other users can enter, which pytest's are not: each run of pytest closes them again."""
-    with tempfile.TemporaryDirectory() as name:
+    """Make a folder that other users can enter, unlike pytest's, which each run closes again, and many a TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="envbuilder-tests-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
@@ -54,10 +88,8 @@ def give(*paths: Path) -> None:
 @contextlib.contextmanager
 def exchanging(folder: Path, start: str, end: str, target: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run the stranger's program during the block."""
-    command = [sys.executable, "-S", "-c", EXCHANGE, str(folder), start, end, str(target)]
-    with subprocess.Popen(
-        command, user=STRANGER, group=STRANGER, extra_groups=[], stdout=subprocess.PIPE, text=True, cwd="/"
-    ) as process:
+    command = as_user(STRANGER, sys.executable, "-S", "-c", EXCHANGE, folder, start, end, target)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:

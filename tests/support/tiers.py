@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import cache_folder
-from tests.support.disk import CI, PACKAGES, Disk, view_of_cache, watched_disk
+from tests.support.disk import CI, PACKAGES, RUN, Disk, view_of_cache, watched_disk, written
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = ROOT / ".venv/bin"
 RESULTS: Final = ROOT / "build/tests"  # logs, and the durations of the last run of each tier
 RELEASES: Final = "bench/results/release.md"  # the table of `--release` runs
-RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run share
 
 # ---------------------------------------------------------------------------------------------------- the groups
 
@@ -469,7 +468,7 @@ def main() -> int:
         Path(folder).chmod(0o755)
         run = Run(folder=Path(folder))
         try:
-            with watched_disk(lambda: run.alive) as disk:
+            with watched_disk(lambda: run.alive, lambda: written(run.folder)) as disk:
                 for stage in tier.stages:
                     some = [group for group in stage if not arguments.only or group.name in arguments.only]
                     ended += run_in_lanes(run, some, arguments.lanes, to_the_end=tier.name == "release")
@@ -486,7 +485,8 @@ def main() -> int:
     budget = tier.minutes_fetching if fetched else tier.minutes
     print(f"\n=== {tier.name}: {seconds / 60:.1f} minutes; its budget is {budget:g}")
     print(
-        f"  {disk.gigabytes:.1f} GB of disk more than at the start, after {disk.minute:g} minutes; {tier.gigabytes:g} are allowed"
+        f"  {disk.gigabytes:.1f} GB at most in the folders of the tests, the cache and the engine, after {disk.minute:g} minutes; "
+        f"{tier.gigabytes:g} are allowed"
     )
     for one in sorted(ended, key=lambda one: -one.seconds):
         print(f"  {one.name:<12} {one.seconds:6.0f} s  {one.cpu:6.0f} s of CPU  {_said(one.code)}")

@@ -21,7 +21,8 @@ from envbuilder.compat.context import load_tables
 
 ROOT: Final = Path(__file__).parents[2]
 _MOST: Final = 1 << 20  # bytes of a call
-# The program that scripts start. It imports little: that is most of its time.
+# The program that scripts start. It imports little: that is most of its time. A first line can name no path with a blank,
+# so it is the Python that the checkout's own one is a link to.
 _CLIENT: Final = """\
 #!{python} -IS
 import os, socket, sys
@@ -39,7 +40,7 @@ def warm_envbuilder(folder: Path) -> Iterator[Path]:
     """Write the program `envbuilder` into a new folder, and yield that folder. It works until the block ends."""
     place, program = folder / "socket", folder / "bin/envbuilder"
     program.parent.mkdir()
-    program.write_text(_CLIENT.format(python=sys.executable, place=str(place)))
+    program.write_text(_CLIENT.format(python=Path(sys.executable).resolve(), place=str(place)))
     program.chmod(0o755)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(place))

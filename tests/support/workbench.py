@@ -21,6 +21,8 @@ from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.node.diagnose import diagnose
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
+from tests.support.disk import RUN, folder_prefix
+from tests.support.stranger import as_user
 
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
@@ -145,19 +147,13 @@ def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
 
 def as_nobody(*argv: object, groups: str = "") -> tuple[object, ...]:
     """The command line that runs another one as an ordinary user without a home."""
-    if os.geteuid() != 0:
-        return argv
-    extra = ("--groups", groups) if groups else ("--clear-groups",)
-    return (
-        "setpriv", "--reuid", NOBODY, "--regid", NOBODY, *extra,
-        "env", "-u", "XDG_RUNTIME_DIR", "HOME=/nonexistent", *argv,
-    )  # fmt: skip
+    return as_user(NOBODY, *argv, groups=groups) if os.geteuid() == 0 else argv
 
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
     """A temporary folder that every user can enter."""
-    folder = Path(tempfile.mkdtemp(prefix="envbuilder-e2e-", dir=SPACIOUS))
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.environ.get(RUN, "")), dir=SPACIOUS))
     folder.chmod(0o755)
     try:
         yield folder

@@ -109,14 +109,19 @@ class AptSource:
 
     @property
     def told(self) -> str:
-        """Return its address as apt's messages spell it."""
-        return shown(self.url).rstrip("/").replace("file:///", "file:/")
+        """Return its address as apt's messages spell it, which show a folder's own name."""
+        return _spell(shown(self.url).rstrip("/"))
 
     def is_told(self, messages: str) -> bool:
         """Return whether a message of apt's is about it."""
         suite = re.escape(self.suite)
         named = "[ /]" if self.suite.endswith("/") else rf"/?(?: +|/dists/){suite}(?![\w-])"
-        return re.search(re.escape(self.told) + named, messages.replace("file:///", "file:/")) is not None
+        return re.search(re.escape(self.told) + named, _spell(messages)) is not None
+
+
+def _spell(text: str) -> str:
+    """Return text with addresses of folders in one of the two ways in which apt writes them."""
+    return unquote(text).replace("file:///", "file:/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +217,10 @@ class Suite:
         """Warn where a repository beside the distribution replaces its package: apt takes the newest version of all."""
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
-        own = {source.told for source in self.sources if not source.is_extra}
+        own = [source for source in self.sources if not source.is_extra]
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
-            if name in names and place.split()[0].rstrip("/") in own:
+            if name in names and any(source.is_told(place) for source in own):
                 deb = names.pop(name)
                 log.warning(
                     "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
