@@ -36,10 +36,11 @@ class Size(NamedTuple):
         return Size(self.tree * size, self.layer * size)
 
 
-# For each byte of a package, a little above the largest of what the recipes of this repository have (docs/explain/space.md).
+# For each byte of a package, a little above the largest of what the recipes of this repository have (docs/trouble/no-space.md).
 _PACKAGE: Final = Size(3.9, 1.25)
+_TOOLKIT: Final = Size(2.5, 1.0)  # the libraries that torch's wheels have are links
 _WHEEL: Final = Size(4.7, 1.25)  # its byte code too
-_GPU_WHEEL: Final = Size(2.2, 1.25)  # machine code for GPUs hardly compresses
+_GPU_WHEEL: Final = Size(2.2, 1.1)  # machine code for GPUs hardly compresses
 _LARGE: Final = 300e6  # bytes of a wheel: only those for GPUs have more
 _OTHER: Final = Size(6, 1.5)  # sources, and a standalone Python: a few MB
 _BYTE_CODE: Final = 1.8  # for each byte of a module
@@ -109,6 +110,8 @@ def _size_of_step(step: Step, job: Job) -> Size:
     """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
     if layer := load_layer(job.store.layer(job.keys[step])):
         return Size(_BLOCKS * layer.content_size, layer.size)
+    if isinstance(step, CudaStep):
+        return _TOOLKIT.of(sum(one.size for one in step.artifacts))
     sizes = [_size_of_file(one, job.store) for one in inputs(step)]
     return Size(sum(size.tree for size in sizes), sum(size.layer for size in sizes))
 
@@ -117,15 +120,16 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     """Return what a file becomes: a wheel in the cache says itself what it unpacks to."""
     if artifact.kind != "wheel":
         return (_PACKAGE if artifact.kind == "deb" else _OTHER).of(artifact.size)
+    is_for_gpus = artifact.name.startswith("nvidia") or artifact.size > _LARGE
+    size = (_GPU_WHEEL if is_for_gpus else _WHEEL).of(artifact.size)
     try:
         with zipfile.ZipFile(store.artifact(artifact.sha256)) as wheel:
             files = [(one.file_size, one.filename.endswith(".py")) for one in wheel.infolist()]
     except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
-        is_for_gpus = artifact.name.startswith("nvidia") or artifact.size > _LARGE
-        return (_GPU_WHEEL if is_for_gpus else _WHEEL).of(artifact.size)
-    blocks = sum(-(-size // _BLOCK) for size, _ in files)
-    code = sum(-(-_BYTE_CODE * size // _BLOCK) for size, is_module in files if is_module)
-    return Size(_BLOCK * (blocks + code), _WHEEL.layer * artifact.size)
+        return size
+    blocks = sum(-(-count // _BLOCK) for count, _ in files)
+    code = sum(-(-_BYTE_CODE * count // _BLOCK) for count, is_module in files if is_module)
+    return size._replace(tree=_BLOCK * (blocks + code))
 
 
 def _unpacked(job: Job, made: Collection[Step]) -> set[Step]:

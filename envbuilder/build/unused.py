@@ -58,7 +58,7 @@ def make_room(store: Store, console: Console, excess: Callable[[], float]) -> No
         return
     if removed:
         kinds = ", ".join(f"{size / 1e9:.2f} GB of `{kind}`" for kind, size in removed.items())
-        console.say(f"cache: removed {kinds}, longest unused; a later build makes it again")
+        console.say(f"cache: removed {kinds}, longest unused first; a later build makes it again")
 
 
 def clear_unused(context: BuildContext, kinds: Collection[str], *, days: int) -> None:

@@ -126,8 +126,9 @@ def _show_sizes(session: Session, store: Store) -> None:
         folder=store.root, bytes=sizes, removable=removable, limit=None if math.isinf(limit) else int(limit)
     )
     rows = [("  kind", "size", "goes by itself")]
+    goes = removable | {"all": sum(removable.values())}
     rows += [
-        (f"  {kind}", _gigabytes(size), _gigabytes(removable[kind]) if kind in removable else "-")
+        (f"  {kind}", _gigabytes(size), _gigabytes(goes[kind]) if kind in goes else "-")
         for kind, size in (sizes | {"all": taken}).items()
     ]
     below = (
