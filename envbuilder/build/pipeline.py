@@ -232,11 +232,9 @@ class _Build:
         self.engine.job.fetch_layers()
         self.engine.need_tools(self.fetcher)
         wanted = self.engine.artifacts()
-        missing, place = self.fetcher.missing(wanted), staged.folder
-        need_space(self.engine.job, missing, self.outputs, place, self.docker)
+        missing = self.fetcher.missing(wanted)
+        need_space(self.engine.job, missing, self.outputs, staged.folder, self.docker)
         fetch_inputs(wanted, self.fetcher, console)
-        if missing:  # now known better: wheels say what they unpack to
-            need_space(self.engine.job, (), self.outputs, place, self.docker)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
         built = build_artifacts(self.engine, staged, loading)
         with worker_threads(1, self.context.runner) as pool:

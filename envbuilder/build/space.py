@@ -1,13 +1,9 @@
-"""The disk space of a build: what its layers, trees and artifacts will take beyond what the cache has.
-
-A build that begins without enough space ends hours later with a full disk. So each build says what it needs, and ends
-before it fetches anything where even the removal of old trees gives it too little.
-"""
+"""The disk space of a build: what its layers, trees and artifacts will take beyond what the cache has."""
 
 import shutil
 import uuid
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,6 +27,7 @@ class Size(NamedTuple):
 
     tree: float
     layer: float
+    diff_id: str = ""  # of a layer that is made
 
     def of(self, size: float) -> "Size":
         return Size(self.tree * size, self.layer * size)
@@ -49,66 +46,50 @@ _BLOCKS: Final = 1.08  # for each byte of a tree's files: few fill their last bl
 _BLOCK: Final = 4096
 _SIF: Final = 1.02  # for each byte of its layers
 _EXTENSION: Final = 100e6  # the build directory and the library of one that is not compiled yet
+_HINT: Final = "free space there, or point ENVBUILDER_CACHE and --output at a larger disk"
 _SPARE: Final = 50e6  # logs, inventories, and the Python that installs the wheels
 
 
 def need_space(
     job: Job, fetched: Sequence[Wanted], outputs: Outputs, staged: Path, docker: "DockerEngine | None"
 ) -> None:
-    """Say how much space the build needs, and make it; raises SpaceError where that is not enough.
-
-    `fetched` are the inputs that the cache lacks. `staged` is a folder where the artifacts are written.
-    """
-    made = job.missing()
+    """Say how much space the build needs, and make it; raises SpaceError. `fetched` are the inputs that the cache lacks."""
+    store, made = job.store, job.missing()
     sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
     layers = sum(size.layer for size in sizes.values())
-    cache = _SPARE + sum(one.size for one in fetched) + sum(sizes[step].layer for step in made)
-    cache += sum(
-        sizes[step].tree for step in _unpacked(job, made) if not job.store.tree(job.keys[step]).exists()
-    )
-    cache += sum(_EXTENSION for _ in _uncompiled(job, made))
-    output = _SIF * layers + (0 if _links(job.store, staged) else layers)
-    needs = [(job.store.root, cache), (outputs.folder, output)]
+    trees = {step for step in _unpacked(job, made) if not store.tree(job.keys[step]).exists()}
+    cache = _SPARE + sum(one.size for one in fetched) + _EXTENSION * len(_uncompiled(job, made))
+    cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
+    output = _SIF * layers + (0 if _links(store, staged) else layers)
+    needs = [(store.root, cache), (outputs.folder, output)]
     if docker and (images := docker.folder()):
         known = docker.diff_ids(outputs.image_name)
-        new = [size for step, size in sizes.items() if _diff_id(job, step) not in known]
-        needs.append((images, sum(sum(size) for size in new)))
+        new = (size for size in sizes.values() if size.diff_id not in known)
+        needs.append((images, sum(size.tree + size.layer for size in new)))
     _need_free(needs, job)
 
 
 def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
     """Compare what is needed with what is free, by file system. The first folder is the cache's."""
-    disks: dict[int, tuple[Path, float]] = {}
+    disks: dict[int, tuple[Path, Path, float]] = {}
     for folder, need in needs:
-        disk = _existing(folder).stat().st_dev
-        first, before = disks.get(disk, (folder, 0.0))
-        disks[disk] = first, before + need
-    cache, need = next(iter(disks.values()))
-    make_room(job.store, job.console, lambda: need - _free(cache))
-    for folder, need in disks.values():
-        free = _free(folder)
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        first, there, before = disks.get(place.stat().st_dev, (folder, place, 0.0))
+        disks[place.stat().st_dev] = first, there, before + need
+    _, cache, most = next(iter(disks.values()))
+    make_room(job.store, job.console, lambda: most - shutil.disk_usage(cache).free)
+    for folder, place, need in disks.values():
+        free = shutil.disk_usage(place).free
         words = f"this build needs up to {need / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free"
         if free < need:
-            raise SpaceError(
-                words,
-                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; "
-                "`envbuilder cache` shows what can go",
-            )
+            raise SpaceError(words, hint=f"{_HINT}; `envbuilder cache` shows what can go")
         job.console.say(words)
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(_existing(folder)).free
 
 
 def _size_of_step(step: Step, job: Job) -> Size:
     """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
     if layer := load_layer(job.store.layer(job.keys[step])):
-        return Size(_BLOCKS * layer.content_size, layer.size)
+        return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
     if isinstance(step, CudaStep):
         return _TOOLKIT.of(sum(one.size for one in step.artifacts))
     sizes = [_size_of_file(one, job.store) for one in inputs(step)]
@@ -137,12 +118,9 @@ def _unpacked(job: Job, made: Collection[Step]) -> set[Step]:
     if job.cross_tools:  # the recipe's tests run in all layers
         return set(plan.steps)
     steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
-    if any(_uncompiled(job, made)):
-        steps |= {
-            step for step in plan.steps if isinstance(step, KeptStep) and not isinstance(step, AddedStep)
-        }
-    has_sources = any(isinstance(step, PythonStep) and step.sdists for step in made)
-    if StartStep in kinds or has_sources:
+    if _uncompiled(job, made):
+        steps |= {step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added}
+    if StartStep in kinds or any(isinstance(step, PythonStep) and step.sdists for step in made):
         steps.add(plan.os)
     if plan.interpreter and kinds & {StartStep, PythonStep, AddedStep}:
         steps.add(plan.interpreter)
@@ -151,15 +129,10 @@ def _unpacked(job: Job, made: Collection[Step]) -> set[Step]:
     return steps
 
 
-def _uncompiled(job: Job, made: Collection[Step]) -> Iterator[str]:
-    """Yield the extensions that the build compiles."""
-    if any(isinstance(step, ExtensionsStep) for step in made):
-        yield from (one.name for one in find_extensions(job.plan, job.store) if one.compiled is None)
-
-
-def _diff_id(job: Job, step: Step) -> str:
-    layer = load_layer(job.store.layer(job.keys[step]))
-    return f"sha256:{layer.diff_id}" if layer else ""
+def _uncompiled(job: Job, made: Collection[Step]) -> list[str]:
+    """Return the extensions that the build compiles."""
+    is_made = any(isinstance(step, ExtensionsStep) for step in made)
+    return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
 
 
 def _links(store: Store, folder: Path) -> bool:
@@ -168,6 +141,4 @@ def _links(store: Store, folder: Path) -> bool:
         source, target = work / "file", folder / f".{uuid.uuid4().hex}"
         source.touch()
         link_or_copy(source, target)
-        is_link = target.samefile(source)
-        target.unlink()
-    return is_link
+        return target.samefile(source)

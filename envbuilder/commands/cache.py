@@ -34,10 +34,7 @@ class LockedKeys(Answer):
 
 
 class CacheSizes(Answer):
-    """The bytes of each kind of content, after what `--gc` removed.
-
-    Above `limit` (None: there is none), builds remove what is `removable`.
-    """
+    """The bytes of each kind, after what `--gc` removed. Above `limit`, builds remove what is `removable`."""
 
     folder: Path
     bytes: dict[str, int]
@@ -125,24 +122,16 @@ def _show_sizes(session: Session, store: Store) -> None:
     session.data = CacheSizes(
         folder=store.root, bytes=sizes, removable=removable, limit=None if math.isinf(limit) else int(limit)
     )
-    rows = [("  kind", "size", "goes by itself")]
     goes = removable | {"all": sum(removable.values())}
-    rows += [
-        (f"  {kind}", _gigabytes(size), _gigabytes(goes[kind]) if kind in goes else "-")
-        for kind, size in (sizes | {"all": taken}).items()
-    ]
-    below = (
-        "no limit: nothing goes by itself"
-        if math.isinf(limit)
-        else f"limit {_gigabytes(limit)}: above it, builds remove what goes by itself, longest unused first"
-    )
-    session.text = "\n".join(
-        (str(store.root), columns(rows, session.width), columns([(below,)], session.width))
-    )
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB"
+    rows = [("  kind", "size", "goes by itself")]
+    for kind, size in (sizes | {"all": taken}).items():
+        rows.append(
+            (f"  {kind}", f"{size / 1e9:.2f} GB", f"{goes[kind] / 1e9:.2f} GB" if kind in goes else "-")
+        )
+    most = "none" if math.isinf(limit) else f"{limit / 1e9:.2f} GB"
+    below = f"limit {most}: above it, builds remove what goes by itself, longest unused first"
+    head, foot = (columns([(text,)], session.width) for text in (str(store.root), below))
+    session.text = "\n".join((head, columns(rows, session.width), foot))
 
 
 def _keys(session: Session, recipes: Path) -> None:

@@ -61,8 +61,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 def cache_limit(environment: Mapping[str, str], available: float) -> float:
     """Return how many of `available` bytes the cache may keep; raises UsageError. `available` is what it has or is free.
 
-    ENVBUILDER_CACHE_LIMIT says it, and `none` is no limit. Otherwise it is a quarter of `available`, at most 50 GB: the
-    disk then has three times as much free as the cache takes, and a disk that others fill gets its space back.
+    Unless ENVBUILDER_CACHE_LIMIT says it, it is a quarter, at most 50 GB: a disk that others fill gets its space back.
     """
     text = environment.get(LIMIT, "")
     if not text:
@@ -381,10 +380,9 @@ class Store:
         return self.root / "locks" / names[entry.parent.name]
 
     def removable(self) -> Iterator[tuple[Path, int]]:
-        """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, in the order of removal.
+        """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, the longest unused first.
 
-        By kind as in `REMADE`, then by last use. An entry is locked until the next is asked for. A tree without a layer
-        stays: it takes more to make it again, or programs run from it.
+        It is locked until the next is asked for. A tree without a layer stays: programs run from it, or it is slow to make.
         """
         for kind in REMADE:
             for entry in sorted((self.root / kind).iterdir(), key=_last_use):
