@@ -149,8 +149,7 @@ class DockerEngine:
     def folder(self) -> Path | None:
         """Return the folder of the engine's images, None if it is on another machine."""
         folder = Path(self._client.info().get("DockerRootDir") or "/nonexistent")
-        is_here = self._client.api.base_url.startswith("http+docker")  # over a socket
-        return folder if is_here and folder.exists() else None
+        return folder if self._client.api.base_url.startswith("http+docker") and folder.exists() else None
 
     def save(self, name: str, path: Path) -> None:
         """Write the image to a file as `docker save` does; raises UsageError if the engine lacks it."""

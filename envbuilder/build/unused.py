@@ -27,8 +27,8 @@ DAY: Final = 24 * 60 * 60  # seconds
 
 def mark_used(job: Job) -> None:
     """Note on the entries in the cache that a build has just used them."""
-    layers = map(job.store.layer, job.keys.values())
-    for folder in (*layers, *(folder for folder, _ in compiled_entries(job))):
+    compiled = (folder for folder, _ in compiled_entries(job))
+    for folder in (*map(job.store.layer, job.keys.values()), *compiled):
         with contextlib.suppress(FileNotFoundError):
             os.utime(folder)
 

@@ -69,7 +69,7 @@ def cache_limit(environment: Mapping[str, str], available: float) -> float:
     if text == "none":
         return math.inf
     if match := re.fullmatch(r"(\d+(?:\.\d+)?) ?([MGT])B?", text):
-        return float(match[1]) * _UNITS[match[2]]
+        return float(match[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
     raise UsageError(f"{LIMIT} is `{text}`", hint="write a size, `20GB`, or `none`")
 
 
@@ -113,7 +113,6 @@ KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slo
 REMADE: Final = ("trees", "spaces", "partial")
 LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
 _MOST: Final = 50 * 10**9  # bytes, if nothing else is said
-_UNITS: Final = {"M": 10**6, "G": 10**9, "T": 10**12}
 
 _FEW: Final = 64  # paths of a folder that are synced one by one
 
@@ -388,10 +387,7 @@ class Store:
             for entry in sorted((self.root / kind).iterdir(), key=_last_use):
                 if kind == "trees" and not self.layer(Sha256(entry.name)).is_dir():
                     continue
-                with (
-                    contextlib.suppress(BlockingIOError),
-                    _locked(self._keeper(entry), wait=False),
-                ):
+                with contextlib.suppress(BlockingIOError), _locked(self._keeper(entry), wait=False):
                     if entry.exists():  # a download may have ended
                         yield entry, _disk_usage(entry, set())
 
