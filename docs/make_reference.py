@@ -68,6 +68,8 @@ EXIT_CODES: Final = {
 }
 SETTINGS: Final = {
     "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
+    "ENVBUILDER_CACHE_LIMIT": "what the cache may take after a build, `20GB`, or `none`; if unset, a quarter of what is free without it,"
+    " at most 50 GB",
     "ENVBUILDER_SITE": "the site profile of `exec`, `shell`, `launch` and `build --on slurm`",
     "ENVBUILDER_RECIPES": "the folder of recipes; `recipes` if unset",
     "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt, otherwise `ftp.debian.org`",

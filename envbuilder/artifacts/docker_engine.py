@@ -138,9 +138,18 @@ class DockerEngine:
 
     def known_layers(self, layout: Layout, name: str) -> frozenset[Sha256]:
         """Return the blobs of the layout whose layers the engine has, in the image `name` or in the staged one."""
-        images = filter(None, (self._find(name), self._find(self._staged(name))))
-        known = {diff_id for image in images for diff_id in _layers(image)}
+        known = self.diff_ids(name)
         return frozenset(layer.blob.digest for layer in layout.layers if f"sha256:{layer.diff_id}" in known)
+
+    def diff_ids(self, name: str) -> frozenset[str]:
+        """Return the layers that the engine has in the image `name` or in the staged one, as `sha256:…` of their tars."""
+        images = filter(None, (self._find(name), self._find(self._staged(name))))
+        return frozenset(diff_id for image in images for diff_id in _layers(image))
+
+    def folder(self) -> Path | None:
+        """Return the folder of the engine's images, None if it is on another machine."""
+        folder = Path(self._client.info().get("DockerRootDir") or "/nonexistent")
+        return folder if self._client.api.base_url.startswith("http+docker") and folder.exists() else None
 
     def save(self, name: str, path: Path) -> None:
         """Write the image to a file as `docker save` does; raises UsageError if the engine lacks it."""

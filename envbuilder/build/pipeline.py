@@ -31,12 +31,13 @@ from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
-from envbuilder.build.fetch_inputs import fetch_inputs, need_space
+from envbuilder.build.fetch_inputs import fetch_inputs
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
+from envbuilder.build.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
-from envbuilder.core.cache import Store, beside, commit_path
+from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
@@ -76,6 +77,7 @@ def build_recipe(
     """
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
+    cache_limit(context.environment, 0)  # a mistake in the setting ends a build at its start
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     docker = connect(context.environment, build_identity(outputs)) if choice.load else None
     not_loaded = why_no_engine(context.environment) if choice.load else "`--no-load`"
@@ -124,6 +126,7 @@ def build_recipe(
         steps = ended_steps(log.decode(errors="replace"))
         # Last: an interrupted build leaves no record.
         replace(result.record.of_files(outputs), steps=steps).save(outputs.record)
+        unused.keep_limit(context.store, context.environment, context.console)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 
@@ -195,7 +198,7 @@ class _Build:
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
         outputs, docker = self.outputs, self.docker
-        with beside(outputs.folder / outputs.name) as work:
+        with unused.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
             built, loading, imported = self._make_verified(staged)
             with self._keep_rejected(staged):
@@ -224,12 +227,12 @@ class _Build:
             return self._try_once(staged)
 
     def _try_once(self, staged: Outputs) -> _Verified:
-        plan, console = self.engine.job.plan, self.context.console
+        console = self.context.console
         drop_rejected(self.outputs)
         self.engine.job.fetch_layers()
         self.engine.need_tools(self.fetcher)
         wanted = self.engine.artifacts()
-        need_space(plan, wanted, self.fetcher.missing(wanted), self.outputs, self.context.store)
+        need_space(self.engine.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
         fetch_inputs(wanted, self.fetcher, console)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
         built = build_artifacts(self.engine, staged, loading)

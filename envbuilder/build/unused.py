@@ -1,9 +1,11 @@
-"""What a cache or a store may lose: the keys that locks name, and the time at which a build last used an entry."""
+"""What a cache or a store may lose: the keys that locks name, the time of an entry's last use, and the cache's limit."""
 
 import contextlib
 import os
+import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 from envbuilder.build.assemble.foreign import tools_tree
@@ -13,7 +15,8 @@ from envbuilder.build.engine import Job, layer_keys
 from envbuilder.build.extensions.cache import project_key, wheel_key
 from envbuilder.build.extensions.list import find_extensions, known_calls
 from envbuilder.build.share import compiled_entries
-from envbuilder.core.cache import Sha256, Store
+from envbuilder.core.cache import Sha256, Store, cache_limit
+from envbuilder.core.console import Console
 from envbuilder.core.toolbox import toolbox_files
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan, PythonStep
@@ -24,12 +27,38 @@ DAY: Final = 24 * 60 * 60  # seconds
 
 def mark_used(job: Job) -> None:
     """Note on the entries in the cache that a build has just used them."""
-    store = job.store
-    layers = (folder for key in job.keys.values() for folder in (store.layer(key), store.tree(key)))
-    tools = (tools_tree(job),) if job.cross_tools else ()
-    for folder in (*layers, *tools, *(folder for folder, _ in compiled_entries(job))):
-        with contextlib.suppress(FileNotFoundError):  # few trees are there
+    compiled = (folder for folder, _ in compiled_entries(job))
+    for folder in (*map(job.store.layer, job.keys.values()), *compiled):
+        with contextlib.suppress(FileNotFoundError):
             os.utime(folder)
+
+
+def keep_trees(job: Job) -> AbstractContextManager[None]:
+    """Keep the trees of the job's plan from `make_room` during the block, also of other builds."""
+    tools = (tools_tree(job),) if job.cross_tools else ()
+    return job.store.keep_trees((*map(job.store.tree, job.keys.values()), *tools))
+
+
+def keep_limit(store: Store, environment: Mapping[str, str], console: Console) -> None:
+    """Bring the cache below its limit, as far as `make_room` can."""
+
+    def excess() -> float:
+        taken = sum(store.sizes().values())
+        return taken - cache_limit(environment, taken + shutil.disk_usage(store.root).free)
+
+    make_room(store, console, excess)
+
+
+def make_room(store: Store, console: Console, excess: Callable[[], float]) -> None:
+    """Remove what is quick to make again and in no use, the oldest first, until so many bytes are gone. Says what went."""
+    try:
+        removed = store.collect(excess)
+    except OSError as error:  # what is built is worth more
+        console.say(f"cache: `{error.filename}` cannot be removed: {error.strerror}")
+        return
+    if removed:
+        kinds = ", ".join(f"{size / 1e9:.2f} GB of `{kind}`" for kind, size in removed.items())
+        console.say(f"cache: removed {kinds}, longest unused first; a later build makes it again")
 
 
 def clear_unused(context: BuildContext, kinds: Collection[str], *, days: int) -> None:

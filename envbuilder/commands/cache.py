@@ -1,5 +1,7 @@
-"""`cache`: what the cache holds, how to free its space, and how to copy out what a lock needs."""
+"""`cache`: what the cache holds, what of it goes by itself, how to free its space, and how to copy out what a lock needs."""
 
+import math
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +12,7 @@ import typer
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import KEPT, KEYED, KINDS, WORK
+from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
@@ -32,10 +34,12 @@ class LockedKeys(Answer):
 
 
 class CacheSizes(Answer):
-    """The bytes of each kind of content, after what `--gc` removed."""
+    """The bytes of each kind, after what `--gc` removed. Above `limit`, builds remove what is `removable`."""
 
     folder: Path
     bytes: dict[str, int]
+    removable: dict[str, int]
+    limit: int | None
 
 
 @command(
@@ -106,10 +110,28 @@ def cache(
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
             store.clear(chosen)
             _pipeline().drop_staged_images(session.environment, store)
-    sizes = store.sizes()
-    session.data = CacheSizes(folder=store.root, bytes=sizes)
-    rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]
-    session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
+    _show_sizes(session, store)
+
+
+def _show_sizes(session: Session, store: Store) -> None:
+    sizes, removable = store.sizes(), dict.fromkeys(REMADE, 0)
+    for entry, size in store.removable():
+        removable[entry.parent.name] += size
+    taken = sum(sizes.values())
+    limit = cache_limit(session.environment, taken + shutil.disk_usage(store.root).free)
+    session.data = CacheSizes(
+        folder=store.root, bytes=sizes, removable=removable, limit=None if math.isinf(limit) else int(limit)
+    )
+    goes = removable | {"all": sum(removable.values())}
+    rows = [("  kind", "size", "goes by itself")]
+    for kind, size in (sizes | {"all": taken}).items():
+        rows.append(
+            (f"  {kind}", f"{size / 1e9:.2f} GB", f"{goes[kind] / 1e9:.2f} GB" if kind in goes else "-")
+        )
+    most = "none" if math.isinf(limit) else f"{limit / 1e9:.2f} GB"
+    below = f"limit {most}: above it, builds remove what goes by itself, longest unused first"
+    head, foot = (columns([(text,)], session.width) for text in (str(store.root), below))
+    session.text = "\n".join((head, columns(rows, session.width), foot))
 
 
 def _keys(session: Session, recipes: Path) -> None:

@@ -58,6 +58,21 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("ENVBUILDER_CACHE") or Path(caches, "envbuilder"))
 
 
+def cache_limit(environment: Mapping[str, str], available: float) -> float:
+    """Return how many of `available` bytes the cache may keep; raises UsageError. `available` is what it has or is free.
+
+    Unless ENVBUILDER_CACHE_LIMIT says it, it is a quarter, at most 50 GB: a disk that others fill gets its space back.
+    """
+    text = environment.get(LIMIT, "")
+    if not text:
+        return min(available / 4, _MOST)
+    if text == "none":
+        return math.inf
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?) ?([MGT])B?", text):
+        return float(match[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
+    raise UsageError(f"{LIMIT} is `{text}`", hint="write a size, `20GB`, or `none`")
+
+
 def parse_sha256(text: str) -> Sha256:
     """Return the digest; raises ValueError unless it is 64 lower-case hexadecimal digits."""
     if not re.fullmatch(r"[0-9a-f]{64}", text):
@@ -94,7 +109,10 @@ KEYED: Final = (
     "spaces",
 )  # with an entry for each key
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
-
+# What goes by itself, in this order: made again from a layer, from sources, and by a download.
+REMADE: Final = ("trees", "spaces", "partial")
+LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
+_MOST: Final = 50 * 10**9  # bytes, if nothing else is said
 
 _FEW: Final = 64  # paths of a folder that are synced one by one
 
@@ -342,6 +360,61 @@ class Store:
         with _locked(self.root / "locks" / "use", shared=True):
             yield
 
+    @contextlib.contextmanager
+    def keep_trees(self, trees: Collection[Path]) -> Iterator[None]:
+        """Keep these trees from `collect` during the block, also those that are made in it. Then note their use."""
+        with contextlib.ExitStack() as stack:
+            for tree in trees:
+                stack.enter_context(_locked(self._keeper(tree), shared=True))
+            try:
+                yield
+            finally:
+                for tree in trees:
+                    with contextlib.suppress(FileNotFoundError):  # few are made
+                        os.utime(tree)
+
+    def _keeper(self, entry: Path) -> Path:
+        """Return the lock file that whoever uses this entry of `REMADE` holds."""
+        names = {"trees": f"kept-{entry.name}", "spaces": f"space-{entry.name}", "partial": "fetch"}
+        return self.root / "locks" / names[entry.parent.name]
+
+    def removable(self) -> Iterator[tuple[Path, int]]:
+        """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, the longest unused first.
+
+        It is locked until the next is asked for. A tree without a layer stays: programs run from it, or it is slow to make.
+        """
+        for kind in REMADE:
+            for entry in sorted((self.root / kind).iterdir(), key=_last_use):
+                if kind == "trees" and not self.layer(Sha256(entry.name)).is_dir():
+                    continue
+                with contextlib.suppress(BlockingIOError), _locked(self._keeper(entry), wait=False):
+                    if entry.exists():  # a download may have ended
+                        yield entry, _disk_usage(entry, set())
+
+    def collect(self, excess: Callable[[], float]) -> dict[str, int]:
+        """Remove entries of `removable` until so many bytes are gone. Returns the removed bytes by kind.
+
+        `excess` is called while no other process removes any, so two do not remove for the same bytes.
+        """
+        removed: dict[str, int] = {}
+        with self.lock("collect"):
+            left, entries = excess(), self.removable()
+            while left > 0 and (entry_and_size := next(entries, None)):
+                entry, size = entry_and_size
+                self._remove(entry)
+                removed[entry.parent.name] = removed.get(entry.parent.name, 0) + size
+                left -= size
+        return removed
+
+    def _remove(self, entry: Path) -> None:
+        """Remove an entry. Its inventory goes first, so that a kill leaves none that counts as there."""
+        for name in (entry.name, f"{entry.name}.running"):
+            self._inventory(entry).with_name(name).unlink(missing_ok=True)
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:  # uv has files beside its folders
+            entry.unlink()
+
     def sizes(self) -> dict[str, int]:
         """Return the bytes on disk by kind, and those that a sweep frees. A hard-linked file counts once."""
         seen: set[int] = set()
@@ -365,12 +438,7 @@ class Store:
                 for path in (self.root / kind).glob(pattern):
                     if path.name in keep or path.lstat().st_mtime >= before:
                         continue
-                    if path.is_dir() and not path.is_symlink():
-                        remove_tree(path)
-                    else:  # uv has files beside its folders
-                        path.unlink()
-                    for name in (path.name, f"{path.name}.running"):
-                        self._inventory(path).with_name(name).unlink(missing_ok=True)
+                    self._remove(path)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -393,11 +461,22 @@ def _locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[
         yield
 
 
-def _disk_usage(folder: Path, seen: set[int]) -> int:
+def _last_use(entry: Path) -> float:
+    """Return the time of the last use of an entry, 0 if it is gone."""
+    try:
+        return entry.lstat().st_mtime
+    except FileNotFoundError:
+        return 0
+
+
+def _disk_usage(path: Path, seen: set[int]) -> int:
+    """Return the bytes of a file, or of all files in a folder. What another process removes meanwhile counts nothing."""
     total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            status = os.lstat(f"{parent}/{name}")  # many thousands; a Path of each takes longer than to ask
+    # Many thousands; a Path of each takes longer than to ask.
+    below = (f"{parent}/{name}" for parent, _, names in os.walk(path) for name in names)
+    for one in below if path.is_dir() else (path,):
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(one)
             if status.st_ino not in seen:
                 seen.add(status.st_ino)
                 total += status.st_blocks * 512

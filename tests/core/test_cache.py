@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from envbuilder.core.cache import (
     WORK,
     Store,
     beside,
+    cache_limit,
     commit_path,
     link_or_copy,
     parse_sha256,
@@ -382,6 +384,141 @@ def test_sizes_count_what_a_killed_process_left_and_not_what_is_in_use(store):
         )
     store.sweep()
     assert store.sizes()[WORK] == 0
+
+
+KEEP_TREE = """
+store = Store(Path(sys.argv[1]))
+with store.keep_trees([store.tree(sys.argv[2])]):
+    ready()
+    time.sleep(60)
+"""
+TREES = tuple(sha256_text(name) for name in ("oldest", "middle", "newest"))
+
+
+@pytest.fixture
+def full(store: Store) -> Store:
+    """A cache with an entry of every kind that goes by itself, of 1 MiB each, and three trees with their layers."""
+    for at, key in enumerate(TREES):
+        write_entry(store.layer(key), at)
+        write_entry(store.tree(key), at)
+    write_entry(store.root / "spaces" / DIGEST, 0)
+    store.partial(DIGEST).write_bytes(bytes(1 << 20))
+    write_entry(store.extension(DIGEST), 0)
+    write_entry(store.tree(DIGEST), 0)  # the toolbox, or a tree that a killed build has not packed yet
+    return store
+
+
+def write_entry(folder: Path, last_use: int) -> None:
+    folder.mkdir()
+    (folder / "blob").write_bytes(bytes(1 << 20))
+    os.utime(folder, (last_use, last_use))
+
+
+def test_the_oldest_trees_go_first_and_no_more_than_needed(full):
+    assert full.collect(lambda: (1 << 20) + 1) == {"trees": 2 << 20}
+    assert [full.tree(key).exists() for key in TREES] == [False, False, True]
+
+
+def test_layers_extensions_and_the_toolbox_never_go_by_themselves(full):
+    removed = {"trees": 3 << 20, "spaces": 1 << 20, "partial": 1 << 20}
+    assert full.collect(lambda: math.inf) == removed
+    left = {name: size >> 20 for name, size in full.sizes().items() if size}
+    assert left == {"layers": 3, "trees": 1, "extensions": 1}
+    assert full.tree(DIGEST).is_dir()
+
+
+def test_nothing_goes_where_nothing_is_too_much(full):
+    before = full.sizes()
+    assert full.collect(lambda: 0) == {}
+    assert full.sizes() == before
+
+
+@pytest.mark.programs
+def test_a_tree_that_another_process_uses_stays_until_it_ends(full):
+    with other_process(KEEP_TREE, full.root, TREES[0]) as process:
+        full.collect(lambda: 1)
+        assert [full.tree(key).exists() for key in TREES] == [True, False, True]
+        end(process)
+    full.collect(lambda: 1)
+    assert [full.tree(key).exists() for key in TREES] == [False, False, True]
+
+
+def test_the_use_of_a_tree_is_noted_also_by_a_build_that_fails(full):
+    with (
+        pytest.raises(ZeroDivisionError),
+        full.keep_trees([full.tree(TREES[0]), full.tree(sha256_text("none"))]),
+    ):
+        raise ZeroDivisionError
+    full.collect(lambda: 1)
+    assert [full.tree(key).exists() for key in TREES] == [True, False, True]
+
+
+@pytest.mark.programs
+def test_a_build_directory_and_a_download_in_use_stay(full):
+    with full.lock(f"space-{DIGEST}"), full.lock("fetch"):
+        full.collect(lambda: math.inf)
+    assert [full.partial(DIGEST).exists(), (full.root / "spaces" / DIGEST).exists()] == [True, True]
+
+
+REMOVE_TWO = """
+import shutil
+store = Store(Path(sys.argv[1]))
+ready()
+sys.stdin.readline()
+store.collect(lambda: store.sizes()["trees"] - int(sys.argv[2]))
+"""
+
+
+@pytest.mark.programs
+def test_two_builds_that_end_at_once_do_not_remove_twice(full):
+    with (
+        other_process(REMOVE_TWO, full.root, 2 << 20) as one,
+        other_process(REMOVE_TWO, full.root, 2 << 20) as two,
+    ):
+        for process in (one, two):
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in (one, two)] == [0, 0]
+    assert full.sizes()["trees"] == 2 << 20  # the newest, and the toolbox
+
+
+KILLED_WHILE_IT_REMOVES = """
+import shutil
+shutil.rmtree = lambda path: (ready(), time.sleep(60))
+Store(Path(sys.argv[1])).collect(lambda: 1)
+"""
+
+
+@pytest.mark.programs
+def test_a_removal_that_is_killed_leaves_no_entry_that_counts(store, tmp_path):
+    write_entry(tmp_path / "made", 0)
+    write_entry(store.layer(DIGEST), 0)
+    store.commit(tmp_path / "made", store.tree(DIGEST))
+    assert store.holds(store.tree(DIGEST))
+    with other_process(KILLED_WHILE_IT_REMOVES, store.root) as process:
+        end(process)
+    assert store.tree(DIGEST).is_dir()
+    assert not store.holds(store.tree(DIGEST))
+    assert store.collect(lambda: 1) == {"trees": 1 << 20}
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit"),
+    [("", 25e9), ("20GB", 20e9), ("20 G", 20e9), ("1.5TB", 1.5e12), ("0M", 0), ("none", math.inf)],
+)
+def test_the_limit_is_a_quarter_of_what_is_free_without_the_cache_or_what_is_said(setting, limit):
+    assert cache_limit({"ENVBUILDER_CACHE_LIMIT": setting}, 100e9) == limit
+
+
+def test_the_limit_is_never_more_than_50_gb_by_itself():
+    assert cache_limit({}, 1e15) == 50e9
+
+
+@pytest.mark.parametrize("setting", ["20", "much", "-1GB", "GB"])
+def test_a_limit_that_is_no_size_is_refused(setting):
+    with pytest.raises(UsageError, match=f"ENVBUILDER_CACHE_LIMIT is `{setting}`"):
+        cache_limit({"ENVBUILDER_CACHE_LIMIT": setting}, 1)
 
 
 def test_a_finished_folder_appears_under_its_final_name(tmp_path):

@@ -43,7 +43,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "inside": ("load", "nccl", "inside", "local", "modules", "shell", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
-    "tiny": ("image", "image_names", "kernel", "trouble", "podman", "sdists", "wall"),
+    "tiny": ("image", "image_names", "kernel", "trouble", "space", "podman", "sdists", "wall"),
     "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
     "pages": ("site", "page"),
