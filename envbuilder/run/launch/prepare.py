@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,15 @@ from envbuilder.run.launch.site import Site, find_site, find_slurm_site
 from envbuilder.verify.compare import opened_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """The versions in the recipe of an environment."""
+
+    torch: str
+    cuda: str  # "" without
+    gpus: tuple[str, ...]
 
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
@@ -57,12 +67,13 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     if read.code and PINS not in read.output:  # it did not even come to `cat`
         raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
-    torch, cuda = _parse_pins(read.output, image)
-    return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
+    pins = _parse_pins(read.output, image)
+    return Environment(name=outputs.name, location=image, image_id=identity, torch=pins.torch, cuda=pins.cuda)
 
 
 def _probe_sif(outputs: Outputs, settings: Mapping[str, str]) -> Environment:
-    sif, torch, cuda = probe_pins(outputs)
+    sif = outputs.sif.resolve()
+    pins = probe_pins(sif)
     state = file_state(sif)  # before its digest: a write since then gives it another
     record = read_record(outputs)
     is_recorded = record is not None and record.knows_sif(outputs.sif)
@@ -70,7 +81,7 @@ def _probe_sif(outputs: Outputs, settings: Mapping[str, str]) -> Environment:
     processor = processor_in(sif)
     return Environment(
         name=outputs.name, location=str(sif), size=sif.stat().st_size, sha256=sha256, state=state,
-        machine=processor.machine if processor else "", torch=torch, cuda=cuda,
+        machine=processor.machine if processor else "", torch=pins.torch, cuda=pins.cuda,
     )  # fmt: skip
 
 
@@ -92,22 +103,23 @@ def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
     return digest
 
 
-def probe_pins(outputs: Outputs) -> tuple[Path, str, str]:
-    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
-    sif = outputs.sif.resolve()
+def probe_pins(sif: Path) -> Pins:
+    """Read the recipe in a SIF; raises UsageError for a foreign SIF, and VerifyError for a damaged one."""
     try:
         with opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
             text = stream.read().decode()
     except (KeyError, ValueError):  # the file is missing, or has other content
         text = ""
-    return sif, *_parse_pins(text, str(sif))
+    return _parse_pins(text, str(sif))
 
 
-def _parse_pins(text: str, location: str) -> tuple[str, str]:
-    """Parse the recipe in an environment: its versions of torch and CUDA. Raises UsageError for a foreign one."""
+def _parse_pins(text: str, location: str) -> Pins:
+    """Parse the recipe in an environment. Raises UsageError for a foreign one."""
     try:
         pins = json.loads(text)
-        return str(pins["pytorch"]), str(pins["cuda"])
+        return Pins(
+            torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=tuple(map(str, pins.get("gpus", ())))
+        )
     except (TypeError, KeyError, ValueError) as error:
         raise UsageError(
             f"`{location}` was not made by envbuilder: it has no readable {PINS}",
