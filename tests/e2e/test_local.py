@@ -140,7 +140,7 @@ def test_where_fuse_is_closed_the_reason_and_its_repair_are_said(cpu, work):
     for name, repair in (
         (f"mount --bind '{closed}' /dev/fuse", "/dev/fuse: Permission denied; repair: as root, `chmod 666 /dev/fuse`"),
         (
-            f"mount -t tmpfs none '{devices}' && cp -a /dev/null /dev/zero /dev/urandom '{devices}' && mount --move '{devices}' /dev",
+            f"mount -t tmpfs none '{devices}' && cp -a /dev/null /dev/zero /dev/urandom /dev/fd '{devices}' && mount --move '{devices}' /dev",
             "try 'modprobe fuse' first; repair: as root, `modprobe fuse`",
         ),
     ):  # fmt: skip
