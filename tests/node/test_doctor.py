@@ -332,6 +332,8 @@ def test_the_recipes_that_are_meant_are_those_that_were_built_or_the_one_that_is
     sif = write_recipe_sif(output / "a100.sif", json.dumps(pins))
     built = [("a100", "12.6", ("h100",))]
     assert meant() == meant("a100") == meant(str(sif)) == built
+    (needs,) = recipe_needs(recipes_meant("a100", folder, output), "580.95.05", ["NVIDIA A100-SXM4-80GB"])
+    assert "the recipe compiles for sm_90" in " ".join(needs.messages)
     foreign = write_recipe_sif(output / "other.sif", "no recipe")
     assert meant() == built
     for name in (str(foreign), "nowhere", "/nowhere.sif"):

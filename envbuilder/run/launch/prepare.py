@@ -95,10 +95,11 @@ def file_state(sif: Path) -> str:
 def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
     """Return the sha256 of a SIF without a build record. Reading it takes seconds, so the cache keeps the result for its state."""
     key = sha256_text(f"sha256 of a SIF: {state}")
-    with contextlib.suppress(OSError, ValueError):
-        return Sha256(read_proved(Store(cache, create=False).proof(key)))
+    unusable = (OSError, EnvbuilderError)  # a cache that cannot be written forbids no launch
+    with contextlib.suppress(ValueError, *unusable):
+        return Sha256(read_proved(Store(cache).proof(key)))
     digest = sha256_file(sif)
-    with contextlib.suppress(OSError, EnvbuilderError):  # a cache that cannot be written forbids no launch
+    with contextlib.suppress(*unusable):
         save_proved(Store(cache).proof(key), digest)
     return digest
 
