@@ -27,7 +27,6 @@ from envbuilder.node.doctor.machine import RecipeNeeds, probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.recipe.load import expand, find_recipe, load
 from envbuilder.recipe.model import Recipe
-from envbuilder.run.launch.prepare import probe_pins
 
 
 class DoctorRow(Answer):
@@ -125,6 +124,8 @@ def recipes_meant(name: str, folder: Path, output: Path) -> tuple[Recipe, ...]:
 
 def _recipe_in(sif: Path) -> Recipe:
     """Return what decides the GPUs and drivers that a SIF runs on."""
+    from envbuilder.run.launch.prepare import probe_pins  # noqa: PLC0415 - `doctor --help` does without zstandard
+
     pins = probe_pins(sif)
     return Recipe(
         name=sif.stem, path=sif, gpus=pins.gpus, cuda=pins.cuda, pytorch=pins.torch,

@@ -318,7 +318,7 @@ def test_an_old_driver_is_compared_with_each_recipe(machine: Machine):
     assert found["recipe t4"].state is State.WARNING  # compiled for another GPU
 
 
-def test_the_recipes_that_are_meant_are_those_that_were_built_or_the_one_that_is_named(tmp_path: Path):
+def test_the_sifs_that_were_built_are_compared_or_the_one_that_is_named(tmp_path: Path):
     """Of a SIF, what is in it counts, not what its recipe says today."""
     folder, output = ROOT / "recipes", tmp_path / "build"
     output.mkdir()
@@ -328,9 +328,9 @@ def test_the_recipes_that_are_meant_are_those_that_were_built_or_the_one_that_is
 
     assert meant() == []
     assert meant("a100") == [("a100", "12.4", ("A100",))]
-    pins = {"pytorch": "2.6.0", "cuda": "12.6", "gpus": ["h100"]}
+    pins = {"pytorch": "2.6.0", "cuda": "12.6", "gpus": ["H100"]}
     sif = write_recipe_sif(output / "a100.sif", json.dumps(pins))
-    built = [("a100", "12.6", ("h100",))]
+    built = [("a100", "12.6", ("H100",))]
     assert meant() == meant("a100") == meant(str(sif)) == built
     (needs,) = recipe_needs(recipes_meant("a100", folder, output), "580.95.05", ["NVIDIA A100-SXM4-80GB"])
     assert "the recipe compiles for sm_90" in " ".join(needs.messages)
