@@ -40,9 +40,10 @@ def module(
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     need_shape("--version", (version,) if version else (), VERSION)
     outputs, site = need_sif(name, output, session.environment), find_site(profile)
-    sif, torch, cuda = probe_pins(outputs)
+    sif = outputs.sif.resolve()
+    pins = probe_pins(sif)
     stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name
-    written = Module(name=stem, sif=sif, torch=torch, cuda=cuda, site=site, version=version)
+    written = Module(name=stem, sif=sif, torch=pins.torch, cuda=pins.cuda, site=site, version=version)
     files = save_module(written, write.absolute())
     session.data = WrittenModule(modulefiles=files, commands=written.commands)
     session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import logged, wait_until
-from tests.support.workbench import ENVBUILDER, Built, assert_healthy, open_folder
+from tests.support.workbench import ENVBUILDER, NOBODY, Built, as_nobody, assert_healthy, open_folder
 
 pytestmark = pytest.mark.builds
 
@@ -123,4 +123,31 @@ def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_a
     ended = launch(work, "bash", script)
     assert ended.returncode == 9
     assert "this script was written for another image" in ended.stderr
+    assert list(work.glob("started-*")) == []
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can close /dev/fuse in a namespace, and be another user"
+)
+def test_where_fuse_is_closed_the_reason_and_its_repair_are_said(cpu, work):
+    script, scratch, closed, devices = (work / name for name in ("job.sh", "scratch", "closed", "devices"))
+    words = ("--write", script, "--", "train.py", "die")
+    assert launch(work, ENVBUILDER, "launch", "local", "cpu", "--output", cpu.output, *words).returncode == 0
+    scratch.mkdir()
+    os.chown(scratch, NOBODY, NOBODY)
+    closed.touch(mode=0o000)
+    devices.mkdir()
+    for name, repair in (
+        (f"mount --bind '{closed}' /dev/fuse", "/dev/fuse: Permission denied; repair: as root, `chmod 666 /dev/fuse`"),
+        (
+            f"mount -t tmpfs none '{devices}' && cp -a /dev/null /dev/zero /dev/urandom /dev/fd '{devices}' && mount --move '{devices}' /dev",
+            "try 'modprobe fuse' first; repair: as root, `modprobe fuse`",
+        ),
+    ):  # fmt: skip
+        command = ("unshare", "--mount", "bash", "-c", f'{name} && exec "$@"', "bash")
+        ended = launch(work, *command, *as_nobody("env", f"TMPDIR={scratch}", "bash", script))
+        assert ended.returncode == 9, ended.stderr
+        assert "no container starts here: container creation failed: " in ended.stderr
+        assert f"{repair}\n" in ended.stderr
+        assert "damaged" not in ended.stderr
     assert list(work.glob("started-*")) == []

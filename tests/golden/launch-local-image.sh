@@ -133,27 +133,42 @@ prepare() {
 
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free driver seen code=0
+  local free gpu_check
   prepare
-  find_environment
   { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
-  if [ "$gpus" -gt 0 ]; then
-    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
-    seen=$(wc -l <<<"$driver")
-    [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
-    printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
-      fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
-  fi
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check --gpus "$gpus") || code=$?
+  # The driver answers after a second or more where no process holds it open. No code of the SIF runs before its sha256 is right.
+  check_gpus &
+  gpu_check=$!
+  find_environment
+  check_environment
+  wait "$gpu_check" || exit
+}
+
+check_gpus() {
+  local driver seen
+  [ "$gpus" -gt 0 ] || return 0
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
+  seen=$(wc -l <<<"$driver")
+  [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
+  printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
+    fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
+}
+
+# Checks torch, extensions and libraries of the driver in a container.
+check_environment() {
+  local said why code=0
+  said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
+  [ -z "$said" ] || printf '%s\n' "$said" >&2
   case $code in
-    0) ;;
-    137 | 143) return "$code" ;; # another node's failure has ended it
-    *) fail "the environment in $environment is damaged or does not fit this node" ;;
+    0) return ;;
+    137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
+  if why=$(why_refused "$code" "$said"); then fail "no container starts here: $why"; fi
+  fail "the environment in $environment is damaged or does not fit this node"
 }
 
 # Makes the folder of this job's logs. A requeued job has one.
@@ -210,6 +225,9 @@ inside() {
   done
   exec docker run "${options[@]}" --env=HOME=/tmp --env=PYTHONNOUSERSITE=1 "$environment" "$@"
 }
+
+# Prints why Docker started no container, from its exit code and output. Fails when a container was started.
+why_refused() { [ "$1" -eq 125 ] && printf '%s' "${2##*docker: }"; }
 
 find_environment() {
   local found

@@ -20,6 +20,7 @@ set -euo pipefail
 environment='/shared/my env/a100.sif'
 sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
+sif_state=''
 machine=
 copier=''
 copy=''
@@ -42,7 +43,7 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -151,27 +152,42 @@ prepare() {
 
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free driver seen code=0
+  local free gpu_check
   prepare
-  find_environment
   { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
-  if [ "$gpus" -gt 0 ]; then
-    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
-    seen=$(wc -l <<<"$driver")
-    [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
-    printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
-      fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
-  fi
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check --gpus "$gpus") || code=$?
+  # The driver answers after a second or more where no process holds it open. No code of the SIF runs before its sha256 is right.
+  check_gpus &
+  gpu_check=$!
+  find_environment
+  check_environment
+  wait "$gpu_check" || exit
+}
+
+check_gpus() {
+  local driver seen
+  [ "$gpus" -gt 0 ] || return 0
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
+  seen=$(wc -l <<<"$driver")
+  [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
+  printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
+    fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
+}
+
+# Checks torch, extensions and libraries of the driver in a container.
+check_environment() {
+  local said why code=0
+  said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
+  [ -z "$said" ] || printf '%s\n' "$said" >&2
   case $code in
-    0) ;;
-    137 | 143) return "$code" ;; # another node's failure has ended it
-    *) fail "the environment in $environment is damaged or does not fit this node" ;;
+    0) return ;;
+    137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
+  if why=$(why_refused "$code" "$said"); then fail "no container starts here: $why"; fi
+  fail "the environment in $environment is damaged or does not fit this node"
 }
 
 # Makes the folder of this job's logs. A requeued job has one.
@@ -218,17 +234,39 @@ inside() {
   exec "$apptainer" exec "${options[@]}" "$sif" "$@"
 }
 
+# Prints why Apptainer started no container, from its exit code and output, and the repair, as `envbuilder doctor --for run`
+# does. Fails when a container was started.
+why_refused() {
+  local reason=${2##*FATAL:} repair='`envbuilder doctor --for run` names what this node lacks'
+  reason=${reason%%$'\n'*}
+  if [ "$1" -ne 255 ] || [[ $reason == *'executable file not found'* ]]; then return 1; fi
+  case $reason in
+    *'/dev/fuse: Permission denied'*) repair='as root, `chmod 666 /dev/fuse`' ;;
+    *'/dev/fuse: Operation not permitted'*) repair='start the container around this shell with `--device /dev/fuse`' ;;
+    *'modprobe fuse'*) repair='as root, `modprobe fuse`' ;;
+    *namespace*) repair='ask the administrators for user namespaces or apptainer-suid' ;;
+  esac
+  printf '%s; repair: %s' "${reason#"${reason%%[! ]*}"}" "$repair"
+}
+
 # Size, place and times of a file. Users cannot set the change time (%Z).
 state() { stat -Lc '%s %d:%i %.9Y %.9Z' "$1"; }
+
+# Prints the sha256 of file $1. Where sha256sum does without OpenSSL, it takes four times as long.
+sha256() {
+  local digest
+  digest=$(openssl dgst -sha256 -r <"$1" 2>/dev/null) || :
+  [[ $digest =~ ^[0-9a-f]{64}' ' ]] || digest=$(sha256sum <"$1")
+  printf '%s\n' "${digest%% *}"
+}
 
 # Whether file $1 is the SIF that this script was written for. Reading it takes seconds, or minutes on a busy file system.
 # So file $2 keeps the result, and the SIF is read again only if its state differs.
 is_right() {
   found=$(state "$1") digest=''
   [ "${found%% *}" = "$sif_bytes" ] || return 1
-  if [ "$(cat "$2" 2>/dev/null)" = "$found" ]; then return; fi
-  digest=$(sha256sum <"$1")
-  digest=${digest%% *}
+  if [ "$found" = "$sif_state" ] || [ "$(cat "$2" 2>/dev/null)" = "$found" ]; then return; fi
+  digest=$(sha256 "$1")
   [ "$digest" = "$sif_sha256" ] || return 1
   printf '%s\n' "$found" 2>/dev/null >"$2" || :
 }

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.commands.doctor import recipe_needs
+from envbuilder.commands.doctor import recipe_needs, recipes_meant
+from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, findings, run_checks
@@ -26,8 +27,10 @@ from envbuilder.node.doctor.item import DoctorCode, Item, State, forbids_program
 from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
 from envbuilder.node.doctor.node import has_slurm, redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
+from envbuilder.recipe.load import load
 from tests.support.programs import SAYS
 from tests.support.programs import Machine as FakePrograms
+from tests.support.sifs import write_recipe_sif
 from tests.support.stranger import STRANGER, as_user
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +68,9 @@ def machine(tmp_path: Path) -> Machine:
         facts=Facts(gpus=(), shm=8 << 30, rdma=(), virtual=""),
         cache=tmp_path / "cache",
         output=tmp_path / "build",
-        needs=functools.partial(recipe_needs, ROOT / "recipes"),
+        needs=functools.partial(
+            recipe_needs, [load(ROOT / f"recipes/{name}.yaml") for name in ("a100", "cpu", "t4")]
+        ),
         uid=os.geteuid(),
         user="kim",
         home=tmp_path / "home",
@@ -312,6 +317,29 @@ def test_an_old_driver_is_compared_with_each_recipe(machine: Machine):
     assert "needs driver 525.60.13 or newer" in found["recipe a100"].found
     assert "recipe cpu" not in found
     assert found["recipe t4"].state is State.WARNING  # compiled for another GPU
+
+
+def test_the_sifs_that_were_built_are_compared_or_the_one_that_is_named(tmp_path: Path):
+    """Of a SIF, what is in it counts, not what its recipe says today."""
+    folder, output = ROOT / "recipes", tmp_path / "build"
+    output.mkdir()
+
+    def meant(name: str = "") -> list[tuple[str, str, tuple[str, ...]]]:
+        return [(one.name, one.cuda, one.gpus) for one in recipes_meant(name, folder, output)]
+
+    assert meant() == []
+    assert meant("a100") == [("a100", "12.4", ("A100",))]
+    pins = {"pytorch": "2.6.0", "cuda": "12.6", "gpus": ["H100"]}
+    sif = write_recipe_sif(output / "a100.sif", json.dumps(pins))
+    built = [("a100", "12.6", ("H100",))]
+    assert meant() == meant("a100") == meant(str(sif)) == built
+    (needs,) = recipe_needs(recipes_meant("a100", folder, output), "580.95.05", ["NVIDIA A100-SXM4-80GB"])
+    assert "the recipe compiles for sm_90" in " ".join(needs.messages)
+    foreign = write_recipe_sif(output / "other.sif", "no recipe")
+    assert meant() == built
+    for name in (str(foreign), "nowhere", "/nowhere.sif"):
+        with pytest.raises(EnvbuilderError):
+            meant(name)
 
 
 def test_a_new_driver_runs_the_recipe_of_its_gpu(machine: Machine):

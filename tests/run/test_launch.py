@@ -25,6 +25,7 @@ from envbuilder.run.launch.job import (
     words_for_launcher,
     words_for_rank,
 )
+from envbuilder.run.launch.prepare import file_state
 from envbuilder.run.launch.script import PARTS, quoted_path, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, find_slurm_site, load_site
 from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
@@ -787,18 +788,21 @@ def test_an_array_asks_for_what_the_site_and_the_person_say():
 
 
 def preflight(
-    folder: Path, *, smi: str, gpus: int = 2, cuda: str = "12.4", machine: str = ""
+    folder: Path, *, smi: str, gpus: int = 2, cuda: str = "12.4", machine: str = "", state: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """What a node of these programs says; Apptainer is a stand-in that finds nothing wrong."""
     sif = folder / "x.sif"
-    sif.write_bytes(b"sif")
+    if not sif.exists():
+        sif.write_bytes(b"sif")
     programs = folder / "bin"
     programs.mkdir()
     for name, text in (("apptainer", "exit 0"), ("nvidia-smi", smi)):
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     digest = Sha256(hashlib.sha256(b"sif").hexdigest())
-    environment = replace(A100, location=str(sif), size=3, sha256=digest, cuda=cuda, machine=machine)
+    environment = replace(
+        A100, location=str(sif), size=3, sha256=digest, cuda=cuda, machine=machine, state=state
+    )
     made = job(
         environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
     )
@@ -839,7 +843,7 @@ def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
 @pytest.mark.programs
 def test_a_node_of_another_processor_is_refused_before_it_gets_a_copy(tmp_path):
     own, other = sorted(PROCESSORS, key=lambda one: one.machine != os.uname().machine)
-    ended = preflight(tmp_path, smi="exit 0", machine=other.machine)
+    ended = preflight(tmp_path, smi="printf '550.1\\n550.1\\n'", machine=other.machine)
     said = f"x.sif is for {other.machine}, and this node's processor is {own.machine}\n"
     assert (ended.returncode, ended.stderr.endswith(said)) == (LaunchError.exit_code, True), ended.stderr
     look = tmp_path / "look.sh"
@@ -853,15 +857,12 @@ def test_a_node_reads_the_whole_sif_once_and_again_when_it_was_touched(tmp_path)
 
     def look() -> str:
         """What the node says; `looks` gets whether it read the SIF."""
-        counted, real = tmp_path / "counted", shutil.which("sha256sum")
-        (tmp_path / "bin/sha256sum").write_text(f"#!/bin/sh\ntouch '{counted}'\nexec {real}\n")
-        (tmp_path / "bin/sha256sum").chmod(0o755)
         ended = look_at_node(tmp_path)
-        looks.append(counted.exists())
-        counted.unlink(missing_ok=True)
+        looks.append(bool(readers(tmp_path)))
         return ended.stderr
 
     preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    note_readers(tmp_path)
     assert (look(), looks) == ("", [False])
     os.utime(sif, ns=(1, 1))
     assert (look(), look(), looks) == ("", "", [False, True, False])
@@ -871,6 +872,54 @@ def test_a_node_reads_the_whole_sif_once_and_again_when_it_was_touched(tmp_path)
     sif.write_bytes(b"longer")
     assert "x.sif has 6 bytes\n" in look()
     assert looks == [False, True, False, True, False]
+
+
+def note_readers(folder: Path, *, openssl: str = "") -> None:
+    """Let the programs that hash a file note their names; `openssl` is a script in place of the real one."""
+    for name in ("sha256sum", "openssl"):
+        real = openssl if openssl and name == "openssl" else f'exec {shutil.which(name)} "$@"'
+        (folder / "bin" / name).write_text(f"#!/bin/sh\necho {name} >>'{folder}/readers'\n{real}\n")
+        (folder / "bin" / name).chmod(0o755)
+
+
+def readers(folder: Path) -> list[str]:
+    """Return the programs that hashed since the last call."""
+    noted = folder / "readers"
+    names = noted.read_text().split() if noted.exists() else []
+    noted.unlink(missing_ok=True)
+    return names
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("broken", ["exit 1", "echo no digest", "cat >/dev/null; printf %063d 1"])
+def test_a_node_hashes_with_openssl_and_without_it_by_sha256sum(tmp_path, broken):
+    preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    for script, programs in (("", ["openssl"]), (broken, ["openssl", "sha256sum"])):
+        note_readers(tmp_path, openssl=script)
+        os.utime(tmp_path / "x.sif", ns=(1, 1))  # another time of change
+        ended = look_at_node(tmp_path)
+        assert (ended.returncode, ended.stderr, readers(tmp_path)) == (0, "", programs)
+
+
+@pytest.mark.programs
+def test_a_sif_that_launch_has_just_hashed_here_is_not_read_again(tmp_path):
+    sif = tmp_path / "x.sif"
+    sif.write_bytes(b"sif")
+    smi = "printf '550.1\\n550.1\\n'"
+    preflight(tmp_path, smi=smi, state=file_state(sif))
+    shutil.rmtree(tmp_path / f"envbuilder-{os.getuid()}")  # what an earlier look left
+    note_readers(tmp_path)
+    assert (look_at_node(tmp_path).returncode, readers(tmp_path)) == (0, [])
+    sif.write_bytes(b"fis")
+    ended = look_at_node(tmp_path)
+    assert (ended.returncode, readers(tmp_path)) == (LaunchError.exit_code, ["openssl"])
+    assert "this script was written for another file" in ended.stderr
+
+
+@pytest.mark.parametrize("where", ["slurm", "ssh"])
+def test_other_machines_hash_the_sif_themselves(where):
+    text = render(job(environment=replace(CPU, state="1 2:3 4 5"), where=where, site=HOSTS))
+    assert "\nsif_state=''\n" in text
 
 
 @pytest.mark.programs

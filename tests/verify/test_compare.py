@@ -157,9 +157,13 @@ def test_the_files_of_a_sif_can_be_read_in_any_order(pair: Pair) -> None:
     choose = random.Random(3)
     with opened_sif(pair.sif) as system:
         tree = SquashfsTree(system, system.entries(threads=2))
+        for path in ("bin/sh", "bin", "bin/small/x", "nowhere", ""):
+            with pytest.raises(KeyError):
+                system.open(path)
         for path in ("bin/tool", "bin/zeros", "bin/small", "bin/none", "opt/env/lib/module_7.py"):
-            with tree.open(path) as stream:
+            with tree.open(path) as stream, system.open(path) as same:
                 whole = stream.read()
+                assert same.read() == whole
                 entry = next(entry for entry in tree.entries if entry.path == path)
                 assert (len(whole), hashlib.sha256(whole).hexdigest()) == (entry.size, entry.sha256)
                 for _ in range(20):

@@ -156,6 +156,31 @@ class Squashfs:
         """Return the place of each file's content, by path."""
         return {inode.entry.path: inode.content for inode in self._inodes if inode.content}
 
+    def open(self, path: str) -> io.BufferedReader:
+        """Open one file without reading the folders that it is not in; raises KeyError if there is no such file."""
+        inode = self._inode("", self._root)
+        for name in path.split("/"):
+            children = dict(self._listed(*inode.listing)) if inode.listing else {}
+            inode = self._inode(name, children[name])
+        if inode.content is None:
+            raise KeyError(path)
+        return self.stream(inode.content)
+
+    def stream(self, content: Content) -> io.BufferedReader:
+        """Return a seekable stream of a file's content, which is unpacked only where it is read."""
+        whole = self.block_size
+        lengths = (length & _STORED for length in content.blocks)
+        starts = tuple(itertools.accumulate(lengths, initial=content.start))
+
+        def load(number: int) -> bytes:
+            if number >= len(content.blocks):
+                return self.tail(content)
+            return self.block(
+                starts[number], content.blocks[number], min(whole, content.size - number * whole)
+            )
+
+        return io.BufferedReader(BlockReader(load, size=content.size, block_size=whole), _BUFFER)
+
     def block(self, at: int, length: int, size: int) -> bytes:
         """Read one block of a file, `size` bytes decompressed. `at` and `length` are its place and stored size."""
         data = self._plain(at, length) if length & _STORED else bytes(size)
@@ -364,19 +389,7 @@ class SquashfsTree:
         self._contents = system.contents()
 
     def open(self, path: str) -> io.BufferedReader:
-        system, content = self._system, self._contents[path]
-        whole = system.block_size
-        lengths = (length & _STORED for length in content.blocks)
-        starts = tuple(itertools.accumulate(lengths, initial=content.start))
-
-        def load(number: int) -> bytes:
-            if number >= len(content.blocks):
-                return system.tail(content)
-            return system.block(
-                starts[number], content.blocks[number], min(whole, content.size - number * whole)
-            )
-
-        return io.BufferedReader(BlockReader(load, size=content.size, block_size=whole), _BUFFER)
+        return self._system.stream(self._contents[path])
 
 
 class _Table:

@@ -32,6 +32,7 @@ class Environment:
     location: str  # the SIF's path, or the image's name
     size: int = 0  # of a SIF
     sha256: str = ""  # of a SIF
+    state: str = ""  # of a SIF on this machine when it had this sha256: size, device, inode and times
     machine: str = ""  # of a SIF: the processor as `uname -m` calls it, "" if unknown
     image_id: str = ""  # of an image
     torch: str

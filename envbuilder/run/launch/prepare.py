@@ -1,15 +1,24 @@
 """Make a job of what the user asked for: read the environment in the SIF or the image, and the site profile."""
 
+import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
 from envbuilder.artifacts.sif import processor_in
-from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.core.cache import sha256_file
-from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.cache import (
+    Sha256,
+    Store,
+    cache_folder,
+    read_proved,
+    save_proved,
+    sha256_file,
+    sha256_text,
+)
+from envbuilder.core.errors import EnvbuilderError, ToolError, UsageError
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
@@ -17,6 +26,15 @@ from envbuilder.run.launch.site import Site, find_site, find_slurm_site
 from envbuilder.verify.compare import opened_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """The versions in the recipe of an environment."""
+
+    torch: str
+    cuda: str  # "" without
+    gpus: tuple[str, ...]
 
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
@@ -28,7 +46,7 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
         outputs = need_sif(options.name, options.output, settings)
         if options.where == "local":
             need_processor(outputs.sif)
-        environment = _probe_sif(outputs)
+        environment = _probe_sif(outputs, settings)
     return make_job(options, environment, site, project_folder(options.folder))
 
 
@@ -49,38 +67,60 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     if read.code and PINS not in read.output:  # it did not even come to `cat`
         raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
-    torch, cuda = _parse_pins(read.output, image)
-    return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
+    pins = _parse_pins(read.output, image)
+    return Environment(name=outputs.name, location=image, image_id=identity, torch=pins.torch, cuda=pins.cuda)
 
 
-def _probe_sif(outputs: Outputs) -> Environment:
-    sif, torch, cuda = probe_pins(outputs)
+def _probe_sif(outputs: Outputs, settings: Mapping[str, str]) -> Environment:
+    sif = outputs.sif.resolve()
+    pins = probe_pins(sif)
+    state = file_state(sif)  # before its digest: a write since then gives it another
     record = read_record(outputs)
-    # Reading the whole file takes seconds, so an unchanged one is not read.
-    sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
+    is_recorded = record is not None and record.knows_sif(outputs.sif)
+    sha256 = record.sif if record and is_recorded else _remembered_digest(sif, state, cache_folder(settings))
     processor = processor_in(sif)
     return Environment(
-        name=outputs.name, location=str(sif), size=sif.stat().st_size, sha256=sha256,
-        machine=processor.machine if processor else "", torch=torch, cuda=cuda,
+        name=outputs.name, location=str(sif), size=sif.stat().st_size, sha256=sha256, state=state,
+        machine=processor.machine if processor else "", torch=pins.torch, cuda=pins.cuda,
     )  # fmt: skip
 
 
-def probe_pins(outputs: Outputs) -> tuple[Path, str, str]:
-    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
-    sif = outputs.sif.resolve()
+def file_state(sif: Path) -> str:
+    """Return size, device, inode and times of a file, as `state` in `parts/sif.sh` prints them. Users cannot set the last."""
+    status = sif.stat()
+    times = (f"{ns // 10**9}.{ns % 10**9:09}" for ns in (status.st_mtime_ns, status.st_ctime_ns))
+    return " ".join((str(status.st_size), f"{status.st_dev}:{status.st_ino}", *times))
+
+
+def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
+    """Return the sha256 of a SIF without a build record. Reading it takes seconds, so the cache keeps the result for its state."""
+    key = sha256_text(f"sha256 of a SIF: {state}")
+    unusable = (OSError, EnvbuilderError)  # a cache that cannot be written forbids no launch
+    with contextlib.suppress(ValueError, *unusable):
+        return Sha256(read_proved(Store(cache).proof(key)))
+    digest = sha256_file(sif)
+    with contextlib.suppress(*unusable):
+        save_proved(Store(cache).proof(key), digest)
+    return digest
+
+
+def probe_pins(sif: Path) -> Pins:
+    """Read the recipe in a SIF; raises UsageError for a foreign SIF, and VerifyError for a damaged one."""
     try:
-        with opened_sif(sif) as system, SquashfsTree(system, ()).open(PINS.lstrip("/")) as stream:
+        with opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
             text = stream.read().decode()
     except (KeyError, ValueError):  # the file is missing, or has other content
         text = ""
-    return sif, *_parse_pins(text, str(sif))
+    return _parse_pins(text, str(sif))
 
 
-def _parse_pins(text: str, location: str) -> tuple[str, str]:
-    """Parse the recipe in an environment: its versions of torch and CUDA. Raises UsageError for a foreign one."""
+def _parse_pins(text: str, location: str) -> Pins:
+    """Parse the recipe in an environment. Raises UsageError for a foreign one."""
     try:
         pins = json.loads(text)
-        return str(pins["pytorch"]), str(pins["cuda"])
+        return Pins(
+            torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=tuple(map(str, pins.get("gpus", ())))
+        )
     except (TypeError, KeyError, ValueError) as error:
         raise UsageError(
             f"`{location}` was not made by envbuilder: it has no readable {PINS}",

@@ -89,6 +89,8 @@ def _settings(job: Job) -> list[str]:
     sif_facts = {
         "sif_bytes": str(environment.size),
         "sif_sha256": environment.sha256,
+        # On another node, a file of another content may have this state.
+        "sif_state": quoted(environment.state if job.where == "local" else ""),
         "machine": environment.machine,
         "copier": quoted(copy[0]),
         "copy": quoted(copy[1]),

@@ -21,6 +21,9 @@ inside() {
   exec docker run "${options[@]}" --env=HOME=/tmp --env=PYTHONNOUSERSITE=1 "$environment" "$@"
 }
 
+# Prints why Docker started no container, from its exit code and output. Fails when a container was started.
+why_refused() { [ "$1" -eq 125 ] && printf '%s' "${2##*docker: }"; }
+
 find_environment() {
   local found
   command -v docker >/dev/null || fail "docker is not installed"

@@ -1,0 +1,77 @@
+"""What `launch` reads of a SIF before it writes the script: the versions in it, and its sha256 once."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import UsageError
+from envbuilder.run.launch.job import Job, LaunchOptions
+from envbuilder.run.launch.prepare import prepare, probe_pins
+from tests.support.sifs import write_recipe_sif
+
+RECIPE = json.dumps({"pytorch": "2.13.0", "cuda": "12.4", "gpus": ["a100"]})
+SIZE = 4 << 20
+
+
+@pytest.fixture
+def sif(tmp_path: Path) -> Path:
+    return write_recipe_sif(tmp_path / "mine.sif", RECIPE, filler=SIZE)
+
+
+def launch(sif: Path, cache: Path) -> tuple[Job, int]:
+    """Return the job of a SIF without a build record, and the bytes that were read for it."""
+    options = LaunchOptions(
+        name=str(sif), program=("train.py",), where="slurm", folder=sif.parent, logs=Path("logs"), output=sif.parent,
+        grace=1, smoke=False,
+    )  # fmt: skip
+    before = bytes_read()
+    job = prepare(options, {"ENVBUILDER_CACHE": str(cache)})
+    return job, bytes_read() - before
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read so far, also from the page cache."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])
+
+
+def digest(sif: Path) -> str:
+    return hashlib.sha256(sif.read_bytes()).hexdigest()
+
+
+def test_a_sif_without_a_record_is_read_once(sif, tmp_path):
+    first, second = launch(sif, tmp_path / "cache"), launch(sif, tmp_path / "cache")
+    assert (first[0].environment, first[0].environment.sha256) == (second[0].environment, digest(sif))
+    assert first[1] > SIZE > second[1]
+
+
+def test_a_sif_that_changed_is_read_again_also_with_its_old_size_and_time(sif, tmp_path):
+    before, times = launch(sif, tmp_path / "cache")[0], sif.stat()
+    with sif.open("r+b") as stream:
+        stream.seek(-100, os.SEEK_END)
+        stream.write(b"changed")
+    os.utime(sif, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = launch(sif, tmp_path / "cache")[0]
+    assert after.environment.sha256 == digest(sif) != before.environment.sha256
+
+
+def test_a_damaged_note_of_a_digest_is_not_taken(sif, tmp_path):
+    cache = tmp_path / "cache"
+    launch(sif, cache)
+    (note,) = (cache / "proofs").iterdir()
+    note.write_text(note.read_text().replace(digest(sif), "0" * 64))
+    assert launch(sif, cache)[0].environment.sha256 == digest(sif)
+
+
+def test_a_cache_that_cannot_be_used_forbids_no_launch(sif, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    assert launch(sif, tmp_path / "cache")[0].environment.sha256 == digest(sif)
+
+
+@pytest.mark.parametrize("recipe", ["", "[]", '{"cuda": ""}'])
+def test_a_sif_of_others_is_refused(tmp_path, recipe):
+    with pytest.raises(UsageError, match="was not made by envbuilder"):
+        probe_pins(write_recipe_sif(tmp_path / "x.sif", recipe))
