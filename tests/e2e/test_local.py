@@ -145,11 +145,11 @@ def test_the_benchmark_of_gpus_names_what_did_not_run_and_what_is_wrong(cpu: Bui
         ["a kernel", "not run: it needs a GPU"],
         ["a module that is missing", "EB988"],
     ]
-    assert "2 of 3 right. Wrong: –. Not run: a kernel." in good.stdout
+    assert "2 of 3 right. Wrong: none. Not run: a kernel." in good.stdout
 
     bad = launch(work, *command[:-2], command[-1], "--envbuilder", work / "broken")
     assert bad.returncode == 1, bad.stderr
-    assert "Wrong: a module that is missing. Not run: –." in bad.stdout
+    assert "Wrong: a module that is missing. Not run: none." in bad.stdout
 
     (work / cpu.sif.name).unlink()
     assert launch(work, *command, "--envbuilder", ENVBUILDER).returncode == 2
