@@ -126,13 +126,10 @@ def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_a
     assert list(work.glob("started-*")) == []
 
 
-BROKEN = '#!/bin/sh\n[ "$1" != diagnose ] || exit 1\n'
-
-
 def test_the_benchmark_of_gpus_names_what_did_not_run_and_what_is_wrong(cpu: Built, work: Path):
     """On the rare day with a GPU, it must not fail itself, nor pass over a row."""
     (work / cpu.sif.name).symlink_to(cpu.sif)
-    (work / "broken").write_text(BROKEN)
+    (work / "broken").write_text('#!/bin/sh\n[ "$1" != diagnose ] || exit 1\n')
     (work / "broken").chmod(0o755)
     options = ("--without-gpu", "--as", "root" if os.geteuid() == 0 else "user", "--shell", "clean", "--only")
     command = (ROOT / "bench/gpu", work, *options, "`apptainer exec`", "a kernel", "a module that is missing")
