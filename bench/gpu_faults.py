@@ -1,8 +1,12 @@
-"""Programs that fail on a GPU, each in its own way, and some that do not: `gpu_faults.py NAME`. Needs torch alone."""
+"""Programs that fail on a GPU, each in its own way, and some that do not: `gpu_faults.py NAME`. Needs torch alone.
+
+Those that do not need a GPU run on the CPU where there is none.
+"""
 
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -20,8 +24,8 @@ void go(torch::Tensor x, long far) { add<<<1, 32>>>(x.data_ptr<float>(), far); C
 
 def kernel(source: str = KERNEL, far: int = 0, architecture: str = "") -> None:
     """Compile a kernel for this GPU, or for another one, and run it on 64 numbers."""
-    major, minor = torch.cuda.get_device_capability()
-    os.environ["TORCH_CUDA_ARCH_LIST"] = architecture or f"{major}.{minor}"
+    if architecture:
+        os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
     module = cpp_extension.load_inline(
         "fault", "void go(torch::Tensor x, long far);", cuda_sources=source, functions=["go"],
         build_directory=tempfile.mkdtemp(), verbose=True,
@@ -35,13 +39,51 @@ def kernel_without_compiler() -> None:
     kernel()
 
 
+def device() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def join() -> torch.device:
+    """Join the other ranks. All use the same GPU."""
+    on = device()
+    if on.type == "cuda":
+        torch.cuda.set_device(on)
+    dist.init_process_group("nccl" if on.type == "cuda" else "gloo", timeout=timedelta(seconds=20))
+    return on
+
+
+def compute() -> None:
+    on = device()
+    print(f"the sum is {torch.ones(64, device=on).sum().item():g} on {on.type}")
+
+
 def train() -> None:
-    """All-reduce and one step of DistributedDataParallel, in one rank."""
-    dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
-    dist.all_reduce(torch.ones(1 << 20, device="cuda"))
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[0])
-    model(torch.randn(8, 64, device="cuda")).sum().backward()
-    torch.cuda.synchronize()
+    """All-reduce and one step of DistributedDataParallel."""
+    on = join()
+    dist.all_reduce(torch.ones(1 << 20, device=on))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).to(on))
+    model(torch.randn(8, 64, device=on)).sum().backward()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def ranks(fault: str = "") -> None:
+    """Make ten all-reduces. With a fault, one rank leaves before the last, reduces another size, or raises KeyError."""
+    on = join()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for step in range(10):
+        numbers = torch.full((1 << 20,), rank + 1.0, device=on)
+        if fault == "leave" and (rank, step) == (2, 9):
+            print("rank 2 leaves the loop", flush=True)
+            time.sleep(60)
+            return
+        if fault == "raise" and (rank, step) == (3, 6):
+            raise KeyError("image_0042")
+        if fault == "size" and (rank, step) == (1, 7):
+            numbers = numbers[:77]
+        dist.all_reduce(numbers)
+        print(f"rank {rank} of {world}: the sum is {numbers[0].item():g}", flush=True)  # it waits for the GPU
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -53,7 +95,7 @@ def two_ranks() -> None:
 
 def missing_rank() -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811", "RANK": "0", "WORLD_SIZE": "2"}
-    dist.init_process_group("nccl", timeout=timedelta(seconds=8))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=8))
 
 
 def peer_that_ended() -> None:
@@ -63,7 +105,12 @@ def peer_that_ended() -> None:
 
 
 def compile_model() -> None:
-    torch.compile(lambda x: (x * 2).sin().sum())(torch.ones(128, device="cuda"))
+    torch.compile(lambda x: (x * 2).sin().sum())(torch.ones(128, device=device()))
+
+
+def compile_without_compiler() -> None:
+    os.environ["CC"] = "/nowhere/bin/gcc"  # not by the shell: the environment drops such a variable
+    compile_model()
 
 
 def use_gpu() -> None:
@@ -95,10 +142,13 @@ def look_up() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], object]] = {
+    "compute": compute,
     "train": train,
+    "ranks": lambda: ranks(*sys.argv[2:]),
     "kernel": kernel,
     "no-compiler": kernel_without_compiler,
     "compile": compile_model,
+    "bad-compiler": compile_without_compiler,
     "two-ranks": two_ranks,
     "missing-rank": missing_rank,
     "peer-that-ended": peer_that_ended,

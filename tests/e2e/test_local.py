@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import logged, wait_until
-from tests.support.workbench import ENVBUILDER, NOBODY, Built, as_nobody, assert_healthy, open_folder
+from tests.support.workbench import (
+    ENVBUILDER,
+    NOBODY,
+    ROOT,
+    Built,
+    as_nobody,
+    assert_healthy,
+    open_folder,
+)
 
 pytestmark = pytest.mark.builds
 
@@ -151,3 +159,29 @@ def test_where_fuse_is_closed_the_reason_and_its_repair_are_said(cpu, work):
         assert f"{repair}\n" in ended.stderr
         assert "damaged" not in ended.stderr
     assert list(work.glob("started-*")) == []
+
+
+def test_the_benchmark_of_gpus_names_what_did_not_run_and_what_is_wrong(cpu: Built, work: Path):
+    """On the rare day with a GPU, it must not fail itself, nor pass over a row."""
+    (work / cpu.sif.name).symlink_to(cpu.sif)
+    (work / "broken").write_text('#!/bin/sh\n[ "$1" != diagnose ] || exit 1\n')
+    (work / "broken").chmod(0o755)
+    options = ("--without-gpu", "--as", "root" if os.geteuid() == 0 else "user", "--shell", "clean", "--only")
+    command = (ROOT / "bench/gpu", work, *options, "`apptainer exec`", "a kernel", "a module that is missing")
+
+    good = launch(work, *command, "--results", work / "results", "--envbuilder", ENVBUILDER)
+    assert good.returncode == 3, good.stderr
+    rows = [line.split(" | ") for line in (work / "results/gpu.md").read_text().splitlines()]
+    assert [row[1:3] for row in rows if row[0] in ("| 00", "| 01", "| 02")] == [
+        ["`apptainer exec`", "right"],
+        ["a kernel", "not run: it needs a GPU"],
+        ["a module that is missing", "EB988"],
+    ]
+    assert "2 of 3 right. Wrong: none. Not run: a kernel." in good.stdout
+
+    bad = launch(work, *command[:-2], command[-1], "--envbuilder", work / "broken")
+    assert bad.returncode == 1, bad.stderr
+    assert "Wrong: a module that is missing. Not run: none." in bad.stdout
+
+    (work / cpu.sif.name).unlink()
+    assert launch(work, *command, "--envbuilder", ENVBUILDER).returncode == 2

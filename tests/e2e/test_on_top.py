@@ -1,4 +1,4 @@
-"""`add` and `Dockerfile.extend`: packages and a project of one's own on top of a built environment."""
+"""`add`, `Dockerfile.extend` and `apptainer/extend.def`: packages and a project of one's own on top of a built environment."""
 
 import dataclasses
 import shutil
@@ -15,7 +15,18 @@ from tests.support import cost
 from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
 from tests.support.sdists import own_backend, write_sdist
-from tests.support.workbench import CACHE, ENVBUILDER, NOBODY, NUMBERS, ROOT, Built, attempt, run
+from tests.support.workbench import (
+    CACHE,
+    ENVBUILDER,
+    NOBODY,
+    NUMBERS,
+    ROOT,
+    WITH_ZSTD,
+    Built,
+    as_nobody,
+    attempt,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 PROMISED = 4.0  # seconds of CPU to add a small package
@@ -60,6 +71,68 @@ def test_the_dockerfile_adds_a_small_layer(cpu: Built, image: str):
         return run("docker", "image", "inspect", "--format", r'{{join .RootFS.Layers "\n"}}', name).split()
 
     assert layers(image)[: len(layers(cpu.image))] == layers(cpu.image)
+
+
+def test_the_definition_file_adds_a_project(tiny: Built, spacious: Path):
+    """The environment stays as it was, and what the shell that starts the container exports does not hide the project."""
+    project = spacious / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "plain.py").write_text("import filelock, below\n")
+    (project / "src/below.py").write_text("ANSWER = 42\n")
+    sif = extend(tiny.sif, project, spacious)
+    inside = as_nobody("env", "PYTHONPATH=/nowhere", "apptainer", "run", sif)
+    said = "import os, plain; print(plain.below.ANSWER, os.path.isfile(plain.__cached__))"
+    assert run(*inside, "python", "-B", "-c", said, cwd=Path("/")) == "42 True\n"
+    own = ("runscript", "env/10-docker2singularity.sh", "env/90-environment.sh", "env/99-base.sh")
+    before, after = (
+        run("apptainer", "exec", one, "sha256sum", *(f"/.singularity.d/{name}" for name in own))
+        for one in (tiny.sif, sif)
+    )
+    assert before == after
+
+
+@pytest.mark.release  # it compiles against torch's headers
+def test_the_definition_file_compiles_the_extension_of_a_project(cpu: Built, spacious: Path):
+    project = spacious / "project"
+    (project / "src/mine").mkdir(parents=True)
+    (project / "setup.py").write_text(SETUP)
+    (project / "times.cpp").write_text(TIMES)
+    (project / "src/mine/__init__.py").write_text("import torch\nfrom mine._times import times\n")
+    sif = extend(cpu.sif, project, spacious, shell={"CC": "/nowhere/gcc", "CXX": "/nowhere/g++"})
+    inside = as_nobody("apptainer", "exec", sif, "python", "-c")
+    said = "import torch, mine, fused; print(mine.times(torch.ones(2), 42).tolist())"
+    assert run(*inside, said, cwd=Path("/")) == "[42.0, 42.0]\n"
+
+
+SETUP = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+setup(
+    name="mine",
+    packages=["mine"],
+    package_dir={"": "src"},
+    ext_modules=[CppExtension("mine._times", ["times.cpp"])],
+    cmdclass={"build_ext": BuildExtension},
+)
+"""
+TIMES = """
+#include <torch/extension.h>
+torch::Tensor times(torch::Tensor x, double by) { return x * by; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("times", &times); }
+"""
+
+
+def extend(environment: Path, project: Path, folder: Path, *, shell: dict[str, str] | None = None) -> Path:
+    """The SIF that `apptainer/extend.def` makes of both."""
+    sif = folder / "mine.sif"
+    run(
+        "apptainer", "build", "--fakeroot", *WITH_ZSTD,
+        "--build-arg", f"ENVIRONMENT={environment}", "--build-arg", f"PROJECT={project}",
+        sif, ROOT / "apptainer/extend.def",
+        env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)} | (shell or {}),
+    )  # fmt: skip
+    return sif
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from envbuilder import runtime as image
-from envbuilder.build.render import RENDERERS, make_kit
+from envbuilder.build.render import RENDERERS, make_kit, render_recipe
 from envbuilder.commands.render import Form
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.plan.model import OsStep
@@ -40,7 +42,8 @@ from tests.support.locked_base import BASE
 from tests.support.locks import make_artifact, make_parts
 from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")
 NAMES = ("cpu", "a100", "t4")
 LINES = some.text(some.characters(exclude_categories=("Cc", "Cs")), max_size=40)
@@ -64,9 +67,24 @@ def test_the_text_of_a_recipe(name: str, golden: Callable[[str, str], None]):
     golden(f"render-{name}.dockerfile", render_dockerfile(make_small_kit(name)))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_text_of_a_recipe_as_a_definition_file(name: str, golden: Callable[[str, str], None]):
-    golden(f"render-{name}.def", render_definition(make_small_kit(name)))
+def test_the_text_of_a_recipe_as_a_definition_file(golden: Callable[[str, str], None]):
+    golden("render-t4.def", render_definition(make_small_kit("t4")))
+
+
+@pytest.mark.parametrize("name", ["cpu", "a100"])
+def test_the_definition_files_are_what_render_prints(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+):
+    locked = re.search(r"^uv==\S+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked
+    text = render_recipe(name, RECIPES, Store(tmp_path), "apptainer")
+    text = text.replace(f"uv=={metadata.version('uv')}\n", f"{locked[0]}\n")
+    path = ROOT / f"apptainer/{name}.def"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), (
+        f"{path} differs; `pytest --update-golden` writes it anew"
+    )
 
 
 @pytest.mark.parametrize("form", RENDERERS)
@@ -127,14 +145,14 @@ def test_the_command_line_offers_what_can_be_rendered():
 )
 def test_hadolint_finds_nothing(name: str):
     checked = subprocess.run(
-        [HADOLINT, "--no-color", name], cwd=RECIPES.parent, capture_output=True, text=True, check=False
+        [HADOLINT, "--no-color", name], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (checked.stdout, checked.stderr) == ("", "")
 
 
 @pytest.mark.programs
 def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
-    scripts = sorted((RECIPES.parent / "envbuilder/runtime/kit").glob("*.sh"))
+    scripts = sorted((ROOT / "envbuilder/runtime/kit").glob("*.sh"))
     assert len(scripts) > 3
     assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False).stdout == ""
 
@@ -145,7 +163,7 @@ def test_each_step_but_the_runtime_has_a_stage_in_the_order_of_the_layers():
 
 
 def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):
-    path = RECIPES.parent / "Dockerfile.base"
+    path = ROOT / "Dockerfile.base"
     if request.config.getoption("--update-golden"):
         path.write_text(render_base(), encoding="utf-8")
     assert path.read_text(encoding="utf-8") == render_base()
@@ -330,9 +348,7 @@ def test_the_script_that_removes_files_refuses_a_machine_that_is_installed():
 
 def test_the_documentation_lists_every_path_that_is_not_the_same():
     table = (
-        (RECIPES.parent / "docs/how-to/render.md")
-        .read_text(encoding="utf-8")
-        .partition("## What is not the same")[2]
+        (ROOT / "docs/how-to/render.md").read_text(encoding="utf-8").partition("## What is not the same")[2]
     )
     assert set(re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)) == set(DIFFERS)
 
