@@ -31,7 +31,8 @@ for owner, names in ((os, CALLS), (signal, SIGNALS)):
             delattr(owner, name)
 if not hasattr(os, "O_NONBLOCK"):  # Windows: no path there is relative to an open folder
     os.supports_dir_fd.clear()
-    importlib.reload(importlib.import_module("shutil"))
+    shutil = importlib.reload(importlib.import_module("shutil"))
+    shutil.disk_usage = lambda path: types.SimpleNamespace(free=1 << 40)  # Windows has one without statvfs
 tries = []
 def locking(descriptor, how, size):
     tries.append(how)
