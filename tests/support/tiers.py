@@ -44,7 +44,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
-    "tiny": ("image", "image_names", "kernel", "trouble", "podman", "sdists", "wall"),
+    "tiny": ("image", "image_names", "kernel", "trouble", "podman", "sdists", "wall", "driver"),
     "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
     "pages": ("site", "page"),
