@@ -59,12 +59,13 @@ def prepare(node: Node | None = None) -> None:
     mode = os.environ.get("ENVBUILDER_NCCL", "")
     if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
         mode = ""  # one rank of a node explains
-    old = old_driver(node)
-    if old and not _has_speaker(os.environ):
-        _say(old)
+    lost = lost_driver(node, os.environ)
+    for trouble in filter(None, (old_driver(node), lost)):
+        if not _has_speaker(os.environ):
+            _say(trouble)
     if mode == "off":
         return
-    why = unused(node, os.environ)
+    why = lost or unused(node, os.environ)
     if why:
         if mode == "explain":
             _say(f"NCCL: nothing to do: {why}")
@@ -87,6 +88,26 @@ def prepare(node: Node | None = None) -> None:
         for one in made:
             setting = f"{one['name']}={one['value']}: {one['reason']}"
             _say(f"{setting} (ENVBUILDER_NCCL=explain says more, =off stops it)")
+
+
+def lost_driver(node: Node, environment: Any) -> str:
+    """Return that the GPUs of this node were left out of the container, "" if torch has them or is to have none.
+
+    A container sees the module of the node's driver, and Apptainer's also the devices. libcuda comes with the option alone.
+    """
+    there = any(os.path.exists(node.path(name)) for name in ("dev/nvidiactl", "sys/module/nvidia"))
+    if not there or _hides_gpus(environment) or not node.text(NEEDS):
+        return ""
+    if os.path.exists(node.path(".singularity.d/libs/libcuda.so.1")):
+        return ""
+    import ctypes  # noqa: PLC0415 - torch imports it as well
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        option = "--nv" if "APPTAINER_CONTAINER" in environment else "--gpus all"
+        return f"this node has GPUs, but this container was started without `{option}`: torch sees none"
+    return ""
 
 
 def old_driver(node: Node) -> str:
@@ -116,13 +137,17 @@ def unused(node: Node, environment: Any) -> str:
     """Return why this process has no use for NCCL, "" if it may have."""
     if not os.path.exists(node.path("dev/nvidiactl")):
         return "there is no NVIDIA driver here"
-    if environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles"):
+    if _hides_gpus(environment):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if torch_version(node).endswith("+cpu"):
         return "this torch has no CUDA"
     if baked(node).get("mode") == "off":
         return "the recipe says `nccl: off`"
     return ""
+
+
+def _hides_gpus(environment: Any) -> bool:
+    return environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
 
 
 def torch_version(node: Node) -> str:
