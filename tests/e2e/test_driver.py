@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import driver
-from tests.support.workbench import ENVBUILDER, Built, as_nobody, open_folder, run
+from tests.support.workbench import ENVBUILDER, Built, as_nobody, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -38,3 +38,55 @@ def test_doctor_sees_the_gpu_and_where_nv_looks_for_its_libraries(node: driver.D
     shown = {item["name"]: item for item in answer["data"]["looks"]}
     assert shown["driver"]["found"] == f"{driver.VERSION}, 1 GPU"
     assert shown["driver libraries"]["found"] == "in the cache of ldconfig"
+
+
+@pytest.fixture(scope="module")
+def cuda_torch() -> Iterator[Path]:
+    """What makes `tiny` look like a CUDA environment: a module `torch`, and the file of a driver floor."""
+    with open_folder() as folder:
+        (folder / "torch").mkdir()
+        (folder / "torch/__init__.py").touch()
+        (folder / "needs.json").write_text('{"driver": "525.60.13"}')
+        (folder / "module/nvidia").mkdir(parents=True)
+        yield folder
+
+
+LOST = "envbuilder: this node has GPUs, but this container was started without `{}`: torch sees none\n"
+
+
+def test_a_sif_that_was_started_without_nv_says_so(node: driver.Driver, tiny: Built, cuda_torch: Path):
+    binds = f"{cuda_torch}:/code,{cuda_torch}/needs.json:/opt/envbuilder/needs.json"
+
+    def told(*options: str, on_node: bool = True, as_user: bool = False) -> str:
+        inside = ("env", "PYTHONPATH=/code", "python", "-c", "import torch")
+        command: tuple[object, ...] = ("apptainer", "exec", "--bind", binds, *options, tiny.sif, *inside)
+        command = as_nobody(*command) if as_user else command
+        ended = attempt(*(node.command(*command) if on_node else command), cwd=Path("/"))
+        assert ended.returncode == 0, ended.stderr
+        return "".join(line for line in ended.stderr.splitlines(keepends=True) if "envbuilder" in line)
+
+    line = LOST.format("--nv")
+    assert [told(), told(as_user=True), told("--containall", as_user=True)] == [line] * 3
+    assert [told("--nv"), told("--env", "CUDA_VISIBLE_DEVICES="), told(on_node=False)] == [""] * 3
+
+
+def test_an_image_that_was_started_without_gpus_says_so(tiny: Built, cuda_torch: Path):
+    files = (
+        f"{cuda_torch}:/code",
+        f"{cuda_torch}/needs.json:/opt/envbuilder/needs.json",
+        f"{cuda_torch}/module:/sys/module:ro",
+    )
+    volumes = [word for file in files for word in ("--volume", file)]
+    start = (
+        "docker",
+        "run",
+        "--rm",
+        *volumes,
+        "--env",
+        "PYTHONPATH=/code",
+        tiny.image,
+        "python",
+        "-c",
+        "import torch",
+    )
+    assert attempt(*start).stderr == LOST.format("--gpus all")

@@ -41,7 +41,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "images": ("rendered", "foreign", "on_top", "desk"),
     "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
+    "inside": ("load", "caches", "nccl", "inside", "local", "modules", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
     "tiny": ("image", "image_names", "kernel", "trouble", "podman", "sdists", "wall", "driver"),
