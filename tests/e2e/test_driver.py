@@ -90,3 +90,9 @@ def test_an_image_that_was_started_without_gpus_says_so(tiny: Built, cuda_torch:
         "import torch",
     )
     assert attempt(*start).stderr == LOST.format("--gpus all")
+
+
+def test_the_torch_of_a_cuda_environment_says_so_too(node: driver.Driver, a100: Built):
+    script = "import torch; print(torch.version.cuda, torch.cuda.is_available())"
+    ended = attempt(*node.command("apptainer", "exec", a100.sif, "python", "-c", script))
+    assert (ended.stdout, ended.stderr.count(LOST.format("--nv"))) == ("12.4 False\n", 1)

@@ -356,7 +356,10 @@ def test_gpus_that_the_container_lacks_are_told_once_and_only_to_cuda(node: Node
     line = "envbuilder: this node has GPUs, but this container was started without `{}`: torch sees none\n"
     assert node.start().said == line.format("--gpus all")
     assert node.start(APPTAINER_CONTAINER="/a.sif").said == line.format("--nv")
-    for silent in ({"CUDA_VISIBLE_DEVICES": ""}, {"LOCAL_RANK": "1"}):
+    mark = node.start().mark
+    assert mark == ""
+    ranks = ({"LOCAL_RANK": "1"}, {"RANK": "8", "LOCAL_RANK": "0"}, {"SLURM_PROCID": "1"})
+    for silent in ({"CUDA_VISIBLE_DEVICES": ""}, {"_ENVBUILDER_NCCL": mark}, *ranks):
         assert node.start(**silent).said == ""
     (node.root / "dev/nvidiactl").unlink()
     assert node.start().said == ""  # no GPUs here

@@ -59,10 +59,13 @@ def prepare(node: Node | None = None) -> None:
     mode = os.environ.get("ENVBUILDER_NCCL", "")
     if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
         mode = ""  # one rank of a node explains
-    lost = lost_driver(node, os.environ)
-    for trouble in filter(None, (old_driver(node), lost)):
-        if not _has_speaker(os.environ):
-            _say(trouble)
+    old, lost = old_driver(node), lost_driver(node, os.environ)
+    if old and not _has_speaker(os.environ):
+        _say(old)
+    if lost and not _has_speaker(os.environ) and _is_first(os.environ):
+        _say(lost)
+    if lost:
+        os.environ.setdefault(MARK, "")  # the ranks of this torchrun are in the same container
     if mode == "off":
         return
     why = lost or unused(node, os.environ)
@@ -131,6 +134,11 @@ def _numbers(version: str) -> list[int]:
 def _has_speaker(environment: Any) -> bool:
     """Whether another process of this job on this node prints the messages."""
     return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
+
+
+def _is_first(environment: Any) -> bool:
+    """Whether this is the first process of its job, on all nodes together."""
+    return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID"))
 
 
 def unused(node: Node, environment: Any) -> str:
