@@ -414,7 +414,7 @@ def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself
     )
     assert ended.stdout.splitlines()[0] == "/tmp/mine/unknown.so", ended.stderr
     assert json.loads(ended.stdout.splitlines()[1])[0] == "/tmp/mine/unknown.so"
-    assert "there is no safe folder to compile in: `/tmp/envbuilder-" in ended.stderr
+    assert "there is no safe folder: `/tmp/envbuilder-" in ended.stderr
 
 
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
