@@ -27,7 +27,8 @@ def page(failure: Failure) -> str:
         else ["It is concluded from the timeouts of all ranks together."]
     )
     command = ["", "```", failure.command, "```"] if failure.command else []
-    role = "It explains another failure and is not reported alone. " if failure.is_hint else ""
+    alone = "is a note alone" if failure.is_note else "is not reported alone"
+    role = f"It explains another failure and {alone}. " if failure.is_hint else ""
     lines = [
         f"# {failure.code}: {failure.title}",
         "",

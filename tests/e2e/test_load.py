@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import driver
 from tests.support.workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
 
 if TYPE_CHECKING:
@@ -42,21 +43,7 @@ FILES = {
     "op/unknown.cpp": MODULE.replace("NAME", "unknown"),
     "op/broken.cpp": "#include <Python.h>\nint f() { return no_such_thing; }\n",
     "include/shape.h": "#define ANSWER 14\n",
-    "driver/nvml.c": """
-#include <stdlib.h>
-#include <string.h>
-/* Stands in for NVIDIA's library where there is no GPU. CAPABILITIES holds two digits for each GPU. */
-static const char *all(void) { return getenv("CAPABILITIES"); }
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = strlen(all()) / 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, const char **device) { *device = all() + 2 * index; return 0; }
-int nvmlDeviceGetCudaComputeCapability(const char *device, int *major, int *minor) {
-  *major = device[0] - '0'; *minor = device[1] - '0'; return 0;
-}
-int nvmlDeviceGetName(const char *device, char *name, unsigned size) { strcpy(name, "GPU "); strncat(name, device, 2); return 0; }
-int nvmlDeviceGetUUID(const char *device, char *name, unsigned size) { return nvmlDeviceGetName(device, name, size); }
-""",
+    "driver/nvml.c": (driver.HERE / "nvml.c").read_text(),
 }
 
 
@@ -427,7 +414,7 @@ def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself
     )
     assert ended.stdout.splitlines()[0] == "/tmp/mine/unknown.so", ended.stderr
     assert json.loads(ended.stdout.splitlines()[1])[0] == "/tmp/mine/unknown.so"
-    assert "there is no safe folder to compile in: `/tmp/envbuilder-" in ended.stderr
+    assert "there is no safe folder: `/tmp/envbuilder-" in ended.stderr
 
 
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):

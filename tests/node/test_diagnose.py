@@ -792,6 +792,12 @@ def test_on_one_gpu_an_earlier_event_is_no_consequence_of_a_later_one(
     assert [(one.failure.code, one.role.value) for one in read(text).found] == roles
 
 
+def test_a_container_started_without_gpus_alone_is_a_note():
+    line = "envbuilder: this node has GPUs, but this container was started without `--nv`: torch sees none\n"
+    assert [(one.failure.code, one.role) for one in read(line).found] == [("EB849", Role.NOTE)]
+    assert read(line + "Traceback (most recent call last):\nKeyError: 'x'\n").found[0].failure.code != "EB849"
+
+
 def test_a_remapped_row_alone_is_a_note():
     diagnosis = read(xid("01:10:12", "63, Row Remapper: New row (0x16) marked for remapping"))
     assert [(one.failure.code, one.role) for one in diagnosis.found] == [("EB917", Role.NOTE)]

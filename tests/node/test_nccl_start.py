@@ -338,6 +338,7 @@ def test_other_programs_get_the_same_from_the_entry_point(node: Node, tmp_path: 
 @programs
 def test_a_driver_that_is_too_old_is_named_before_cuda_is(node: Node):
     node.write("opt/envbuilder/needs.json", '{"driver": "525.60.13"}')
+    node.write(".singularity.d/libs/libcuda.so.1", "")
     assert "older" not in node.start().said
     node.write("sys/module/nvidia/version", "470.82\n")
     line = "envbuilder: driver 470.82 is older than this environment needs (525.60.13)\n"
@@ -346,6 +347,26 @@ def test_a_driver_that_is_too_old_is_named_before_cuda_is(node: Node):
     assert node.start(ENVBUILDER_NCCL="off", LOCAL_RANK="1").said == ""
     node.write("sys/module/nvidia/version", "525.60.13\n")
     assert node.start(ENVBUILDER_NCCL="off").said == ""
+
+
+@programs
+def test_gpus_that_the_container_lacks_are_told_once_and_only_to_cuda(node: Node):
+    assert "without" not in node.start().said  # no CUDA environment
+    node.write("opt/envbuilder/needs.json", '{"driver": "525.60.13"}')
+    line = "envbuilder: this node has GPUs, but this container was started without `{}`: torch sees none\n"
+    assert node.start().said == line.format("--gpus all")
+    assert node.start(APPTAINER_CONTAINER="/a.sif").said == line.format("--nv")
+    mark = node.start().mark
+    assert mark == ""
+    ranks = ({"LOCAL_RANK": "1"}, {"RANK": "8", "LOCAL_RANK": "0"}, {"SLURM_PROCID": "1"})
+    for silent in ({"CUDA_VISIBLE_DEVICES": ""}, {"_ENVBUILDER_NCCL": mark}, *ranks):
+        assert node.start(**silent).said == ""
+    (node.root / "dev/nvidiactl").unlink()
+    assert node.start().said == ""  # no GPUs here
+    node.write("sys/module/nvidia/version", "580.159.04\n")  # Docker gives no devices
+    assert node.start().said == line.format("--gpus all")
+    node.write(".singularity.d/libs/libcuda.so.1", "")
+    assert node.start().said == ""
 
 
 # What needs no other process.

@@ -15,6 +15,7 @@ from envbuilder import runtime as image
 
 sys.path.insert(0, str(image.path("lib")))
 
+import envbuilder_caches
 import envbuilder_extensions
 from envbuilder_extensions import compiling, gpus
 
@@ -251,6 +252,59 @@ def test_a_private_folder_is_made_for_this_user_alone(monkeypatch, tmp_path):
     folder = Path(compiling.private_folder())
     assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
     assert compiling.private_folder() == str(folder)
+
+
+def test_a_private_folder_is_not_made_where_others_can_exchange_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    assert Path(compiling.private_folder()).parent != tmp_path
+    tmp_path.chmod(0o1777)
+    assert Path(compiling.private_folder()).parent == tmp_path
+
+
+@runs_programs
+def test_ranks_that_start_at_once_find_the_same_places(tmp_path):
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(image.path('lib'))!r}); sys.stdin.readline()\n"
+        "import envbuilder_caches; envbuilder_caches.place(); print(os.environ['TRITON_CACHE_DIR'])\n"
+    )
+    env = {"HOME": "/proc/no-home", "TMPDIR": str(tmp_path)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    for rank in ranks:
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+    folder = f"{tmp_path}/envbuilder-{os.geteuid()}/triton\n"
+    assert [rank.communicate()[0] for rank in ranks] == [folder] * 8
+
+
+def test_models_in_a_home_that_is_read_only_stay_in_sight(monkeypatch, tmp_path):
+    """And a value that a parent process set leads to this node's folder, wherever it led before."""
+    (tmp_path / ".cache/huggingface/hub").mkdir(parents=True)
+    for name in list(os.environ):
+        if name.startswith(("XDG_", "HF_", "TORCH", "TRITON", "SLURM")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/gone/triton")
+    monkeypatch.setenv("TORCH_HOME", "/of/the/user")
+    monkeypatch.setenv(envbuilder_caches.MARK, "TRITON_CACHE_DIR=/gone/triton\nTORCH_HOME=/gone/torch")
+    monkeypatch.setattr(envbuilder_caches, "_is_writable", lambda *_: False)
+    before = dict(os.environ)
+    try:
+        envbuilder_caches.place()
+        after = dict(os.environ)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert after["HF_HOME"] == f"{tmp_path}/.cache/huggingface"
+    assert after["TRITON_CACHE_DIR"] == f"{tmp_path}/envbuilder-{os.geteuid()}/triton"
+    assert after["TORCH_HOME"] == "/of/the/user"
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "file"])

@@ -40,10 +40,10 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "images": ("rendered", "foreign", "on_top", "desk"),
     "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "inside": ("load", "nccl", "inside", "local", "modules", "shell", "trust"),
+    "inside": ("load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
-    "tiny": ("image", "image_names", "kernel", "trouble", "space", "podman", "sdists", "wall"),
+    "tiny": ("image", "image_names", "kernel", "trouble", "space", "podman", "sdists", "wall", "driver"),
     "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
     "pages": ("site", "page"),

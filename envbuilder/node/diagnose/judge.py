@@ -231,7 +231,7 @@ class Judge:
             explained = self._found.get(one.failure.explains or "")
             if explained is not None:
                 one.is_hint, explained.follows = False, one
-            elif one.is_hint:
+            elif one.is_hint and not one.failure.is_note:
                 del self._found[one.failure.code]
 
     def _chain(self) -> None:

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 
+from envbuilder_caches import debug, private_folder
+
 from envbuilder_extensions import gpus
 
 TYPE_CHECKING = False
@@ -72,45 +74,9 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
         raise
 
 
-def private_folder() -> str:
-    """Return a folder on this node that nobody else can write. Raises PermissionError if there is none."""
-    refused = []
-    for parent in (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108 - checked below
-        if not parent:
-            continue
-        folder = os.path.join(parent, f"envbuilder-{os.geteuid()}")
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-        except OSError as error:
-            refused.append(f"`{folder}`: {error.strerror}")
-            continue
-        status = os.lstat(folder)
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            return folder
-        refused.append(f"`{folder}` is not a folder that is yours alone")
-    raise PermissionError("there is no safe folder to compile in: " + "; ".join(refused))
-
-
-def need_a_default_folder(cpp_extension: ModuleType) -> None:
-    """Name a default folder if the home has none: some code writes there before it calls `load`."""
-    if "TORCH_EXTENSIONS_DIR" in os.environ:
-        return
-    default = cpp_extension.get_default_build_root()
-    if not os.access(_existing(default), os.W_OK | os.X_OK):
-        with contextlib.suppress(OSError):
-            os.environ["TORCH_EXTENSIONS_DIR"] = folder = private_folder()
-            debug(f"`{default}` cannot be written; TORCH_EXTENSIONS_DIR is `{folder}`")
-
-
 def say(text: str) -> None:
     sys.stderr.write(f"envbuilder: {text}\n")
     sys.stderr.flush()
-
-
-def debug(text: str) -> None:
-    if os.environ.get("ENVBUILDER_DEBUG") == "1":
-        say(text)
 
 
 class Turn:

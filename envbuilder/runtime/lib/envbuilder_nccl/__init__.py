@@ -59,12 +59,16 @@ def prepare(node: Node | None = None) -> None:
     mode = os.environ.get("ENVBUILDER_NCCL", "")
     if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
         mode = ""  # one rank of a node explains
-    old = old_driver(node)
+    old, lost = old_driver(node), lost_driver(node, os.environ)
     if old and not _has_speaker(os.environ):
         _say(old)
+    if lost and not _has_speaker(os.environ) and _is_first(os.environ):
+        _say(lost)
+    if lost:
+        os.environ.setdefault(MARK, "")  # the ranks of this torchrun are in the same container
     if mode == "off":
         return
-    why = unused(node, os.environ)
+    why = lost or unused(node, os.environ)
     if why:
         if mode == "explain":
             _say(f"NCCL: nothing to do: {why}")
@@ -87,6 +91,26 @@ def prepare(node: Node | None = None) -> None:
         for one in made:
             setting = f"{one['name']}={one['value']}: {one['reason']}"
             _say(f"{setting} (ENVBUILDER_NCCL=explain says more, =off stops it)")
+
+
+def lost_driver(node: Node, environment: Any) -> str:
+    """Return that the GPUs of this node were left out of the container, "" if torch has them or is to have none.
+
+    A container sees the module of the node's driver, and Apptainer's also the devices. libcuda comes with the option alone.
+    """
+    there = any(os.path.exists(node.path(name)) for name in ("dev/nvidiactl", "sys/module/nvidia"))
+    if not there or _hides_gpus(environment) or not node.text(NEEDS):
+        return ""
+    if os.path.exists(node.path(".singularity.d/libs/libcuda.so.1")):
+        return ""
+    import ctypes  # noqa: PLC0415 - torch imports it as well
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        option = "--nv" if "APPTAINER_CONTAINER" in environment else "--gpus all"
+        return f"this node has GPUs, but this container was started without `{option}`: torch sees none"
+    return ""
 
 
 def old_driver(node: Node) -> str:
@@ -112,17 +136,26 @@ def _has_speaker(environment: Any) -> bool:
     return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
 
 
+def _is_first(environment: Any) -> bool:
+    """Whether this is the first process of its job, on all nodes together."""
+    return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID"))
+
+
 def unused(node: Node, environment: Any) -> str:
     """Return why this process has no use for NCCL, "" if it may have."""
     if not os.path.exists(node.path("dev/nvidiactl")):
         return "there is no NVIDIA driver here"
-    if environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles"):
+    if _hides_gpus(environment):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if torch_version(node).endswith("+cpu"):
         return "this torch has no CUDA"
     if baked(node).get("mode") == "off":
         return "the recipe says `nccl: off`"
     return ""
+
+
+def _hides_gpus(environment: Any) -> bool:
+    return environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
 
 
 def torch_version(node: Node) -> str:

@@ -1,11 +1,12 @@
-"""Run at the start of every Python of this image and wait for torch.
+"""Run at the start of every Python of this image and wait for torch, and for other libraries with caches.
 
 `Watcher` is the first finder of modules. It finds no module itself.
 
+* Just before the first of CACHING is executed, it calls `envbuilder_caches.place()`.
 * Just before `torch` is executed for the first time, it calls `envbuilder_nccl.prepare()`.
 * After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
-Both lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
+They lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
 not exist. In a job of `launch`, each line of output becomes one write. ENVBUILDER_START=off turns all of this off.
 """
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LIB = "/opt/envbuilder/lib"
+CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets")
+EXTENSIONS = "torch.utils.cpp_extension"
 
 
 def write_whole_lines() -> None:
@@ -32,12 +35,12 @@ class Watcher:
     """The finder stays in `sys.meta_path`: removing it could make another thread's import skip a finder."""
 
     def __init__(self) -> None:
-        self.prepared = False
+        self.placed = self.prepared = False
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name not in ("torch", "torch.utils.cpp_extension"):
+        if name not in CACHING and name != EXTENSIONS:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((one for one in found if one is not None), None)
@@ -46,18 +49,21 @@ class Watcher:
         return spec
 
     def _surround(self, spec: "ModuleSpec") -> None:
-        loader, torch = spec.loader, spec.name == "torch"
+        loader, name = spec.loader, spec.name
         execute: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
         if execute is None:
             return
 
         def exec_module(module: "ModuleType") -> None:
             del loader.exec_module  # type: ignore[union-attr]  # the loader is the usual one again
-            if torch and not self.prepared:
+            if not self.placed:
+                self.placed = True
+                _call("envbuilder_caches", "place", failure="caches have no place")
+            if name == "torch" and not self.prepared:
                 self.prepared = True
                 _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
             execute(module)
-            if not torch:
+            if name == EXTENSIONS:
                 _call("envbuilder_extensions", "install", module, failure="prebuilt extensions are not used")
 
         loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
