@@ -163,6 +163,9 @@ def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
         run("docker", "image", "rm", "--force", "envbuilder/failing:latest")
 
 
+CLEAN = f"clean{os.getpid()}"  # other runs use the engine, and have images of their own
+
+
 def images(name: str) -> list[str]:
     """The tags of a recipe's images in the Docker engine; `<none>` for one without a name."""
     return sorted(run("docker", "images", "--all", "--filter", _title(name), "--format", "{{.Tag}}").split())
@@ -175,13 +178,12 @@ def _title(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def clean(bench: Bench) -> Iterator[tuple[Path, tuple[object, ...]]]:
-    """A recipe and the command that builds it. An earlier run of these tests may have failed and left images."""
-    _remove_images("clean")
+    """A recipe and the command that builds it."""
     with open_folder() as folder:
-        recipe, _ = make_tiny(folder / "recipe", "clean")
-        edit_tiny(recipe, "env: {WHICH: clean}", 'env: {WHICH: build0}\ntests: ["true"]')
+        recipe, _ = make_tiny(folder / "recipe", CLEAN)
+        edit_tiny(recipe, f"env: {{WHICH: {CLEAN}}}", 'env: {WHICH: build0}\ntests: ["true"]')
         yield recipe, build_command(recipe, folder / "out", "--offline")
-    _remove_images("clean")
+    _remove_images(CLEAN)
 
 
 def _remove_images(name: str) -> None:
@@ -198,11 +200,11 @@ def test_builds_and_failures_leave_one_image(bench: Bench, clean: tuple[Path, tu
     for _ in range(3):
         _edit_which(recipe)
         run(*command, env=used_by(bench))
-        assert images("clean") == ["latest"]
+        assert images(CLEAN) == ["latest"]
     edit_tiny(recipe, 'tests: ["true"]', 'tests: ["ls /no-such-file"]')
     _edit_which(recipe)
     assert attempt(*command, env=used_by(bench)).returncode == 6
-    assert images("clean") == ["latest"]
+    assert images(CLEAN) == ["latest"]
     edit_tiny(recipe, '["ls /no-such-file"]', '["true"]')
 
 
@@ -226,26 +228,26 @@ def test_an_interrupted_build_leaves_no_image(
 ):
     """Some seconds after the image began to be loaded, which takes one or two; a build that has ended keeps its image."""
     _, command = clean
-    attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
+    attempt("docker", "image", "rm", "--force", f"envbuilder/{CLEAN}:latest")
     code, said = end_by(number, command, bench, seconds)
     if said:  # it had ended, and its process perhaps not yet
-        assert (code in (0, -number), images("clean")) == (True, ["latest"])
+        assert (code in (0, -number), images(CLEAN)) == (True, ["latest"])
         assert seconds > 0
     else:
-        assert (code, images("clean")) == (130, [])
+        assert (code, images(CLEAN)) == (130, [])
 
 
 def test_an_image_that_is_not_to_be_loaded_is_not(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
     recipe, command = clean
-    attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
+    attempt("docker", "image", "rm", "--force", f"envbuilder/{CLEAN}:latest")
     _edit_which(recipe)
     words = [word for word in command if word != "--json"]
     for status in ("built and verified", "nothing to do"):
         ended = attempt(*words, "--no-load", env=used_by(bench))
-        assert f"clean: {status}" in ended.stdout, ended.stderr
+        assert f"{CLEAN}: {status}" in ended.stdout, ended.stderr
         assert "  image  not loaded: `--no-load`  sha256:" in ended.stdout
         assert "in the image" not in ended.stderr  # nor tested there
-        assert images("clean") == []
+        assert images(CLEAN) == []
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -258,18 +260,18 @@ def test_the_next_build_removes_what_a_killed_one_left(
     _edit_which(recipe)
     edit_tiny(recipe, '["true"]', '["sleep 60"]')
     with start(*command, env=used_by(bench)) as building:
-        while not (containers := run("docker", "ps", "--quiet", "--filter", _title("clean")).split()):
+        while not (containers := run("docker", "ps", "--quiet", "--filter", _title(CLEAN)).split()):
             assert building.poll() is None
             time.sleep(0.1)
         building.kill()
-    assert len(images("clean")) == 2
+    assert len(images(CLEAN)) == 2
     edit_tiny(recipe, '["sleep 60"]', '["true"]')
     if edited:
         _edit_which(recipe)
     run(*command, env=used_by(bench))
     assert attempt("docker", "inspect", *containers).returncode != 0
-    run("docker", "image", "rm", "envbuilder/clean:latest")  # without `--force`: no container has it
-    assert images("clean") == []
+    run("docker", "image", "rm", f"envbuilder/{CLEAN}:latest")  # without `--force`: no container has it
+    assert images(CLEAN) == []
 
 
 def end_by(
