@@ -39,7 +39,7 @@ def save_copier(job: Job) -> None:
     texts = {f"envbuilder/{below}__init__.py": "" for below in ("", "core/", "artifacts/")}
     texts |= {f"envbuilder/{name.replace('.', '/')}.py": module_text(name) for name in _MODULES}
     content = BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(content, "w") as archive:
         for name, text in (texts | {"__main__.py": _MAIN, "index.json": json.dumps(index)}).items():
-            archive.writestr(name, text)
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # without the time of day
     save_bytes(job.copier, content.getvalue())
