@@ -66,6 +66,7 @@ EXIT_CODES: Final = {
     9: "a job could not be started, or failed",
     130: "interrupted",
 }
+SHELL_SETTING: Final = "`quiet`: no line on stderr names the [variables of your shell](shell.md) that are left out; `off`: all of them are passed"
 SETTINGS: Final = {
     "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
     "ENVBUILDER_CACHE_LIMIT": "what the cache may take after a build, `20GB`, or `none`; if unset, a quarter of what is free without it,"
@@ -102,6 +103,7 @@ SETTINGS: Final = {
     "ENVBUILDER_KEY": "the public key of `pull --key`",
     "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
     "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",
+    "ENVBUILDER_SHELL": SHELL_SETTING,
     "ENVBUILDER_FOLDERS": "folders of wheels and .debs, and OCI layouts of base images, separated by `:`; if unset, pip's find-links",
 }
 SETTINGS_INSIDE: Final = {
@@ -110,14 +112,13 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
-    "ENVBUILDER_SHELL": "`quiet`: no line on stderr names the [variables of your shell](shell.md) that are left out; `off`: all of them"
-    " are passed",
+    "ENVBUILDER_SHELL": SHELL_SETTING,
     "ENVBUILDER_WHOLE_LINES": "if set, Python writes each line at its end; `launch` sets it for its ranks",
 }
 SHELL_RULES: Final[Mapping[shell.Rule, str]] = {
     "always": "left out",
     "program": "left out unless the first word is a program of the image",
-    "flags": "left out if a folder or a host compiler in it is not of the image",
+    "flags": "left out if a folder in it is neither of the image nor of your project, or a host compiler is not of the image",
     "path": "left out unless it is a file or folder of the image",
     "there": "left out unless it is there",
     "list": "folders that are there but belong neither to the image nor to your project are left out of it",

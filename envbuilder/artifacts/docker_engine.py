@@ -147,9 +147,13 @@ class DockerEngine:
         return frozenset(diff_id for image in images for diff_id in _layers(image))
 
     def folder(self) -> Path | None:
-        """Return the folder of the engine's images, None if it is on another machine."""
-        folder = Path(self._client.info().get("DockerRootDir") or "/nonexistent")
-        return folder if self._client.api.base_url.startswith("http+docker") and folder.exists() else None
+        """Return the folder of the engine's images, None if it is on another machine or cannot be seen."""
+        try:
+            folder = Path(self._client.info().get("DockerRootDir") or "/nonexistent")
+            is_here = self._client.api.base_url == "http+docker://localhost" and folder.exists()
+        except (*_ERRORS, OSError):  # what needs the engine itself names it
+            return None
+        return folder if is_here else None
 
     def save(self, name: str, path: Path) -> None:
         """Write the image to a file as `docker save` does; raises UsageError if the engine lacks it."""

@@ -46,7 +46,7 @@ _BLOCKS: Final = 1.08  # for each byte of a tree's files: few fill their last bl
 _BLOCK: Final = 4096
 _SIF: Final = 1.02  # for each byte of its layers
 _EXTENSION: Final = 100e6  # the build directory and the library of one that is not compiled yet
-_HINT: Final = "free space there, or point ENVBUILDER_CACHE and --output at a larger disk"
+_HINT: Final = "free space there, point ENVBUILDER_CACHE and --output at a larger disk, or leave the Docker engine out: `--no-load`"
 _SPARE: Final = 50e6  # logs, inventories, and the Python that installs the wheels
 
 

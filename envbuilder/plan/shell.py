@@ -4,8 +4,10 @@
 look into the image before they start Apptainer, which is a program of the machine, too. SIFs of others have no script.
 """
 
+import fnmatch
 import functools
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -40,9 +42,13 @@ def left_out() -> tuple[str, ...]:
     return tuple(name for row in load_rows() if row.rule in ("always", "program") for name in row.names)
 
 
-def told() -> tuple[str, ...]:
-    """Return the names of variables that people set on purpose: it is said that they are left out."""
-    return tuple(name for row in load_rows() if not row.quiet for name in row.names)
+def untold() -> tuple[str, ...]:
+    """Return the names and patterns of variables that machines set for every user: nothing is said of them."""
+    return tuple(name for row in load_rows() if row.quiet for name in row.names)
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def script() -> str:

@@ -6,7 +6,6 @@ variables such as PYTHONHOME, and the user's shell start files. `APPTAINERENV_NA
 pass a variable on purpose.
 """
 
-import fnmatch
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Completed
 from envbuilder.core.system import home_of, user_ids
 from envbuilder.plan.contents import START
-from envbuilder.plan.shell import left_out
+from envbuilder.plan.shell import left_out, matches
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
@@ -121,9 +120,11 @@ def probe_alone(folder: Path) -> Surroundings:
 
 def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[str, str | None]]:
     """Yield the variables that would bring another Python, with None. Of PYTHONPATH, the project's own folders stay."""
+    if environment.get("ENVBUILDER_SHELL") == "off":
+        return
     patterns = left_out()
     for name in environment:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+        if matches(name, patterns):
             yield name, None
     if "PYTHONPATH" in environment:
         found = environment["PYTHONPATH"].split(":")

@@ -11,7 +11,7 @@ from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
-from envbuilder.plan.shell import told
+from envbuilder.plan.shell import matches, untold
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -91,7 +91,9 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
     around = run.probe_surroundings(
         options.folder, environment=environment, ids=options.ids, binds=binds, given=given, named=named
     )
-    if lost := [name for name, _ in around.changes if name in told() and name not in (*given, *named)]:
+    silent = (*untold(), *given, *named)
+    lost = [name for name, _ in around.changes if not name.startswith(INSIDE) and not matches(name, silent)]
+    if lost and not environment.get("ENVBUILDER_SHELL"):
         log.warning(
             "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
         )

@@ -9,7 +9,7 @@ from typing import Final
 
 from envbuilder import __version__
 from envbuilder.core.plain import one_line
-from envbuilder.plan.shell import left_out
+from envbuilder.plan.shell import left_out, untold
 from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER, START_FILES
 from envbuilder.run.launch.script import PARTS, quoted, quoted_list, quoted_path
 from envbuilder.run.launch.site import Site
@@ -25,6 +25,7 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
         "apptainer": quoted(site.apptainer),
         "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
         "left_out": quoted_list(left_out()),
+        "untold": quoted_list(untold()),
         "image_trees": quoted_list(IMAGE_TREES),
         "image_folders": quoted_list(IMAGE_FOLDERS),
         "shared_trees": quoted_list(SHARED_BY_APPTAINER),

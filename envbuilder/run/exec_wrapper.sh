@@ -52,6 +52,7 @@ if [ ! -r "$sif" ]; then
 fi
 project=$(project)
 keep_out "$project"
+export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet} # many short commands
 # Packages of ~/.local would shadow the environment's, and the SIF may lack your own shell.
 options=(--env PYTHONNOUSERSITE=1 --env SHELL=/bin/bash)
 [ ! -e /dev/nvidiactl ] || options+=(--nv)

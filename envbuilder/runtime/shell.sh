@@ -33,22 +33,6 @@ _envbuilder_program() {
   return 1
 }
 
-# Succeeds if the flags in $1 name nothing but folders and compilers of the image.
-_envbuilder_flags() {
-  local word before='' IFS=' ,='
-  for word in $1; do
-    case $before in
-      -ccbin | --compiler-bindir) _envbuilder_program "$word" || return 1 ;;
-      *)
-        case $word in
-          /* | -[ILB]/* | -isystem/*) _envbuilder_has "/${word#*/}" || return 1 ;;
-        esac
-        ;;
-    esac
-    before=$word
-  done
-}
-
 # Succeeds for a folder of the checkout around this folder; a name may lead there by links. The home is no project.
 _envbuilder_of_project() {
   local folder=$1 project=$PWD
@@ -56,6 +40,27 @@ _envbuilder_of_project() {
   project=${project:-$PWD}
   until [ -z "$folder" ] || [ "$folder" -ef "$project" ]; do folder=${folder%/*}; done
   [ -n "$folder" ] && ! [ "$project" -ef "${HOME:-/}" ]
+}
+
+# Succeeds for a file of the image or, in a SIF, of the project.
+_envbuilder_is_meant() {
+  _envbuilder_has "$1" || { [ -n "${__exported_env__+sif}" ] && _envbuilder_of_project "$1"; }
+}
+
+# Succeeds if the flags in $1 name nothing but folders of the image or the project, and compilers of the image.
+_envbuilder_flags() {
+  local word before='' IFS=' ,='
+  for word in $1; do
+    case $before in
+      -ccbin | --compiler-bindir) _envbuilder_program "$word" || return 1 ;;
+      *)
+        case $word in
+          /* | -[ILB]/* | -isystem/*) _envbuilder_is_meant "/${word#*/}" || return 1 ;;
+        esac
+        ;;
+    esac
+    before=$word
+  done
 }
 
 # Sets `kept` to the entries of $1 without foreign folders: those that are there, but not of the image or of the project.
@@ -66,7 +71,7 @@ _envbuilder_list() {
     if [ -e "$entry" ]; then
       case $entry/ in
         */site-packages/* | */dist-packages/*) continue ;;
-        /*) _envbuilder_has "$entry" || _envbuilder_of_project "$entry" || continue ;;
+        /*) _envbuilder_is_meant "$entry" || continue ;;
       esac
     fi
     kept=$kept:$entry

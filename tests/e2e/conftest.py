@@ -98,6 +98,7 @@ def packages() -> None:
     Other users read what the tests write. `tests/support/conditions.py` builds under other umasks.
     """
     os.umask(0o022)
+    os.environ["ENVBUILDER_CACHE_LIMIT"] = "none"  # one group's build removes no tree that another relies on
     fetch_packages("cpu")
 
 

@@ -29,7 +29,8 @@ if sys.argv[1] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["sleep", "600"], start_new_session=True)
 pathlib.Path("started-" + os.environ["RANK"]).touch()
-print("given", os.environ.get("GIVEN"), os.environ["PATH"].partition(":")[0], flush=True)
+names = ("GIVEN", "TORCH_CUDA_ARCH_LIST", "AR", "CUDA_PATH")
+print("given", *(os.environ.get(name, "-") for name in names), os.environ["PATH"].partition(":")[0], flush=True)
 if sys.argv[1] == "die" and os.environ["RANK"] == "1":
     sys.exit(3)
 time.sleep(600)
@@ -51,9 +52,9 @@ def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
     return (ENVBUILDER, "launch", "local", "cpu", *options)
 
 
-def launch(work: Path, *argv: object) -> "subprocess.CompletedProcess[str]":
+def launch(work: Path, *argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"}, stdin=subprocess.DEVNULL,
+        [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"} | variables, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -94,10 +95,15 @@ def test_two_ranks_are_one_job(line, work):
 
 
 def test_a_rank_that_dies_ends_the_job_and_settings_have_arrived(line, work):
-    ended = launch(work, *line, "--", "train.py", "die")
+    """The site's are passed on purpose. What is left out of the shell's is said once."""
+    (work / "site.yaml").write_text('env: {TORCH_CUDA_ARCH_LIST: "8.0"}\n')
+    shell = {"AR": "gcc-ar-99", "CUDA_PATH": "/opt/cuda-11", "TORCH_CUDA_ARCH_LIST": "7.0"}
+    ended = launch(work, *line, "--", "train.py", "die", ENVBUILDER_SITE=str(work / "site.yaml"), **shell)
     assert ended.returncode not in (0, 124)
     assert "the ranks ended with exit code" in ended.stderr
-    assert "1: given by me /opt/env/bin" in ended.stdout
+    assert "1: given by me 8.0 - - /opt/env/bin" in ended.stdout
+    said = re.findall(r"kept out of the environment: ?([^;(]+\b)", ended.stderr)
+    assert said == ["AR TORCH_CUDA_ARCH_LIST", "CUDA_PATH"]
     (log,) = work.glob("logs/cpu-*/rank-1.log")
     assert "given by me" in log.read_text()
     job = re.search(r"job (\S+):", ended.stderr)

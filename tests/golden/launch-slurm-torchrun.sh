@@ -36,6 +36,7 @@ variables=(NCCL_DEBUG=WARN)
 modules=(apptainer/1.3)
 apptainer=apptainer
 left_out=(CC CXX CPP AR LD LDSHARED RANLIB CUDAHOSTCXX CUDACXX NVCC_CCBIN PYTORCH_NVCC TRITON_PTXAS_PATH COMPILER_PATH GCC_EXEC_PREFIX TORCH_CUDA_ARCH_LIST LD_PRELOAD LD_AUDIT PYTHONHOME PYTHONPLATLIBDIR PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M)
+untold=(PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE XDG_RUNTIME_DIR)
 node_scratch=''
 shared_scratch="${SCRATCH:+$SCRATCH}"
 master_suffix=i
@@ -43,20 +44,24 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
-# out the same and more, without a word: each rank starts it.
+# out the same and more. Adds the names to `lost`, except those that many machines set for every user.
 keep_out() {
   local name entry kept='' entries=() IFS='|'
-  local pattern="@(${left_out[*]})"
+  local pattern="@(${left_out[*]})" silent="@(${untold[*]})"
   unset IFS
+  if [ "${ENVBUILDER_SHELL-}" = off ]; then return; fi
   for name in $(compgen -e); do
-    # shellcheck disable=SC2053 # a pattern
-    if [[ $name == $pattern ]]; then unset "$name"; fi
+    # shellcheck disable=SC2053 # patterns
+    if [[ $name == $pattern ]]; then
+      unset "$name"
+      # shellcheck disable=SC2053
+      [[ $name == $silent ]] || lost+=" $name"
+    fi
   done
-  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet}
   if [ -z "${PYTHONPATH-}" ]; then return; fi
   IFS=: read -ra entries <<<"$PYTHONPATH"
   for entry in "${entries[@]}"; do
@@ -67,6 +72,7 @@ keep_out() {
       *) kept+=:$entry ;;
     esac
   done
+  [ "${kept#:}" = "$PYTHONPATH" ] || lost+=' PYTHONPATH'
   if [ -n "$kept" ]; then export PYTHONPATH=${kept#:}; else unset PYTHONPATH; fi
 }
 
@@ -123,7 +129,7 @@ find_scratch() {
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
-  local pair
+  local name pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
     set +u # the site's files may use unset variables
@@ -133,6 +139,7 @@ prepare() {
     set -u
   fi
   [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
+  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet} # each rank starts the environment
   find_scratch
   export PYTHONUNBUFFERED=1 ENVBUILDER_WHOLE_LINES=1 # lines that come at once, and whole among those of other ranks
   export APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
@@ -146,14 +153,19 @@ prepare() {
     default TORCH_HOME "$shared_scratch/torch"
   fi
   for pair in "${variables[@]}"; do
-    default "${pair%%=*}" "${pair#*=}"
+    name=${pair%%=*}
+    [ -n "${!name-}" ] || export "$name=${pair#*=}" "APPTAINERENV_$pair" # on purpose, so the SIF does not leave it out
   done
 }
 
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free gpu_check
+  local free gpu_check shell=${ENVBUILDER_SHELL-} lost=''
   prepare
+  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && [ -z "$shell" ]; then # once a job
+    [ -z "$lost" ] || say "kept out of the environment:$lost; APPTAINERENV_NAME passes a variable"
+    ENVBUILDER_SHELL='' # the environment names what else it leaves out
+  fi
   { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
@@ -164,7 +176,6 @@ preflight() {
   gpu_check=$!
   find_environment
   check_environment
-  wait "$gpu_check" || exit
 }
 
 check_gpus() {
@@ -183,9 +194,10 @@ check_environment() {
   said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
   [ -z "$said" ] || printf '%s\n' "$said" >&2
   case $code in
-    0) return ;;
     137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
+  wait "$gpu_check" || exit # without a driver, the environment fails as well
+  [ "$code" -ne 0 ] || return 0
   if why=$(why_refused "$code" "$said"); then fail "no container starts here: $why"; fi
   fail "the environment in $environment is damaged or does not fit this node"
 }

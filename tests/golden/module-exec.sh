@@ -8,6 +8,7 @@ sif='/shared/my env/a100.sif'
 apptainer=apptainer
 binds=("${PROJECT:+$PROJECT/data set}" /scratch:/scratch:ro "${SCRATCH:+$SCRATCH}")
 left_out=(CC CXX CPP AR LD LDSHARED RANLIB CUDAHOSTCXX CUDACXX NVCC_CCBIN PYTORCH_NVCC TRITON_PTXAS_PATH COMPILER_PATH GCC_EXEC_PREFIX TORCH_CUDA_ARCH_LIST LD_PRELOAD LD_AUDIT PYTHONHOME PYTHONPLATLIBDIR PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M)
+untold=(PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE BASH_ENV ENV PROMPT_COMMAND VIRTUAL_ENV 'CONDA_*' _CE_CONDA _CE_M SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE XDG_RUNTIME_DIR)
 image_trees=(/bin /boot /dev /etc /lib /lib64 /opt/env /opt/envbuilder /proc /run /sbin /sys /usr)
 image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
 shared_trees=(/tmp /var/tmp)
@@ -15,16 +16,20 @@ start_files=(.bashrc .bash_profile .bash_login .profile)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
-# out the same and more, without a word: each rank starts it.
+# out the same and more. Adds the names to `lost`, except those that many machines set for every user.
 keep_out() {
   local name entry kept='' entries=() IFS='|'
-  local pattern="@(${left_out[*]})"
+  local pattern="@(${left_out[*]})" silent="@(${untold[*]})"
   unset IFS
+  if [ "${ENVBUILDER_SHELL-}" = off ]; then return; fi
   for name in $(compgen -e); do
-    # shellcheck disable=SC2053 # a pattern
-    if [[ $name == $pattern ]]; then unset "$name"; fi
+    # shellcheck disable=SC2053 # patterns
+    if [[ $name == $pattern ]]; then
+      unset "$name"
+      # shellcheck disable=SC2053
+      [[ $name == $silent ]] || lost+=" $name"
+    fi
   done
-  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet}
   if [ -z "${PYTHONPATH-}" ]; then return; fi
   IFS=: read -ra entries <<<"$PYTHONPATH"
   for entry in "${entries[@]}"; do
@@ -35,6 +40,7 @@ keep_out() {
       *) kept+=:$entry ;;
     esac
   done
+  [ "${kept#:}" = "$PYTHONPATH" ] || lost+=' PYTHONPATH'
   if [ -n "$kept" ]; then export PYTHONPATH=${kept#:}; else unset PYTHONPATH; fi
 }
 
@@ -92,6 +98,7 @@ if [ ! -r "$sif" ]; then
 fi
 project=$(project)
 keep_out "$project"
+export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet} # many short commands
 # Packages of ~/.local would shadow the environment's, and the SIF may lack your own shell.
 options=(--env PYTHONNOUSERSITE=1 --env SHELL=/bin/bash)
 [ ! -e /dev/nvidiactl ] || options+=(--nv)

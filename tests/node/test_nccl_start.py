@@ -57,6 +57,7 @@ class Node:
             place.mkdir(parents=True)
         (self.site / "nvidia_nccl_cu12-2.21.5.dist-info").mkdir()
         (self.root / "dev/nvidiactl").touch()
+        (self.bin / "libcuda.so.1").write_text("no library\n")  # hides that of a machine with a driver
         self.smi("SYS")
 
     def smi(self, link: str, driver: str = "535.104.05") -> None:
@@ -83,6 +84,7 @@ class Node:
             "print(json.dumps([took, {name: value for name, value in os.environ.items() if 'NCCL' in name or 'GLOO' in name}]))\n"
         )
         base = {"PATH": f"{self.bin}:/usr/bin:/bin", "XDG_RUNTIME_DIR": str(self.run), "HOME": str(self.home)}
+        base["LD_LIBRARY_PATH"] = str(self.bin)
         done = subprocess.run(
             [python, "-c", code], env=base | environment, capture_output=True, text=True, check=True
         )
@@ -358,7 +360,12 @@ def test_gpus_that_the_container_lacks_are_told_once_and_only_to_cuda(node: Node
     assert node.start(APPTAINER_CONTAINER="/a.sif").said == line.format("--nv")
     mark = node.start().mark
     assert mark == ""
-    ranks = ({"LOCAL_RANK": "1"}, {"RANK": "8", "LOCAL_RANK": "0"}, {"SLURM_PROCID": "1"})
+    ranks = (
+        {"LOCAL_RANK": "1"},
+        {"RANK": "8", "LOCAL_RANK": "0"},
+        {"SLURM_PROCID": "1"},
+        {"OMPI_COMM_WORLD_RANK": "1"},
+    )
     for silent in ({"CUDA_VISIBLE_DEVICES": ""}, {"_ENVBUILDER_NCCL": mark}, *ranks):
         assert node.start(**silent).said == ""
     (node.root / "dev/nvidiactl").unlink()

@@ -181,6 +181,7 @@ def test_what_the_tests_wrote_counts_and_no_other_file(tmp_path: Path, monkeypat
         "DOCKER_HOST", "unix:///nonexistent/docker.sock"
     )  # others may use the engine meanwhile
     (cache / "package").write_bytes(b"x" * size)
+    monkeypatch.setattr("tests.support.disk.ROOT", tmp_path / "checkout")  # logs are written there meanwhile
     before = written(run)
     (view / "package").hardlink_to(cache / "package")
     for place in (tmp_path, tmp_path / "e2e-anotherx-1"):

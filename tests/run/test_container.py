@@ -67,7 +67,7 @@ def test_another_python_is_kept_out_and_the_projects_own_folders_stay(environmen
     assert dict(keep_out(environment, Path("/p"))) == changes
     path = environment.get("PYTHONPATH")
     shell = subprocess.run(
-        ["bash", "-euc", f'left_out={quoted_list(left_out())}; . "$0/keep_out.sh"; keep_out /p; env', PARTS],
+        ["bash", "-euc", f'left_out={quoted_list(left_out())} untold=(); . "$0/keep_out.sh"; keep_out /p; env', PARTS],
         env={"PATH": os.environ["PATH"], **home, **environment}, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     found = dict(line.split("=", 1) for line in shell.splitlines())

@@ -788,15 +788,22 @@ def test_an_array_asks_for_what_the_site_and_the_person_say():
 
 
 def preflight(
-    folder: Path, *, smi: str, gpus: int = 2, cuda: str = "12.4", machine: str = "", state: str = ""
+    folder: Path,
+    *,
+    smi: str,
+    gpus: int = 2,
+    cuda: str = "12.4",
+    machine: str = "",
+    state: str = "",
+    apptainer: str = "exit 0",
 ) -> "subprocess.CompletedProcess[str]":
-    """What a node of these programs says; Apptainer is a stand-in that finds nothing wrong."""
+    """What a node of these programs says; Apptainer is a stand-in."""
     sif = folder / "x.sif"
     if not sif.exists():
         sif.write_bytes(b"sif")
     programs = folder / "bin"
     programs.mkdir()
-    for name, text in (("apptainer", "exit 0"), ("nvidia-smi", smi)):
+    for name, text in (("apptainer", apptainer), ("nvidia-smi", smi)):
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     digest = Sha256(hashlib.sha256(b"sif").hexdigest())
@@ -833,6 +840,14 @@ def look_at_node(folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
     ended = preflight(tmp_path, smi=smi)
     assert (ended.returncode, said in ended.stderr) == (9 if said else 0, True), ended.stderr
+
+
+@pytest.mark.programs
+def test_without_a_driver_the_environment_is_not_called_damaged(tmp_path):
+    ended = preflight(tmp_path, smi="exit 1", apptainer="echo no libcuda >&2; exit 1")
+    assert ended.returncode == LaunchError.exit_code
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("launch: ")]
+    assert line.endswith("the NVIDIA driver does not answer: nvidia-smi is not there")
 
 
 @pytest.mark.programs

@@ -56,6 +56,7 @@ SHELLS = {
         variables={"CFLAGS": "-O3 -march=native -Iinclude", "NVCC_APPEND_FLAGS": "-lineinfo"},
         stay={"CFLAGS": "-O3 -march=native -Iinclude", "NVCC_APPEND_FLAGS": "-lineinfo"},
     ),
+    "flags of the project": Shell(variables={"CFLAGS": "-O3 -IPROJECT/include"}, stay={"CFLAGS": "-O3 -IPROJECT/include"}),
     "a program of the image": Shell(variables={"CC": "perl -w", "LD": "/usr/bin/perl"}, stay={"CC": "perl -w", "LD": "/usr/bin/perl"}),
     "a way out of the image": Shell(variables={"CC": "/usr/../HOME/conda/bin/gcc"}, said="CC"),
     "the host compiler of CUDA": Shell(variables={"CUDAHOSTCXX": "/usr/bin/g++-4.8", "NVCC_CCBIN": "g++-99"}, said="CUDAHOSTCXX, NVCC_CCBIN"),

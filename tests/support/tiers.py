@@ -62,7 +62,13 @@ DISK: Final = {
     "pages": 1,
     "try-cpu": 1,
 }
-RELEASE: Final = ("recipes", "docker_cpu", "pockets", "apt_sources")  # modules that only `--release` runs
+RELEASE: Final = (
+    "recipes",
+    "docker_cpu",
+    "pockets",
+    "apt_sources",
+    "places",
+)  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 

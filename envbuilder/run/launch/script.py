@@ -13,7 +13,7 @@ from typing import Final
 from envbuilder import __version__
 from envbuilder.artifacts.node_copy import copy_name
 from envbuilder.core.plain import one_line
-from envbuilder.plan.shell import left_out
+from envbuilder.plan.shell import left_out, untold
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
     TORCHRUN_SINCE,
@@ -111,6 +111,7 @@ def _settings(job: Job) -> list[str]:
         "modules": quoted_list(site.modules),
         "apptainer": quoted(site.apptainer),
         "left_out": quoted_list(left_out()),
+        "untold": quoted_list(untold()),
         "node_scratch": quoted_path(site.node_scratch),
         "shared_scratch": quoted_path(site.scratch),
         "master_suffix": quoted(site.master_suffix),

@@ -51,7 +51,7 @@ find_scratch() {
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
-  local pair
+  local name pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
     set +u # the site's files may use unset variables
@@ -61,6 +61,7 @@ prepare() {
     set -u
   fi
   [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
+  export ENVBUILDER_SHELL=${ENVBUILDER_SHELL:-quiet} # each rank starts the environment
   find_scratch
   export PYTHONUNBUFFERED=1 ENVBUILDER_WHOLE_LINES=1 # lines that come at once, and whole among those of other ranks
   export APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
@@ -74,6 +75,7 @@ prepare() {
     default TORCH_HOME "$shared_scratch/torch"
   fi
   for pair in "${variables[@]}"; do
-    default "${pair%%=*}" "${pair#*=}"
+    name=${pair%%=*}
+    [ -n "${!name-}" ] || export "$name=${pair#*=}" "APPTAINERENV_$pair" # on purpose, so the SIF does not leave it out
   done
 }

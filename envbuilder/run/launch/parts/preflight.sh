@@ -1,7 +1,11 @@
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free gpu_check
+  local free gpu_check shell=${ENVBUILDER_SHELL-} lost=''
   prepare
+  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && [ -z "$shell" ]; then # once a job
+    [ -z "$lost" ] || say "kept out of the environment:$lost; APPTAINERENV_NAME passes a variable"
+    ENVBUILDER_SHELL='' # the environment names what else it leaves out
+  fi
   { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
@@ -12,7 +16,6 @@ preflight() {
   gpu_check=$!
   find_environment
   check_environment
-  wait "$gpu_check" || exit
 }
 
 check_gpus() {
@@ -31,9 +34,10 @@ check_environment() {
   said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
   [ -z "$said" ] || printf '%s\n' "$said" >&2
   case $code in
-    0) return ;;
     137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
+  wait "$gpu_check" || exit # without a driver, the environment fails as well
+  [ "$code" -ne 0 ] || return 0
   if why=$(why_refused "$code" "$said"); then fail "no container starts here: $why"; fi
   fail "the environment in $environment is damaged or does not fit this node"
 }

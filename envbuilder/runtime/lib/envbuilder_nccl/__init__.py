@@ -108,7 +108,8 @@ def lost_driver(node: Node, environment: Any) -> str:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        option = "--nv" if "APPTAINER_CONTAINER" in environment else "--gpus all"
+        sif = any(name in environment for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"))
+        option = "--nv" if sif else "--gpus all"
         return f"this node has GPUs, but this container was started without `{option}`: torch sees none"
     return ""
 
@@ -136,9 +137,12 @@ def _has_speaker(environment: Any) -> bool:
     return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
 
 
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
 def _is_first(environment: Any) -> bool:
     """Whether this is the first process of its job, on all nodes together."""
-    return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID"))
+    return all(environment.get(name, "0") == "0" for name in _RANKS)
 
 
 def unused(node: Node, environment: Any) -> str:
