@@ -262,7 +262,7 @@ def test_a_cache_without_space_is_exit_6_before_anything_is_fetched(spacious: Pa
     )  # fmt: skip
     assert ended.returncode == 6
     assert f"`{cache}`" in ended.stderr
-    assert "free space there, or point ENVBUILDER_CACHE" in ended.stderr
+    assert "free space there, point ENVBUILDER_CACHE" in ended.stderr
     assert int(ended.stdout.split()[0]) < 1024  # KiB: sources of the extension at most
 
 
