@@ -10,4 +10,4 @@ LEFT_OUT = ("e2e", "attacks", "project/test_places.py")
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_the_unit_tests_pass_wherever_the_checkout_lies(place: Place):
-    run_tests(place, "tests", *(f"--ignore=tests/{name}" for name in LEFT_OUT))
+    run_tests(place, "tests", *(f"--ignore=tests/{name}" for name in LEFT_OUT), history=True)

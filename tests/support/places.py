@@ -43,19 +43,26 @@ def copy_checkout(target: Path) -> None:
     path.write_text(f"{target}\n")
 
 
-def run_tests(place: Place, *words: str) -> None:
-    """Run pytest with these words in a copy of the checkout, without a terminal, in another language. Only root can."""
+def run_tests(place: Place, *words: str, history: bool = False) -> None:
+    """Run pytest with these words in a copy of the checkout, without a terminal, in another language. Only root can.
+
+    `history`: the copy has the commits as well.
+    """
     with reachable_folder() as folder:
-        _run_in(folder, place, *words)
+        _run_in(folder, place, words, history=history)
 
 
-def _run_in(folder: Path, place: Place, *words: str) -> None:
+def _run_in(folder: Path, place: Place, words: tuple[str, ...], *, history: bool) -> None:
     home, temporary = folder / "home", folder / "tmp"
     for made in (home, temporary):
         made.mkdir()
         os.chown(made, place.user, place.user)
     checkout = home / place.name
     copy_checkout(checkout)
+    if history:
+        subprocess.run(["git", "clone", "--quiet", "--bare", ROOT, checkout / ".git"], check=True)
+        for words_of_git in (("config", "core.bare", "false"), ("reset", "--quiet")):
+            subprocess.run(["git", *words_of_git], cwd=checkout, check=True)
     if place.umask == 0o077:
         for path in (checkout, *checkout.rglob("*")):
             if path.is_dir() and not path.is_symlink():
@@ -71,6 +78,10 @@ def _run_in(folder: Path, place: Place, *words: str) -> None:
         "TMPDIR": str(temporary),
         "LANG": "de_DE.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # The checkout is root's.
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
     }
     ended = subprocess.run(
         argv, cwd=checkout, env=env, umask=place.umask, stdin=subprocess.DEVNULL, start_new_session=True,
