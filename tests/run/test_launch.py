@@ -843,6 +843,21 @@ def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
 
 
 @pytest.mark.programs
+def test_values_of_a_site_reach_the_environment_and_the_users_own_win(tmp_path):
+    site = Site(
+        node_scratch=str(tmp_path), env=(("CC", "site-cc"), ("CPATH", "/site"), ("NCCL_DEBUG", "WARN"))
+    )
+    text = render(job(site=site, folder=tmp_path, where="local"))
+    script = text[: text.index("\nhosts=(localhost)")] + "\nprepare\nenv\n"
+    own = {"CC": "mpicc", "APPTAINERENV_CPATH": "/mine", "NCCL_DEBUG": "INFO"}
+    env = {"PATH": "/usr/bin:/bin", **own}
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=env).stdout
+    found = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    names = ("CC", "APPTAINERENV_CC", "APPTAINERENV_CPATH", "NCCL_DEBUG", "APPTAINERENV_NCCL_DEBUG")
+    assert [found.get(name) for name in names] == ["site-cc", "site-cc", "/mine", "INFO", None]
+
+
+@pytest.mark.programs
 def test_without_a_driver_the_environment_is_not_called_damaged(tmp_path):
     ended = preflight(tmp_path, smi="exit 1", apptainer="echo no libcuda >&2; exit 1")
     assert ended.returncode == LaunchError.exit_code

@@ -76,6 +76,7 @@ prepare() {
   fi
   for pair in "${variables[@]}"; do
     name=${pair%%=*}
-    [ -n "${!name-}" ] || export "$name=${pair#*=}" "APPTAINERENV_$pair" # on purpose, so the SIF does not leave it out
+    [ -n "${!name-}" ] || default "APPTAINERENV_$name" "${pair#*=}" # on purpose, so the SIF does not leave it out
+    default "$name" "${pair#*=}"
   done
 }

@@ -1,14 +1,14 @@
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free gpu_check shell=${ENVBUILDER_SHELL-} lost=''
+  local free gpu_check node=${SLURM_NODEID-${node_rank-0}} shell=${ENVBUILDER_SHELL-} lost=''
   prepare
-  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && [ -z "$shell" ]; then # once a job
+  if [ "$node" -eq 0 ] && [ -z "$shell" ]; then # once a job
     [ -z "$lost" ] || say "kept out of the environment:$lost; APPTAINERENV_NAME passes a variable"
     ENVBUILDER_SHELL='' # the environment names what else it leaves out
   fi
   { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
-  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
+  if [ "$node" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
   # The driver answers after a second or more where no process holds it open. No code of the SIF runs before its sha256 is right.
