@@ -243,14 +243,9 @@ def image_options(around: Surroundings) -> "ContainerOptions":
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
         }
-    return (
-        common
-        | {
-            "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
-            "environment": FIXED_ENV | dict(around.names),
-            "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
-        }
-    )
+    shared = [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds]
+    # Ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders.
+    return common | {"volumes": shared, "environment": FIXED_ENV | dict(around.names), "ipc_mode": "host"}
 
 
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:
