@@ -75,22 +75,24 @@ def test_a_user_without_a_home_has_caches(cpu: Built, tmp: Path):
     assert_placed(used(*start), int(NOBODY) if os.geteuid() == 0 else os.geteuid())
 
 
-def test_a_home_that_is_read_only_is_left_and_a_value_of_the_user_wins(cpu: Built, tmp: Path):
+@pytest.mark.parametrize("user", [os.geteuid(), NOBODY])
+def test_a_home_that_is_read_only_is_left_and_a_value_of_the_user_wins(cpu: Built, tmp: Path, user: int):
     binds = f"{tmp}/home:{tmp}/home:ro,{tmp}/tmp:/tmp"
     own = f"TRITON_CACHE_DIR=/tmp/own,HOME={tmp}/home"
-    shown = used("apptainer", "exec", "--no-home", "--bind", binds, "--env", own, cpu.sif)
+    start = ("apptainer", "exec", "--no-home", "--bind", binds, "--env", own, cpu.sif)
+    shown = used(*(start if user == os.geteuid() else as_nobody(*start)))
     assert shown.pop("TRITON_CACHE_DIR") == "/tmp/own"
-    assert shown["TORCH_HOME"] == f"/tmp/envbuilder-{os.geteuid()}/torch"
+    assert shown["TORCH_HOME"] == f"/tmp/envbuilder-{user}/torch"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a home that is full")
-def test_a_full_home_is_left(cpu: Built, tmp: Path):
+@pytest.mark.parametrize("user", [0, NOBODY])
+def test_a_full_home_is_left(cpu: Built, tmp: Path, user: int):
     """A tmpfs of the test's own. An empty file can still be made in it."""
-    command = shlex.join(
-        ["apptainer", "exec", "--home", f"{tmp}/home", "--bind", f"{tmp}/tmp:/tmp", str(cpu.sif)]
-    )
-    full = f'mount -t tmpfs -o size=64k none {tmp}/home; head -c 100k /dev/zero >{tmp}/home/full || :; exec {command} "$@"'
-    assert_placed(used("unshare", "--mount", "sh", "-c", full, "sh"), os.geteuid())
+    start = ("apptainer", "exec", "--home", f"{tmp}/home", "--bind", f"{tmp}/tmp:/tmp", cpu.sif)
+    command = shlex.join(map(str, start if user == 0 else as_nobody(*start)))
+    full = f'mount -t tmpfs -o size=64k,uid={user} none {tmp}/home; head -c 100k /dev/zero >{tmp}/home/full || :; exec {command} "$@"'
+    assert_placed(used("unshare", "--mount", "sh", "-c", full, "sh"), user)
 
 
 def test_a_home_that_can_be_written_is_used(cpu: Built, tmp: Path):
