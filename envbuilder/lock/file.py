@@ -1,6 +1,8 @@
 """Read and write lockfiles: JSON beside the recipe. Every mistake is reported at once."""
 
 import json
+import re
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,14 +10,22 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.core.errors import LockError
+from envbuilder.core.findings import Finding
 from envbuilder.core.models import Line, Whole, read_node
-from envbuilder.core.places import Mistakes, check_credentials, load_text, parse_json
-from envbuilder.core.plain import has_credentials
-from envbuilder.lock.model import Artifact, Lock
+from envbuilder.core.places import Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
+from envbuilder.core.plain import has_credentials, redacted
+from envbuilder.lock.model import Artifact, Lock, LockCode
+from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
 from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
-REVISION: Final = 0  # a later revision adds keys that may be ignored
+REVISION: Final = 1  # a later revision adds keys that may be ignored
+_UNSEALED: Final = (
+    0  # the revision of the lock in an image, which has digests of its own, and of files before seals
+)
+_SEALED: Final = 1  # the first revision with a seal
+_MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
+_MOST: Final = 20  # edits that a message names
 # Keys of an extension that are written only with a value.
 _LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
 
@@ -29,8 +39,11 @@ class _Head:
     revision: Whole
 
 
+_OUTSIDE: Final = ("_", "version", "revision", ENTRIES, SHA256)
+
+
 def lock_text(lock: Lock) -> str:
-    """Return the text of a lockfile. Equal locks give equal bytes."""
+    """Return the text of a lockfile, with its seal. Equal locks give equal bytes."""
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
@@ -40,7 +53,7 @@ def lock_text(lock: Lock) -> str:
     body["extensions"] = [
         {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
     ]
-    return json.dumps(head | body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(seal(head | body), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def load_lock(path: Path, *, recipe: str = "") -> Lock:
@@ -51,41 +64,85 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     mistakes = Mistakes()
     text = load_text(path, mistakes)
     if text is None:
-        raise _unusable(str(path), recipe, mistakes)
+        raise _unusable(str(path), recipe, mistakes.findings)
     return parse_lock(text, str(path), recipe=recipe)
 
 
 def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
-    """Read the text of a lockfile. Raises LockError with every mistake. A newer revision may hold more keys."""
+    """Read the text of a lockfile. Raises LockError with every mistake, and every edit after `lock` wrote it.
+
+    A newer revision may hold more keys.
+    """
     mistakes = Mistakes()
     root = parse_json(text, where, mistakes)
-    head = read_node(_Head, root, mistakes, skip_unknown=True) if root else None
+    if root is None and (marker := _MARKER.search(text)):
+        raise _unmerged(where, text.count("\n", 0, marker.start()) + 1, recipe)
+    lock = _read(root, text, mistakes, recipe) if root else None
+    if lock is not None and not mistakes.findings:
+        return lock
+    placed = Mistakes()
+    # JSON is YAML, whose slower reader gives each finding its line.
+    if root and (node := parse_yaml(text, where, placed)):
+        _read(node, text, placed, recipe)
+        mistakes = placed if placed.findings else mistakes
+    raise _unusable(where, recipe, mistakes.findings)
+
+
+def _read(root: Node, text: str, mistakes: Mistakes, recipe: str) -> Lock | None:
+    head = read_node(_Head, root, mistakes, skip_unknown=True)
     if head and head.version != VERSION:
         raise LockError(
-            f"the lock `{where}` has version {head.version}; this envbuilder reads version {VERSION}",
-            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
+            f"the lock `{root.where}` has version {head.version}; this envbuilder reads version {VERSION}",
+            hint=f"use the envbuilder that made it; or `envbuilder lock {recipe} --upgrade` makes it anew",
         )
-    lock = None
-    if root and has_credentials(text):
+    if has_credentials(text):
         check_credentials(root, mistakes)
-    if root:
-        own = root.value
-        if isinstance(own, dict):
-            own = {key: value for key, value in own.items() if key not in ("_", "version", "revision")}
-        is_newer = head is not None and head.revision > REVISION
-        lock = read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
-    if lock is None or mistakes.findings:
-        raise _unusable(where, recipe, mistakes)
-    return lock
+    own = root.value
+    if isinstance(own, dict):
+        if {ENTRIES, SHA256} & own.keys() or (head and head.revision >= _SEALED):
+            for place, message in () if is_whole(own) else find_edits(root):
+                mistakes.add(LockCode.EDITED, place.where, redacted(message))
+        own = {key: value for key, value in own.items() if key not in _OUTSIDE}
+    is_newer = head is not None and head.revision > REVISION
+    return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
+
+
+def our_side(text: str) -> str:
+    """Return a text with merge markers as it was on our side."""
+    theirs = r"^(?:\|{7}.*?^)?={7}\r?\n.*?^>{7}[^\n]*\n?"
+    return re.sub(
+        r"^<{7}[^\n]*\n", "", re.sub(theirs, "", text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE
+    )
 
 
 def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
-def _unusable(where: str, recipe: str, mistakes: Mistakes) -> LockError:
+def _unmerged(where: str, line: int, recipe: str) -> LockError:
+    file, markers = shlex.quote(where), "holds merge markers"
+    finding = Finding(code=LockCode.EDITED, where=f"{where}:{line}", message=f"{markers} at line {line}")
     return LockError(
-        f"the lock `{where}` cannot be used",
-        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {recipe}` makes it anew",
-        findings=mistakes.findings,
+        f"the lock `{where}` {markers}",
+        hint=f"`git checkout --ours {file}`, or `--theirs`, takes one side; then `envbuilder lock {recipe}` fits it to "
+        "the merged recipe, and keeps its versions where possible",
+        findings=(finding,),
+    )
+
+
+def _unusable(where: str, recipe: str, findings: tuple[Finding, ...]) -> LockError:
+    is_edited = any(finding.code == LockCode.EDITED for finding in findings)
+    rest = f"and {len(findings) - _MOST} more"
+    more = (Finding(code=LockCode.EDITED, where=where, message=rest),) if len(findings) > _MOST else ()
+    return LockError(
+        f"the lock `{where}` was edited or merged after `lock` wrote it"
+        if is_edited
+        else f"the lock `{where}` cannot be used",
+        hint=f"`git checkout {shlex.quote(where)}` takes back an edit that is not committed; "
+        + (
+            f"`envbuilder lock {recipe}` repairs it, and keeps the versions of all else where possible"
+            if is_edited
+            else f"`envbuilder lock {recipe} --upgrade` chooses every version anew"
+        ),
+        findings=(*findings[:_MOST], *more),
     )
