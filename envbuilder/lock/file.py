@@ -12,7 +12,7 @@ from pydantic import Field
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import Line, Whole, read_node
-from envbuilder.core.places import Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
+from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
 from envbuilder.core.plain import has_credentials, redacted
 from envbuilder.lock.model import Artifact, Lock, LockCode
 from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
@@ -23,7 +23,6 @@ REVISION: Final = 1  # a later revision adds keys that may be ignored
 _UNSEALED: Final = (
     0  # the revision of the lock in an image, which has digests of its own, and of files before seals
 )
-_SEALED: Final = 1  # the first revision with a seal
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
 _MOST: Final = 20  # edits that a message names
 # Keys of an extension that are written only with a value.
@@ -77,18 +76,22 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     root = parse_json(text, where, mistakes)
     if root is None and (marker := _MARKER.search(text)):
         raise _unmerged(where, text.count("\n", 0, marker.start()) + 1, recipe)
-    lock = _read(root, text, mistakes, recipe) if root else None
-    if lock is not None and not mistakes.findings:
+    if root is None:
+        raise _unusable(where, recipe, mistakes.findings)
+    lock, is_edited = _read(root, mistakes, text=text, recipe=recipe), _is_edited(root.value)
+    if lock is not None and not is_edited and not mistakes.findings:
         return lock
     placed = Mistakes()
-    # JSON is YAML, whose slower reader gives each finding its line.
-    if root and (node := parse_yaml(text, where, placed)):
-        _read(node, text, placed, recipe)
-        mistakes = placed if placed.findings else mistakes
-    raise _unusable(where, recipe, mistakes.findings)
+    node = parse_yaml(text, where, placed)  # JSON is YAML, whose slower reader knows the lines
+    if node is None:
+        node, placed = root, Mistakes()
+    _read(node, placed, text=text, recipe=recipe)
+    for place, message in find_edits(node) if is_edited else ():
+        placed.add(LockCode.EDITED, place.where, redacted(message))
+    raise _unusable(where, recipe, placed.findings or mistakes.findings)
 
 
-def _read(root: Node, text: str, mistakes: Mistakes, recipe: str) -> Lock | None:
+def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
     head = read_node(_Head, root, mistakes, skip_unknown=True)
     if head and head.version != VERSION:
         raise LockError(
@@ -99,12 +102,17 @@ def _read(root: Node, text: str, mistakes: Mistakes, recipe: str) -> Lock | None
         check_credentials(root, mistakes)
     own = root.value
     if isinstance(own, dict):
-        if {ENTRIES, SHA256} & own.keys() or (head and head.revision >= _SEALED):
-            for place, message in () if is_whole(own) else find_edits(root):
-                mistakes.add(LockCode.EDITED, place.where, redacted(message))
         own = {key: value for key, value in own.items() if key not in _OUTSIDE}
+        own = Map(own, root.value.places) if isinstance(root.value, Map) else own
     is_newer = head is not None and head.revision > REVISION
     return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
+
+
+def _is_edited(body: object) -> bool:
+    """Return whether a lock is not as `lock` wrote it. Locks before revision 1 have no seal that could say so."""
+    if not isinstance(body, dict) or (body.get("revision") == 0 and not {ENTRIES, SHA256} & body.keys()):
+        return False
+    return not is_whole(body)
 
 
 def our_side(text: str) -> str:

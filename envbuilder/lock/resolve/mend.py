@@ -9,7 +9,7 @@ from typing import Any, Final
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.core.places import Mistakes, Node, load_text, parse_json
-from envbuilder.lock.file import load_lock, our_side, parse_lock
+from envbuilder.lock.file import VERSION, load_lock, our_side, parse_lock
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.seal import ENTRIES, entries, part_seal, parts, seals
@@ -62,14 +62,15 @@ def _mend(text: str, where: str, recipe: Recipe, epoch: int) -> Lock | None:
         except LockError:
             pass  # lines that git merged without a conflict
     root = parse_json(ours, where, Mistakes())
-    wrote = root.value.get(ENTRIES) if root and isinstance(root.value, dict) else None
-    if root is None or not isinstance(wrote, dict):
+    body = root.value if root and isinstance(root.value, dict) else {}
+    wrote = body.get(ENTRIES)
+    if root is None or not isinstance(wrote, dict) or body.get("version") != VERSION:
         return None
     now, there = seals(root), parts(root)
     true = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
     inputs = dict.fromkeys(PARTS, LOST) | true.get("inputs", {})
-    body: dict[str, Any] = {
-        "_": "mended", "version": 1, "revision": 0, "recipe": LOST, "inputs": inputs, "epoch": true.get("epoch", epoch),
+    mended: dict[str, Any] = {
+        "_": "mended", "version": VERSION, "revision": 0, "recipe": LOST, "inputs": inputs, "epoch": true.get("epoch", epoch),
         "platform": recipe.processor.platform,
     }  # fmt: skip
     for part in _LISTS:
@@ -86,7 +87,7 @@ def _mend(text: str, where: str, recipe: Recipe, epoch: int) -> Lock | None:
             inputs[part] = LOST
         if part in _WHEELS or (part == "debs" and is_one):
             good += [_lost(part, name, version, recipe) for name, version in gone.items()]
-        body[part] = sorted(good, key=lambda item: str(item["name"]))
+        mended[part] = sorted(good, key=lambda item: str(item["name"]))
     tools = {label: one for label, one in wrote.items() if label.startswith("tools.")}
     if tools and all(now.get(label) == one for label, one in tools.items()):
         body["tools"] = root.value["tools"]
