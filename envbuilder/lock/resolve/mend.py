@@ -90,10 +90,9 @@ def _mend(text: str, where: str, recipe: Recipe, epoch: int) -> Lock | None:
         mended[part] = sorted(good, key=lambda item: str(item["name"]))
     tools = {label: one for label, one in wrote.items() if label.startswith("tools.")}
     if tools and all(now.get(label) == one for label, one in tools.items()):
-        body["tools"] = root.value["tools"]
-    return parse_lock(
-        json.dumps(body | {key: true[key] for key in ("base", "interpreter") if key in true}), where
-    )
+        mended["tools"] = body["tools"]
+    mended |= {key: true[key] for key in ("base", "interpreter") if key in true}
+    return parse_lock(json.dumps(mended), where)
 
 
 def without_lost(lock: Lock) -> Lock:
