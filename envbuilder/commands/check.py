@@ -83,7 +83,10 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     )
     session.data = checked
     need_sound(recipe, report)
-    _need_unedited(recipe, name)
+    above = [(recipe.parent.with_suffix(".lock"), str(recipe.parent))] if recipe.parent else []
+    for path, typed in ((lock_path(recipe), name), *above):
+        if path.exists():  # one that was edited is found before it is used
+            load_lock(path, recipe=typed)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
     unlisted = check_packages(recipe, store)
     session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})
@@ -98,15 +101,6 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
         )
     session.text = "\n".join([*session.text.splitlines(), *lines])
     return checked
-
-
-def _need_unedited(recipe: Recipe, name: str) -> None:
-    """Raise LockError if the recipe's lock, or that of the recipe that it adds to, is not as `lock` wrote it."""
-    locks = [(lock_path(recipe), name)]
-    locks += [(recipe.parent.with_suffix(".lock"), str(recipe.parent))] if recipe.parent else []
-    for path, typed in locks:
-        if path.exists():
-            load_lock(path, recipe=typed)
 
 
 def _twins(name: str, recipe: Recipe, recipes: Path, store: Store) -> tuple[Finding, ...]:

@@ -375,16 +375,11 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
     except LockError as error:
         if error.findings:
             raise
-        message = f"not compared with the recipe: {' '.join(error.message.split())}"
-        return None, (
-            Finding(
-                code=Code.OTHER_PLAN,
-                severity=Severity.WARNING,
-                where=name,
-                message=message,
-                hint=error.hint,
-            ),
-        )
+        older = Finding(
+            code=Code.OTHER_PLAN, severity=Severity.WARNING, where=name, hint=error.hint,
+            message=f"not compared with the recipe: {' '.join(error.message.split())}",
+        )  # fmt: skip
+        return None, (older,)
     except EnvbuilderError:
         return None, ()
 

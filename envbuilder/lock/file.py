@@ -20,10 +20,9 @@ from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
 REVISION: Final = 1  # a later revision adds keys that may be ignored
-_UNSEALED: Final = (
-    0  # the revision of the lock in an image, which has digests of its own, and of files before seals
-)
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
+_THEIRS: Final = re.compile(r"^(?:\|{7}.*?^)?={7}\r?\n.*?^>{7}[^\n]*\n?", re.MULTILINE | re.DOTALL)
+_OURS: Final = re.compile(r"^<{7}[^\n]*\n", re.MULTILINE)
 _MOST: Final = 20  # edits that a message names
 # Keys of an extension that are written only with a value.
 _LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
@@ -74,11 +73,9 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """
     mistakes = Mistakes()
     root = parse_json(text, where, mistakes)
-    if root is None and (marker := _MARKER.search(text)):
-        raise _unmerged(where, text.count("\n", 0, marker.start()) + 1, recipe)
     if root is None:
-        raise _unusable(where, recipe, mistakes.findings)
-    lock, is_edited = _read(root, mistakes, text=text, recipe=recipe), _is_edited(root.value)
+        raise _unusable(where, recipe, mistakes.findings, text)
+    lock, is_edited = _read(root, mistakes, text=text, recipe=recipe), not is_whole(root.value)
     if lock is not None and not is_edited and not mistakes.findings:
         return lock
     placed = Mistakes()
@@ -108,49 +105,34 @@ def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | N
     return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
 
 
-def _is_edited(body: object) -> bool:
-    """Return whether a lock is not as `lock` wrote it. Locks before revision 1 have no seal that could say so."""
-    if not isinstance(body, dict) or (body.get("revision") == 0 and not {ENTRIES, SHA256} & body.keys()):
-        return False
-    return not is_whole(body)
-
-
 def our_side(text: str) -> str:
     """Return a text with merge markers as it was on our side."""
-    theirs = r"^(?:\|{7}.*?^)?={7}\r?\n.*?^>{7}[^\n]*\n?"
-    return re.sub(
-        r"^<{7}[^\n]*\n", "", re.sub(theirs, "", text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE
-    )
+    return _OURS.sub("", _THEIRS.sub("", text))
 
 
 def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
-def _unmerged(where: str, line: int, recipe: str) -> LockError:
-    file, markers = shlex.quote(where), "holds merge markers"
-    finding = Finding(code=LockCode.EDITED, where=f"{where}:{line}", message=f"{markers} at line {line}")
-    return LockError(
-        f"the lock `{where}` {markers}",
-        hint=f"`git checkout --ours {file}`, or `--theirs`, takes one side; then `envbuilder lock {recipe}` fits it to "
-        "the merged recipe, and keeps its versions where possible",
-        findings=(finding,),
-    )
-
-
-def _unusable(where: str, recipe: str, findings: tuple[Finding, ...]) -> LockError:
+def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str = "") -> LockError:
+    """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
     is_edited = any(finding.code == LockCode.EDITED for finding in findings)
-    rest = f"and {len(findings) - _MOST} more"
-    more = (Finding(code=LockCode.EDITED, where=where, message=rest),) if len(findings) > _MOST else ()
-    return LockError(
-        f"the lock `{where}` was edited or merged after `lock` wrote it"
-        if is_edited
-        else f"the lock `{where}` cannot be used",
-        hint=f"`git checkout {shlex.quote(where)}` takes back an edit that is not committed; "
-        + (
-            f"`envbuilder lock {recipe}` repairs it, and keeps the versions of all else where possible"
-            if is_edited
-            else f"`envbuilder lock {recipe} --upgrade` chooses every version anew"
-        ),
-        findings=(*findings[:_MOST], *more),
+    reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
+    repair = "` repairs it, and keeps the versions of all else where possible"
+    repair = repair if is_edited else " --upgrade` chooses every version anew"
+    file = shlex.quote(where)
+    hint = (
+        f"`git checkout {file}` takes back an edit that is not committed; `envbuilder lock {recipe}{repair}"
     )
+    if marker := _MARKER.search(text):
+        line, reason = text.count("\n", 0, marker.start()) + 1, "holds merge markers"
+        message = f"{reason} at line {line}"
+        findings = (Finding(code=LockCode.EDITED, where=f"{where}:{line}", message=message),)
+        hint = (
+            f"`git checkout --ours {file}`, or `--theirs`, takes one side; then `envbuilder lock {recipe}` fits it to the "
+            "merged recipe, and keeps its versions where possible"
+        )
+    if len(findings) > _MOST:
+        rest = Finding(code=LockCode.EDITED, where=where, message=f"and {len(findings) - _MOST} more")
+        findings = (*findings[:_MOST], rest)
+    return LockError(f"the lock `{where}` {reason}", hint=hint, findings=findings)

@@ -24,17 +24,22 @@ def seal(body: Mapping[str, object]) -> dict[str, object]:
     return sealed | {SHA256: _digest(sealed)}
 
 
-def is_whole(body: Mapping[str, object]) -> bool:
-    """Return whether the JSON of a lock is what `seal` returned."""
-    return body.get(SHA256) == _digest({key: value for key, value in body.items() if key != SHA256})
+def is_whole(body: object) -> bool:
+    """Return whether a lock is as `lock` wrote it, by its seal. Locks before revision 1 have none."""
+    if not isinstance(body, dict) or (body.get("revision") == 0 and not {ENTRIES, SHA256} & body.keys()):
+        return True
+    return bool(body.get(SHA256) == _digest({key: body[key] for key in body if key != SHA256}))
 
 
 def parts(root: Node) -> dict[str, Node]:
-    """Return the values of a lock by key. Those of `tools` are parts of their own, such as `tools.debs`."""
-    tools = root.get("tools")
-    inner = {f"tools.{key}": node for key, node in tools.inner.items()} if tools else {}
-    skipped = (ENTRIES, SHA256, *(("tools",) if inner else ()))
-    return {str(key): node for key, node in root.inner.items() if key not in skipped} | inner
+    """Return the values of a lock by key. Those of `inputs` and `tools` are parts of their own, such as `tools.debs`."""
+    found: dict[str, Node] = {}
+    for key, node in root.inner.items():
+        if key in ("inputs", "tools"):
+            found |= {f"{key}.{inner}": value for inner, value in node.inner.items()}
+        elif key not in (ENTRIES, SHA256):
+            found[str(key)] = node
+    return found
 
 
 def entries(part: str, node: Node) -> dict[str, Node]:
@@ -48,14 +53,12 @@ def seals(root: Node) -> dict[str, str]:
     """Return what `entries` of a lock should be."""
     found: dict[str, str] = {}
     for part, node in parts(root).items():
-        items = {label: entry_seal(item.value) for label, item in entries(part, node).items()}
+        items = {
+            label: f"{item.value.get('version', '')} {part_seal(item.value)}".strip()
+            for label, item in entries(part, node).items()
+        }
         found |= {**items, part: part_seal(items or node.value)}
     return found
-
-
-def entry_seal(value: Mapping[str, object]) -> str:
-    """Return the seal of a package or an extension, which has no version."""
-    return f"{value.get('version', '')} {part_seal(value)}".strip()
 
 
 def part_seal(value: object) -> str:
@@ -65,11 +68,8 @@ def part_seal(value: object) -> str:
 
 def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
     """Yield the place of each edit of a lock that is not whole, with a sentence."""
-    wrote, now = root.value.get(ENTRIES), seals(root)
-    if not isinstance(wrote, dict):
-        yield root, f"the keys `{ENTRIES}` and `{SHA256}`, which `lock` writes, are not both there"
-        return
-    nodes = parts(root)
+    wrote, now, nodes = root.value.get(ENTRIES), seals(root), parts(root)
+    wrote = wrote if isinstance(wrote, dict) else now
     items = {label: item for part, node in nodes.items() for label, item in entries(part, node).items()}
     digests = {f"{item.value.get('sha256')}": label for label, item in items.items()}
     different = [label for label in wrote.keys() | now.keys() if wrote.get(label) != now.get(label)]
@@ -77,30 +77,26 @@ def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
     for label in sorted(different):
         part, _, name = label.partition(" ")
         was, version = (f"{one.get(label, '')}".rpartition(" ")[0] for one in (wrote, now))
-        place = items.get(label) or nodes.get(part) or root
+        item, place = items.get(label), nodes.get(part, root)
         if not name:
             if part not in edited:
                 yield place, f"`{part}` is not as `lock` wrote it"
-        elif label not in now:
-            yield place, f"{_shown(name, was)} is gone from `{part}`"
+        elif item is None:
+            yield place, f"{f'`{name}` {was}'.strip()} is gone from `{part}`"
         elif label not in wrote:
-            yield place, f"{_shown(name, version)} in `{part}` is not from `lock`"
+            yield item, f"{f'`{name}` {version}'.strip()} in `{part}` is not from `lock`"
         else:
-            twin = digests[f"{place.value.get('sha256')}"].partition(" ")[2]
-            file = f"{place.value.get('path', '')}".rpartition("/")[2]
+            twin = digests[f"{item.value.get('sha256')}"].partition(" ")[2]
+            file = f"{item.value.get('path', '')}".rpartition("/")[2]
             details = (
+                f"{f'`{name}` {version}'.strip()} in `{part}` is not as `lock` wrote it",
                 f"`lock` wrote {was}" if was != version else "",
                 f"its sha256 is that of `{twin}`" if twin != name else "",
                 f"its file is `{file}`" if file else "",
             )
-            message = f"{_shown(name, version)} in `{part}` is not as `lock` wrote it"
-            yield place, "; ".join(filter(None, (message, *details)))
+            yield item, "; ".join(filter(None, details))
     if not different:
-        yield root, f"the order of its entries, or its key `{SHA256}`, is not as `lock` wrote it"
-
-
-def _shown(name: str, version: str) -> str:
-    return f"`{name}` {version}".strip()
+        yield root, f"its order, or one of its keys `{ENTRIES}` and `{SHA256}`, is not as `lock` wrote it"
 
 
 def _digest(value: object) -> str:

@@ -231,8 +231,8 @@ def test_every_mistake_is_reported_at_once():
     del whole["inputs"]
     assert refusals(whole) == [
         "$: the key `inputs` is missing",
-        '$.recipe: expected 64 hexadecimal digits, found "abc"',
         "$.epoch: expected a whole number, found text",
+        '$.recipe: expected 64 hexadecimal digits, found "abc"',
     ]
 
 

@@ -85,8 +85,8 @@ EDITS: dict[str, tuple[Callable[[Body], object], str]] = {
     "out of order": (move_to_end, "`adduser` follows"),
     "another day": (lambda body: body.update(epoch=1), "`epoch` is not as `lock` wrote it"),
     "another platform": (lambda body: body.update(platform="linux/arm64"), "`platform` is not as `lock`"),
-    "no seal of entries": (lambda body: body.pop("entries"), "`entries` and `sha256`.* are not both there"),
-    "no seal": (lambda body: body.pop("sha256"), "key `sha256`, is not as `lock` wrote it"),
+    "no seal of entries": (lambda body: body.pop("entries"), "its keys `entries` and `sha256`, is not as `lock` wrote it"),
+    "no seal": (lambda body: body.pop("sha256"), "its keys `entries` and `sha256`, is not as `lock` wrote it"),
     "an older revision": (lambda body: body.update(revision=0), "`revision` is not as `lock` wrote it"),
 }  # fmt: skip
 

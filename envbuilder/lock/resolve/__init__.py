@@ -6,6 +6,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 
 import functools
 from dataclasses import replace
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,7 @@ def lock_recipe(
         with console.step(f"lock {recipe.name}"):
             make = add_to_parent if recipe.parent else resolve
             new = make(recipe, make_target(recipe, base), old=old, options=options, context=context)
+    assert LOST not in {one.sha256 for one in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes()) == text):
         save_text(path, text)
@@ -162,7 +164,7 @@ def resolve(
         )
     lock = Lock(
         recipe=recipe.digest,
-        epoch=options.epoch,
+        epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=target.processor.platform,
         inputs=recipe_inputs(recipe),
         debs=debs,
@@ -175,7 +177,7 @@ def resolve(
         tools=tools,
     )
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
-        return replace(lock, epoch=old.epoch)
+        return replace(lock, epoch=old.epoch or lock.epoch)
     return lock
 
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,6 @@ class LockOptions:
     upgrade_only: tuple[str, ...] = ()  # names of packages that may move
     security_only: bool = False  # packages that have a security update may move
     before: date | None = None  # as of 00:00 UTC of this day
-
-    @property
-    def epoch(self) -> int:
-        """Return 00:00 UTC of today, in seconds."""
-        return int(datetime.combine(self.today, time(), UTC).timestamp())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

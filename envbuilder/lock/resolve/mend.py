@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 LOST: Final = Sha256("0" * 64)  # of an entry whose file is not known
 _LISTS: Final = ("debs", "toolkit", "wheels", "added", "builds", "extensions")
-_WHEELS: Final = ("wheels", "added")
 
 
 def read_old(
@@ -34,12 +33,10 @@ def read_old(
     try:
         return load_lock(path, recipe=name), options
     except LockError as error:
-        old = _mend(load_text(path, Mistakes()) or "", str(path), recipe, options.epoch) if save else None
+        old = _mend(load_text(path, Mistakes()) or "", str(path), recipe) if save else None
         if not save or (old is None and not options.upgrade):
             raise
-        action = (
-            "every version is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
-        )
+        action = "all is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
         log.warning("%s; %s:\n%s", error.message, action, "\n".join(map(str, error.findings)))
     anew = options.upgrade or (options.before is not None and not options.upgrade_only)
     if old and not anew and not recipe.parent:
@@ -48,50 +45,40 @@ def read_old(
     return old, options
 
 
-def _mend(text: str, where: str, recipe: Recipe, epoch: int) -> Lock | None:
+def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     """Return the entries that are as `lock` wrote them, on our side of a merge. None if that cannot be told.
 
     Lost .debs and wheels are there without a file: wheels with the version that `lock` wrote, .debs older than any. A part
     that is to be resolved again has no valid inputs. These are parts of two locks, and all but .debs that lost an entry.
-    `epoch` replaces one that was edited.
+    An epoch that was edited is 0.
     """
-    ours = our_side(text)
-    if ours != text:
-        try:
-            return parse_lock(ours, where)
-        except LockError:
-            pass  # lines that git merged without a conflict
-    root = parse_json(ours, where, Mistakes())
+    root = parse_json(our_side(text), where, Mistakes())
     body = root.value if root and isinstance(root.value, dict) else {}
     wrote = body.get(ENTRIES)
     if root is None or not isinstance(wrote, dict) or body.get("version") != VERSION:
         return None
     now, there = seals(root), parts(root)
-    true = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
-    inputs = dict.fromkeys(PARTS, LOST) | true.get("inputs", {})
+    intact = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
+    inputs = {part: intact.get(f"inputs.{part}", LOST) for part in PARTS}
     mended: dict[str, Any] = {
-        "_": "mended", "version": VERSION, "revision": 0, "recipe": LOST, "inputs": inputs, "epoch": true.get("epoch", epoch),
-        "platform": recipe.processor.platform,
-    }  # fmt: skip
+        "_": "mended", "version": VERSION, "revision": 0, "recipe": LOST,
+        "epoch": 0, "platform": recipe.processor.platform,
+    } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
     for part in _LISTS:
-        written = {label: f"{one}" for label, one in wrote.items() if label.startswith(f"{part} ")}
         items = entries(part, there.get(part, Node(value=[], where=where)))
+        written = {label: f"{one}" for label, one in wrote.items() if label.startswith(f"{part} ")}
+        gone = {label: one for label, one in written.items() if now.get(label) != one}
+        is_one = part not in wrote or wrote[part] == part_seal(written or [])
+        if not is_one or (gone and part != "debs"):
+            inputs["wheels" if part == "builds" else part] = LOST
         good = [item.value for label, item in items.items() if now[label] == written.get(label)]
-        is_one = wrote.get(part) == part_seal(written or [])
-        gone = {
-            label.partition(" ")[2]: one.rpartition(" ")[0]
-            for label, one in written.items()
-            if now.get(label) != one
-        }
-        if part in PARTS and not (is_one and (part == "debs" or not gone)):
-            inputs[part] = LOST
-        if part in _WHEELS or (part == "debs" and is_one):
-            good += [_lost(part, name, version, recipe) for name, version in gone.items()]
+        if part in ("wheels", "added") or (part == "debs" and is_one):
+            good += [_lost(label, one, recipe) for label, one in gone.items()]
         mended[part] = sorted(good, key=lambda item: str(item["name"]))
-    tools = {label: one for label, one in wrote.items() if label.startswith("tools.")}
-    if tools and all(now.get(label) == one for label, one in tools.items()):
+    tools = [label for label in wrote if label.startswith("tools.")]
+    if tools and all(now.get(label) == wrote[label] for label in tools):
         mended["tools"] = body["tools"]
-    mended |= {key: true[key] for key in ("base", "interpreter") if key in true}
+    mended["inputs"] = {part: inputs[part] for part in PARTS}
     return parse_lock(json.dumps(mended), where)
 
 
@@ -103,8 +90,9 @@ def without_lost(lock: Lock) -> Lock:
     return replace(lock, debs=debs, wheels=wheels, added=added)
 
 
-def _lost(part: str, name: str, version: str, recipe: Recipe) -> dict[str, object]:
-    is_deb = part == "debs"
+def _lost(label: str, seal: str, recipe: Recipe) -> dict[str, object]:
+    part, name = label.split(" ", 1)
+    is_deb, version = part == "debs", seal.rpartition(" ")[0]
     path = f"{name}_0_{recipe.processor.debian}.deb" if is_deb else f"{name}/{name}"
     return {
         "kind": "deb" if is_deb else "wheel", "name": name, "version": "0" if is_deb else version, "sha256": LOST,
