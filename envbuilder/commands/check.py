@@ -18,7 +18,8 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
-from envbuilder.lock.known_base import known_base
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.package_names import check_packages
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
@@ -82,6 +83,10 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     )
     session.data = checked
     need_sound(recipe, report)
+    above = [(recipe.parent.with_suffix(".lock"), str(recipe.parent))] if recipe.parent else []
+    for path, typed in ((lock_path(recipe), name), *above):
+        if path.exists():  # one that was edited is found before it is used
+            load_lock(path, recipe=typed)
     lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
     unlisted = check_packages(recipe, store)
     session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})

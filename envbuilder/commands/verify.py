@@ -1,6 +1,5 @@
 """`verify`: prove that image and SIF hold the same files, and audit what they hold."""
 
-import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from envbuilder.commands.context import Output, Recipes, Session, command, recip
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Sha256
-from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
+from envbuilder.core.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
@@ -175,11 +174,12 @@ def verify_built(
     outputs = find_outputs(name, output)
     names = (str(outputs.image), outputs.sif)
     need_built(outputs, name, context.recipes)
-    record, plan = load_record(outputs), _plan(name, context)
+    record = load_record(outputs)
+    plan, notes = _plan(name, context)
     layers = _layers(plan, context, record) if plan else ()
     verified = _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host, key=key)
     if plan is None or record is None or record.is_of(plan.key):
-        return verified
+        return replace(verified, findings=(*verified.findings, *notes))
     older = Finding(
         code=Code.OTHER_PLAN, severity=Severity.WARNING, where=str(outputs.sif),
         message=f"`{outputs.name}` was built from an earlier recipe or lock than those that are here",
@@ -365,11 +365,23 @@ def _glibc(oldest_host: str) -> str:
     return known.get(oldest_host, oldest_host)
 
 
-def _plan(name: str, context: BuildContext) -> Plan | None:
-    """Return the plan of the recipe and the lock that are here, None if there is none."""
-    with contextlib.suppress(EnvbuilderError):
-        return make_plan(name, context.recipes, context.store)[1]
-    return None
+def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding, ...]]:
+    """Return the plan of the recipe and the lock that are here, or None and, for a lock that fits no more, a warning.
+
+    Raises LockError for a lock that was edited.
+    """
+    try:
+        return make_plan(name, context.recipes, context.store)[1], ()
+    except LockError as error:
+        if error.findings:
+            raise
+        older = Finding(
+            code=Code.OTHER_PLAN, severity=Severity.WARNING, where=name, hint=error.hint,
+            message=f"not compared with the recipe: {' '.join(error.message.split())}",
+        )  # fmt: skip
+        return None, (older,)
+    except EnvbuilderError:
+        return None, ()
 
 
 def _layers(plan: Plan, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:

@@ -1,6 +1,8 @@
 """Read and write lockfiles: JSON beside the recipe. Every mistake is reported at once."""
 
 import json
+import re
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,14 +10,20 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.core.errors import LockError
+from envbuilder.core.findings import Finding
 from envbuilder.core.models import Line, Whole, read_node
-from envbuilder.core.places import Mistakes, check_credentials, load_text, parse_json
-from envbuilder.core.plain import has_credentials
-from envbuilder.lock.model import Artifact, Lock
+from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
+from envbuilder.core.plain import has_credentials, redacted
+from envbuilder.lock.model import Artifact, Lock, LockCode
+from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
 from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
-REVISION: Final = 0  # a later revision adds keys that may be ignored
+REVISION: Final = 1  # a later revision adds keys that may be ignored
+_MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
+_THEIRS: Final = re.compile(r"^(?:\|{7}.*?^)?={7}\r?\n.*?^>{7}[^\n]*\n?", re.MULTILINE | re.DOTALL)
+_OURS: Final = re.compile(r"^<{7}[^\n]*\n", re.MULTILINE)
+_MOST: Final = 20  # edits that a message names
 # Keys of an extension that are written only with a value.
 _LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
 
@@ -29,8 +37,11 @@ class _Head:
     revision: Whole
 
 
+_OUTSIDE: Final = ("_", "version", "revision", ENTRIES, SHA256)
+
+
 def lock_text(lock: Lock) -> str:
-    """Return the text of a lockfile. Equal locks give equal bytes."""
+    """Return the text of a lockfile, with its seal. Equal locks give equal bytes."""
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
@@ -40,7 +51,7 @@ def lock_text(lock: Lock) -> str:
     body["extensions"] = [
         {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
     ]
-    return json.dumps(head | body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(seal(head | body), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def load_lock(path: Path, *, recipe: str = "") -> Lock:
@@ -51,41 +62,77 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     mistakes = Mistakes()
     text = load_text(path, mistakes)
     if text is None:
-        raise _unusable(str(path), recipe, mistakes)
+        raise _unusable(str(path), recipe, mistakes.findings)
     return parse_lock(text, str(path), recipe=recipe)
 
 
 def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
-    """Read the text of a lockfile. Raises LockError with every mistake. A newer revision may hold more keys."""
+    """Read the text of a lockfile. Raises LockError with every mistake, and every edit after `lock` wrote it.
+
+    A newer revision may hold more keys.
+    """
     mistakes = Mistakes()
     root = parse_json(text, where, mistakes)
-    head = read_node(_Head, root, mistakes, skip_unknown=True) if root else None
+    if root is None:
+        raise _unusable(where, recipe, mistakes.findings, text)
+    lock, is_edited = _read(root, mistakes, text=text, recipe=recipe), not is_whole(root.value)
+    if lock is not None and not is_edited and not mistakes.findings:
+        return lock
+    placed = Mistakes()
+    node = parse_yaml(text, where, placed)  # JSON is YAML, whose slower reader knows the lines
+    if node is None:
+        node, placed = root, Mistakes()
+    _read(node, placed, text=text, recipe=recipe)
+    for place, message in find_edits(node) if is_edited else ():
+        placed.add(LockCode.EDITED, place.where, redacted(message))
+    raise _unusable(where, recipe, placed.findings or mistakes.findings)
+
+
+def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
+    head = read_node(_Head, root, mistakes, skip_unknown=True)
     if head and head.version != VERSION:
         raise LockError(
-            f"the lock `{where}` has version {head.version}; this envbuilder reads version {VERSION}",
-            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
+            f"the lock `{root.where}` has version {head.version}; this envbuilder reads version {VERSION}",
+            hint=f"use the envbuilder that made it; or `envbuilder lock {recipe} --upgrade` makes it anew",
         )
-    lock = None
-    if root and has_credentials(text):
+    if has_credentials(text):
         check_credentials(root, mistakes)
-    if root:
-        own = root.value
-        if isinstance(own, dict):
-            own = {key: value for key, value in own.items() if key not in ("_", "version", "revision")}
-        is_newer = head is not None and head.revision > REVISION
-        lock = read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
-    if lock is None or mistakes.findings:
-        raise _unusable(where, recipe, mistakes)
-    return lock
+    own = root.value
+    if isinstance(own, dict):
+        own = {key: value for key, value in own.items() if key not in _OUTSIDE}
+        own = Map(own, root.value.places) if isinstance(root.value, Map) else own
+    is_newer = head is not None and head.revision > REVISION
+    return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
+
+
+def our_side(text: str) -> str:
+    """Return a text with merge markers as it was on our side."""
+    return _OURS.sub("", _THEIRS.sub("", text))
 
 
 def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
-def _unusable(where: str, recipe: str, mistakes: Mistakes) -> LockError:
-    return LockError(
-        f"the lock `{where}` cannot be used",
-        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {recipe}` makes it anew",
-        findings=mistakes.findings,
+def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str = "") -> LockError:
+    """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
+    is_edited = any(finding.code == LockCode.EDITED for finding in findings)
+    reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
+    repair = "` repairs it, and keeps the versions of all else where possible"
+    repair = repair if is_edited else " --upgrade` chooses every version anew"
+    file = shlex.quote(where)
+    hint = (
+        f"`git checkout {file}` takes back an edit that is not committed; `envbuilder lock {recipe}{repair}"
     )
+    if marker := _MARKER.search(text):
+        line, reason = text.count("\n", 0, marker.start()) + 1, "holds merge markers"
+        message = f"{reason} at line {line}"
+        findings = (Finding(code=LockCode.EDITED, where=f"{where}:{line}", message=message),)
+        hint = (
+            f"`git checkout --ours {file}`, or `--theirs`, takes one side; then `envbuilder lock {recipe}` fits it to the "
+            "merged recipe, and keeps its versions where possible"
+        )
+    if len(findings) > _MOST:
+        rest = Finding(code=LockCode.EDITED, where=where, message=f"and {len(findings) - _MOST} more")
+        findings = (*findings[:_MOST], rest)
+    return LockError(f"the lock `{where}` {reason}", hint=hint, findings=findings)

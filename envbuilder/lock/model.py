@@ -46,6 +46,7 @@ class LockCode(CodeEnum):
 
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
+    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, or merge markers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.errors import LockError, RecipeError
 from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.seal import seal
 from envbuilder.recipe.load import load
 from tests.support import command_line
 from tests.support.command_line import Call
@@ -77,7 +78,7 @@ def test_a_lock_holds_no_password(tmp_path: Path):
 def test_a_time_that_no_file_can_have_is_refused_in_a_lock(tmp_path: Path, epoch: object):
     value = json.loads(lock_text(make_lock(make_recipe(tmp_path))))
     path = tmp_path / "x.lock"
-    path.write_text(json.dumps(value | {"epoch": epoch}))
+    path.write_text(json.dumps(seal(value | {"epoch": epoch})))
     with pytest.raises(LockError) as caught:
         load_lock(path)
     assert ["$.epoch" in finding.message for finding in caught.value.findings] == [True]

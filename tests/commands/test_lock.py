@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -270,3 +271,108 @@ def test_what_the_recipe_decides_otherwise_is_said_where_it_matters(place: Place
     for name, is_said in (("first", True), ("again", False)):
         code, _, err = place.run("lock", place.path)
         assert (code, "the recipe's `pytorch: 2.13.0` at" in err) == (0, is_said), name
+
+
+# a lock that was edited or merged
+
+
+def edited(place: Place, *, debs: set[str] = frozenset(), wheels: set[str] = frozenset()) -> None:
+    """Remove these entries of the lock."""
+    body = json.loads(place.file.read_text())
+    for part, names in (("debs", debs), ("wheels", wheels)):
+        body[part] = [one for one in body[part] if one["name"] not in names]
+    place.file.write_text(json.dumps(body, indent=1))
+
+
+def test_lock_repairs_an_edited_lock_to_the_same_bytes(place: Place, world: Sources, monkeypatch):
+    ask(world, monkeypatch)
+    before = place.file.read_bytes()
+    edited(place, debs={"libc6"}, wheels={"numpy"})
+    code, out, err = place.run("lock", place.path)
+    assert (code, place.file.read_bytes()) == (0, before)
+    assert out.splitlines() == ["+ libc6 2.36-9", f"+ numpy {place.versions()['numpy']}"]
+    assert "was edited or merged after `lock` wrote it; that is repaired, and the rest is kept" in err
+    assert "`libc6` 2.36-9 is gone from `debs`" in err
+
+
+def test_lock_repairs_changed_values_to_the_same_bytes(place: Place, world: Sources, monkeypatch):
+    ask(world, monkeypatch)
+    before = place.file.read_bytes()
+    body = json.loads(before)
+    for number, part in enumerate(("debs", "wheels")):
+        body[part][0]["sha256"] = f"{number}" * 64
+    body["wheels"][1]["version"] = "999"
+    body["debs"].reverse()
+    place.file.write_text(json.dumps(body))
+    assert place.run("lock", place.path)[0] == 0
+    assert place.file.read_bytes() == before
+
+
+def test_a_lost_package_that_moved_on_takes_with_it_what_it_needs_alone(place: Place):
+    before = place.versions()
+    edited(place, debs={"make"}, wheels={"numpy"})
+    assert place.run("lock", place.path)[0] == 0
+    assert place.versions() == before | {"make": MOVED["make"][0]}
+
+
+def test_lock_repairs_and_upgrades_at_once(place: Place, patched: Sources, monkeypatch):
+    ask(patched, monkeypatch)
+    before = place.versions()
+    edited(place, debs={"make"})
+    assert place.run("lock", place.path, "--upgrade", "--security")[0] == 0
+    updates = {name: version for name, (version, _) in SECURITY.items() if name in before}
+    assert place.versions() == before | updates | {"make": "4.4"}
+
+
+def test_a_lock_that_git_merged_keeps_the_versions_of_our_side(place: Place, world: Sources, monkeypatch):
+    """Ours upgraded a .deb, theirs a wheel: git joins both, and only the seals meet."""
+    folder = place.path.parent
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "merge.conflictStyle=merge")
+        return subprocess.run(
+            ["git", *settings, *words], cwd=folder, capture_output=True, text=True, check=False
+        )
+
+    git("init", "--quiet", "--initial-branch", "ours")
+    git("add", "test.yaml", "test.lock")
+    git("commit", "--quiet", "--message", "base")
+    git("checkout", "--quiet", "-b", "theirs")
+    newer = write_wheel(folder / "files", "numpy", "2.9.0", tag="cp311-cp311-manylinux_2_28_x86_64")
+    write_index(folder / "newer", newer)
+    monkeypatch.setenv("ENVBUILDER_INDEX", f"{world.indexes[0]} {(folder / 'newer').as_uri()}/")
+    assert place.run("lock", place.path, "--upgrade", "numpy")[0] == 0
+    git("commit", "--quiet", "--all", "--message", "theirs")
+    git("checkout", "--quiet", "ours")
+    assert place.run("lock", place.path, "--upgrade", "make")[0] == 0
+    git("commit", "--quiet", "--all", "--message", "ours")
+    ours = place.versions()
+    assert git("merge", "theirs").returncode == 1
+    code, _, err = place.run("check", place.path)
+    assert (code, "holds merge markers at line" in err) == (4, True)
+    assert f"git checkout --ours {place.file}" in err
+    merged = place.file.read_bytes()
+    git("checkout", "--ours", str(place.file))
+    assert (place.run("check", place.path)[0], place.versions()) == (0, ours)
+    place.file.write_bytes(merged)
+    assert place.run("lock", place.path)[0] == 0
+    assert place.run("check", place.path)[0] == 0
+    assert {name: version for name, version in place.versions().items() if name != "numpy"} == {
+        name: version for name, version in ours.items() if name != "numpy"
+    }
+
+
+def test_an_upgrade_replaces_a_lock_that_nothing_can_be_read_of(place: Place):
+    place.file.write_text(place.file.read_text()[:3000])
+    code, _, err = place.run("lock", place.path)
+    assert (code, "--upgrade` chooses every version anew" in err) == (4, True)
+    assert place.run("lock", place.path, "--upgrade")[0] == 0
+    assert place.versions()["make"] == "4.4"
+
+
+def test_a_lock_before_seals_gets_one(place: Place):
+    before = place.file.read_bytes()
+    body = json.loads(before) | {"revision": 0}
+    place.file.write_text(json.dumps({key: body[key] for key in body if key not in ("entries", "sha256")}))
+    assert place.run("lock", place.path)[0] == 0
+    assert place.file.read_bytes() == before

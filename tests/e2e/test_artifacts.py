@@ -413,6 +413,23 @@ def test_verify_refuses_a_sif_with_one_changed_byte(cpu: Built, spacious: Path):
     assert findings(ended)
 
 
+def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacious: Path):
+    lock = spacious / "tiny.lock"
+    shutil.copy(tiny.recipe, spacious)
+    whole = tiny.recipe.with_suffix(".lock").read_text()
+    command = (ENVBUILDER, "verify", spacious / "tiny.yaml", "--output", tiny.output, "--json")
+    lock.write_text(whole)
+    assert json.loads(run(*command))["findings"] == []
+    lock.write_text(whole.replace('"size": 1', '"size": 2', 1))
+    ended = attempt(*command)
+    assert (ended.returncode, [one["code"] for one in findings(ended)]) == (4, ["EB414"])
+    lock.write_text(whole)
+    (spacious / "tiny.yaml").write_text(tiny.recipe.read_text().replace("WHICH: tiny", "WHICH: other"))
+    (stale,) = json.loads(run(*command))["findings"]
+    assert stale["severity"] == "warning"
+    assert "no longer fits its recipe" in stale["message"]
+
+
 def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
     half = spacious / "half.sif"
     with cpu.sif.open("rb") as whole:

@@ -13,6 +13,7 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
 from envbuilder.lock.known_base import kept_folder, lock_path, recall
 from envbuilder.lock.model import Lock, LockedBase, recipe_inputs
+from envbuilder.lock.seal import seal
 from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH
 from envbuilder.recipe.load import load
@@ -94,7 +95,7 @@ def test_a_damaged_base_is_refused_with_its_place(path: str, value: object):
     else:
         place[last] = value
     with pytest.raises(LockError) as caught:
-        parse_lock(json.dumps(whole), "x.lock")
+        parse_lock(json.dumps(seal(whole)), "x.lock")
     assert all("$.base" in one.message for one in caught.value.findings)
 
 
@@ -118,7 +119,7 @@ def test_a_newer_revision_may_say_more_of_a_base():
     whole = json.loads(lock_text(on(BASE)))
     whole["revision"] = REVISION + 1
     whole["base"]["signature"] = whole["base"]["facts"][0]["sure"] = "yes"
-    assert parse_lock(json.dumps(whole), "x.lock").base == BASE
+    assert parse_lock(json.dumps(seal(whole)), "x.lock").base == BASE
 
 
 def test_the_image_decides_the_build_and_its_variables_stay():

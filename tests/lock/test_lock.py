@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import check_fresh, diff_locks
-from envbuilder.lock.file import load_lock, lock_text, parse_lock
+from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.model import (
     Artifact,
@@ -22,6 +22,7 @@ from envbuilder.lock.model import (
     lock_artifacts,
     recipe_inputs,
 )
+from envbuilder.lock.seal import seal
 from envbuilder.recipe.load import find_recipe, list_recipes, load
 from envbuilder.recipe.model import Extension, Recipe
 
@@ -72,9 +73,15 @@ LOCK = Lock(
 FILES = {"src/a.cpp": A, "src/a.h": B}
 
 
+def resealed(value: object) -> str:
+    """The text of a lock that only its own rules can refuse."""
+    assert isinstance(value, dict)
+    return json.dumps(seal(value))
+
+
 def refusals(value: object) -> list[str]:
     with pytest.raises(LockError) as caught:
-        parse_lock(json.dumps(value), "x.lock")
+        parse_lock(resealed(value), "x.lock")
     return [finding.message for finding in caught.value.findings]
 
 
@@ -216,7 +223,7 @@ def test_another_version_is_refused_with_what_to_do():
 def test_unknown_keys_are_refused_unless_the_revision_is_newer():
     whole = changed("wheels.0.yanked", "no")
     assert refusals(whole) == ["$.wheels[0].yanked: unknown key `yanked`"]
-    assert parse_lock(json.dumps(whole | {"revision": 1}), "x.lock") == LOCK
+    assert parse_lock(json.dumps(seal(whole | {"revision": REVISION + 1})), "x.lock") == LOCK
 
 
 def test_every_mistake_is_reported_at_once():
@@ -224,8 +231,8 @@ def test_every_mistake_is_reported_at_once():
     del whole["inputs"]
     assert refusals(whole) == [
         "$: the key `inputs` is missing",
-        '$.recipe: expected 64 hexadecimal digits, found "abc"',
         "$.epoch: expected a whole number, found text",
+        '$.recipe: expected 64 hexadecimal digits, found "abc"',
     ]
 
 
@@ -279,7 +286,7 @@ def test_a_value_that_cannot_be_is_refused(path, value):
 
 @pytest.mark.parametrize("name", ["..x", "x..y", ".hidden", "...", "a b", "ü"])
 def test_odd_but_harmless_paths_are_taken(name):
-    assert parse_lock(json.dumps(changed("wheels.0.path", f"{name}/{name}")), "x.lock")
+    assert parse_lock(resealed(changed("wheels.0.path", f"{name}/{name}")), "x.lock")
 
 
 def test_doubled_and_unsorted_artifacts_are_refused():
@@ -288,9 +295,9 @@ def test_doubled_and_unsorted_artifacts_are_refused():
     whole["wheels"] = [dataclasses.asdict(item) for item in whole["wheels"]]
     whole["extensions"][0]["files"].reverse()
     assert refusals(whole) == [
+        "$.extensions[0].files[1]: `src/a.cpp` follows `src/a.h`: expected each once, sorted",
         "$.wheels[1]: `numpy` follows `numpy`: expected each once, sorted",
         "$.wheels[2]: `attrs` follows `numpy`: expected each once, sorted",
-        "$.extensions[0].files[1]: `src/a.cpp` follows `src/a.h`: expected each once, sorted",
     ]
 
 

@@ -20,10 +20,11 @@ from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.file import lock_text
 from envbuilder.lock.fresh import load_parent
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import (
@@ -49,6 +50,7 @@ from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
+from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
@@ -66,7 +68,7 @@ def lock_recipe(
     recipe = load(find_recipe(name, recipes))
     path = lock_path(recipe)
     with context.store.in_use():
-        old = load_lock(path, recipe=name) if path.exists() else None
+        old, options = read_old(path, name, recipe, options=options, save=save)
         known = old.base if old else None
         base = None
         if recipe.parent:
@@ -79,8 +81,12 @@ def lock_recipe(
         with console.step(f"lock {recipe.name}"):
             make = add_to_parent if recipe.parent else resolve
             new = make(recipe, make_target(recipe, base), old=old, options=options, context=context)
-    if save and new != old:
-        save_text(path, lock_text(new))
+    assert LOST not in {one.sha256 for one in lock_artifacts(new)}, "each lost entry is found again"
+    text = lock_text(new)
+    if save and not (path.is_file() and load_text(path, Mistakes()) == text):
+        save_text(path, text)
+    if old and old.recipe == LOST:
+        old = replace(without_lost(old), recipe=new.recipe)
     return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
 
 
@@ -171,7 +177,7 @@ def resolve(
         tools=tools,
     )
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
-        return replace(lock, epoch=old.epoch)
+        return replace(lock, epoch=old.epoch or lock.epoch)
     return lock
 
 

@@ -108,7 +108,7 @@ def upgrade_debs(
         return debs
     suite, status = _open_suite(recipe, target, context, replace(options, upgrade=True))
     if options.security_only:
-        wanted = suite.security_updates(debs)
+        wanted += suite.security_updates(debs)
     return suite.upgrade(debs, wanted, status) if wanted else debs
 
 
