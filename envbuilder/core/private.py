@@ -15,14 +15,11 @@ import os
 import stat
 from typing import Iterator
 
-_FOLDER = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
-_HAS_OWNERS = hasattr(os, "geteuid")  # Windows keeps that elsewhere, and opens no folders
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def may_be_exchanged(folder: str) -> bool:
     """Whether another user may rename what lies in the folder: its owner, or who may write it without the sticky bit."""
-    if not _HAS_OWNERS:
-        return False
     status = os.stat(folder)
     is_open = bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
     return is_open or status.st_uid not in (0, os.geteuid())
@@ -30,8 +27,6 @@ def may_be_exchanged(folder: str) -> bool:
 
 def is_trusted(path: str) -> bool:
     """Whether a file or a folder belongs to this user or to root, the link to it included. False if there is none."""
-    if not _HAS_OWNERS:
-        return os.path.exists(path)
     try:
         return {os.lstat(path).st_uid, os.stat(path).st_uid} <= {0, os.geteuid()}
     except OSError:
@@ -89,9 +84,6 @@ def private_folder(path: str) -> Iterator[str]:
         os.mkdir(path, 0o700)
     except FileExistsError:
         is_new = False
-    if not _HAS_OWNERS:
-        yield path
-        return
     opened = open_folder(path)
     try:
         status = os.fstat(opened)
