@@ -82,19 +82,22 @@ def parse_requirement(text: str) -> str:
         message = f"{shown(text)} names a place to download from"
         raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
     if _is_torch(requirement):
-        raise _refused("torch is pinned by the key `pytorch`, not here")
+        raise _refused("torch is pinned by the key `pytorch`, not here", "leave it out of the packages")
     return str(requirement)
 
 
 def _parse(text: str) -> Requirement:
     if text.startswith("-") or text.endswith("\\"):
+        file = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", text)
         hint = "indexes and hashes are for the lock; list every package by its name"
+        hint = f"write `{{requirements: {file[1]}}}`" if file else hint
         raise _refused(f"expected one requirement, found an option of pip: {shown(text)}", hint)
     try:
         return Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
         hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
+        hint = hint or "write a name with versions, such as `numpy>=2,<3`"
         if " - " in text:
             hint = "all items of a list begin in the same column: a line that begins further right continues the one above"
         raise _refused(f"{shown(text)} is not a PEP 508 requirement: {reason}", hint) from error

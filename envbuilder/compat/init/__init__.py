@@ -73,6 +73,8 @@ def read_source(path: Path, requests: Requests) -> None:
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():
         reader = read_dockerfile
+    if path.suffix == ".py" and "setup" not in path.name:
+        reader = None
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
     with blaming_content(f"`{path}`"):
