@@ -47,6 +47,13 @@ _ELSEWHERE: Final = {
     "run": "exec",
     "nccl": "detect",
     "topology": "detect",
+    "help": "--help",
+    "install": "add",
+    "activate": "shell",
+    "clean": "cache --gc",
+    "create": "init",
+    "upgrade": "lock --upgrade",
+    "sbatch": "launch slurm",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
 _EXAMPLE: Final = re.compile(r"(?:\$ |`)(envbuilder [^`\n]+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
@@ -174,10 +181,8 @@ def _wrong_use(words: str, context: Any) -> UsageError:
     program = getattr(context, "command_path", named.strip())
     command = getattr(context, "command", None)
     examples = _EXAMPLE.findall(f"{getattr(command, 'epilog', '')}\n{getattr(command, 'help', '')}")
-    option = next(iter(re.findall(r"'(--[a-z-]+)", words)), "--")
-    such_as = "".join(
-        f"such as `{line}`; " for line in sorted(examples, key=lambda line: option not in line)[:1]
-    )
+    option = "".join(re.findall(r"'(--[a-z-]+)", words)[:1])
+    such_as = "".join(f"such as `{one}`; " for one in sorted(examples, key=lambda one: option not in one)[:1])
     given = re.search(rf"{option}[ =](\S+)", " ".join(SESSION.typed))
     found = f", found `{given[1]}`" if given else ""
     words = re.sub(r"Input should be ([^,]+).*", lambda bound: f"expected {bound[1]}{found}", words)

@@ -48,7 +48,8 @@ _BY_LABEL: Final = {
 }
 _ADDRESSES: Final = (  # settings of one or more addresses
     "ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX", "ENVBUILDER_DEBIAN_MIRROR", "ENVBUILDER_DEBIAN_SECURITY",
-    "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR",
+    "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR", "ENVBUILDER_CUDA_REDIST", "ENVBUILDER_DEBIAN_SNAPSHOT",
+    "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES",
 )  # fmt: skip
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
@@ -156,8 +157,8 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
 def _check_addresses(environment: Mapping[str, str]) -> None:
     for name in _ADDRESSES:
         for word in environment.get(name, "").split():
-            if not re.match(r"https?://|file:", word):
-                hint = "write an address that begins with https://, http:// or file://"
+            if not re.match(r"https?://|file:", word) and not Path(word).is_dir():
+                hint = "write an address that begins with https:// or http://, or a folder that is there"
                 raise UsageError(f"{name} holds `{shown(word)}`", hint=hint)
     for name in environment.get("ENVBUILDER_FOLDERS", "").split(":"):
         if name and not Path(name).is_dir():
@@ -283,14 +284,8 @@ def _apt_mirror(word: str) -> tuple[str, str]:
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:
-    """Return the address of a service, which may be a folder; an empty setting means none."""
+    """Return the address of a service; an empty setting means none."""
     address = environment.get(name, default)
-    if address and ":" not in address:
-        if not Path(address).is_dir():
-            raise UsageError(
-                f"{name} is `{address}`", hint="write an address with https://, or a folder that is there"
-            )
-        address = Path(address).absolute().as_uri()
     return _base(address) if address else ""
 
 
@@ -304,6 +299,8 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _base(url: str) -> str:
+    if ":" not in url:  # a folder
+        url = Path(url).absolute().as_uri()
     return url.rstrip("/") + "/"
 
 

@@ -42,7 +42,6 @@ _JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
-_LOCK: Final = ".lock"
 _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE)
 ADD: Final = "add"
 # A recipe file without any of these is one environment.
@@ -119,8 +118,8 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
-    if name.endswith((SIF, _LOCK)):
-        kind = "lock" if name.endswith(_LOCK) else "SIF"
+    if name.endswith((SIF, ".lock")):
+        kind = "lock" if name.endswith(".lock") else "SIF"
         place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
         beside = place / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem

@@ -196,10 +196,7 @@ def open_store(
         return None
     # Credential helpers see the whole environment: those of clouds have their own settings.
     client = Client(environment, ProcessRunner(environment, whole=True), console.waiting)
-    try:
-        place = find_reference(environment[setting], client.settings.prefix)
-    except UsageError as error:
-        raise UsageError(f"{setting}: {error.message}", hint="name a repository in a registry") from error
+    place = find_reference(environment[setting], client.settings.prefix)
     if place.tag or place.digest:
         raise UsageError(f"{setting} is `{place}`", hint="name a repository, without a tag")
     named = environment.get(KEY, "")
