@@ -62,9 +62,7 @@ def lock(
         hint = f"envbuilder lock {name} --upgrade --security"
         raise UsageError("`--security` requires `--upgrade`, without package names", hint=hint)
     if before and before.date() > datetime.now(UTC).date():
-        raise UsageError(
-            f"`--before {before.date()}` is in the future", hint="leave it out for what is newest now"
-        )
+        raise UsageError(f"`--before {before.date()}` is in the future", hint="leave it out for the newest")
     options = LockOptions(
         today=datetime.now(UTC).date(),
         upgrade=upgrade and not packages and not security,

@@ -156,8 +156,9 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
 
 def _check_addresses(environment: Mapping[str, str]) -> None:
     for name in _ADDRESSES:
-        for word in environment.get(name, "").split():
-            if not re.match(r"https?://|file:", word) and not Path(word).is_dir():
+        value = environment.get(name, "")
+        for word in () if Path(value).is_dir() else value.split():
+            if not re.match(r"(?i)https?://|file:", word) and not Path(word).is_dir():
                 hint = "write an address that begins with https:// or http://, or a folder that is there"
                 raise UsageError(f"{name} holds `{shown(word)}`", hint=hint)
     for name in environment.get("ENVBUILDER_FOLDERS", "").split(":"):
