@@ -200,7 +200,7 @@ def _hint_to_syntax(words: str, near: list[str], column: int) -> str:
         return "git left two versions here: keep one, and remove the lines with its marks"
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with blanks, not with tabs"
-    if "cannot start any token" in words:
+    if "cannot start any token" in words or "scanning an alias" in words:
         return "write this text in quotes"
     if "expected ':'" in words:
         return "an item of a list begins with `- `, and a key ends with `:` and a blank; or the line above lacks one"

@@ -6,6 +6,7 @@
 
 import keyword
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -126,12 +127,8 @@ def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
     names = [item.get("name") if isinstance(item, dict) else None for item in given]
     for at, name in enumerate(names):
         if name in names[:at] and isinstance(name, str) and not _name_mistake(name):
-            yield Mistake(
-                message=f"a second extension named `{name}`",
-                code=RecipeCode.EXTENSION,
-                hint="rename one",
-                at=(at, "name"),
-            )
+            message = f"a second extension named `{name}`"
+            yield Mistake(message=message, code=RecipeCode.EXTENSION, hint="rename one", at=(at, "name"))
 
 
 def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
@@ -143,7 +140,8 @@ def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
     name, path, sources = given.get("name"), given.get("path"), given.get("sources")
     if isinstance(name, str) and (message := _name_mistake(name)):
         plain = re.sub(r"\W", "_", name)
-        hint = f"write the name that Python imports, such as `{plain if plain.isidentifier() else 'my_ops'}`"
+        usable = plain if plain.isidentifier() and plain != name else "my_ops"
+        hint = f"write the name that Python imports, such as `{usable}`"
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint, at=("name",))
     if isinstance(path, str) and re.fullmatch(LINE.pattern, path):
         yield from (replace(one, at=("path",)) for one in _path_mistakes(given, path, folder))
@@ -209,6 +207,8 @@ def _source_mistakes(sources: list[object]) -> Iterator[Mistake]:
 def _name_mistake(name: str) -> str:
     if len(name) > LONGEST_NAME or not name.isidentifier() or keyword.iskeyword(name):
         return f"{shown(name)} cannot be imported: not a Python name"
+    if name == "torch" or name in sys.stdlib_module_names:
+        return f"{shown(name)} is a module already, which this extension would hide"
     return ""
 
 

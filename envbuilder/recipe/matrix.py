@@ -43,6 +43,8 @@ def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     matrix = root.get(KEY)
     if matrix is None:
         return {"": root}
+    if matrix.value == {}:
+        mistakes.at(matrix, RecipeCode.MATRIX, "expected one or more keys, each with its values")
     if read_node(Matrix, matrix, mistakes) is None:
         return {}
     rest = {key: value for key, value in root.value.items() if key != KEY}

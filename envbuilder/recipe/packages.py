@@ -90,7 +90,7 @@ def _parse(text: str) -> Requirement:
     if text.startswith("-") or text.endswith("\\"):
         file = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", text)
         hint = "indexes and hashes are for the lock; list every package by its name"
-        hint = f"write `{{requirements: {file[1]}}}`" if file else hint
+        hint = f"write `{{requirements: {file[1]}}}`" if file else _AS_EXTENSION if text[:2] == "-e" else hint
         raise _refused(f"expected one requirement, found an option of pip: {shown(text)}", hint)
     try:
         return Requirement(text)
@@ -108,7 +108,7 @@ def _refused(message: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIRE
 
 
 def _is_torch(requirement: Requirement) -> bool:
-    return canonicalize_name(requirement.name) == "torch"
+    return canonicalize_name(requirement.name) in ("torch", "pytorch")
 
 
 def _doubled(text: str) -> str:
