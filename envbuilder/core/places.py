@@ -163,8 +163,7 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
         return None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        message = "holds a NUL byte, so it is not a text file"
-        mistakes.add(Code.UNREADABLE, f"{path}:{line}", message, hint="name a text file in UTF-8")
+        mistakes.add(Code.UNREADABLE, f"{path}:{line}", "expected a text file, found a NUL byte")
         return None
     return text
 

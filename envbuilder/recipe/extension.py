@@ -139,9 +139,8 @@ def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint)
     name, path, sources = given.get("name"), given.get("path"), given.get("sources")
     if isinstance(name, str) and (message := _name_mistake(name)):
-        plain = re.sub(r"\W", "_", name)
-        usable = plain if plain.isidentifier() and plain != name else "my_ops"
-        hint = f"write the name that Python imports, such as `{usable}`"
+        plain = re.sub(r"\W|^\d", "_", name)
+        hint = f"write the name that Python imports, such as `{plain}{'_' * (plain == name)}`"
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint, at=("name",))
     if isinstance(path, str) and re.fullmatch(LINE.pattern, path):
         yield from (replace(one, at=("path",)) for one in _path_mistakes(given, path, folder))

@@ -187,7 +187,7 @@ class _Reader:
                     f"`{text}` is outside the recipe's folder", where, next((one.hint for one in wrong), "")
                 )
             elif not below.is_file():
-                self._refuse(f"`{text}`: there is no file `{named}`", where)
+                self._refuse(f"`{text}`: there is no file `{named}`", where, "name it as seen from this file")
             else:
                 relative = self.folder / below.relative_to(self.folder.resolve())
                 self.read(relative, binds=binds or option == "--constraint")
@@ -260,7 +260,7 @@ class _Reader:
         place = next((one.resolve() for one in places if one.is_dir()), None)
         home = self.folder.resolve()
         if place is None:
-            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where)
+            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where, "name one there")
         elif home.is_relative_to(place):
             self.own.append((text, where))
         elif not place.is_relative_to(home):

@@ -121,7 +121,7 @@ def test_findings_come_in_the_order_of_files_and_lines():
     ("data", "message"),
     [
         (b"a: \xff\n", "is not UTF-8 text"),
-        (b"a: b\n\0", "holds a NUL byte, so it is not a text file"),
+        (b"a: b\n\0", "expected a text file, found a NUL byte"),
         (b"#" * (places.MAX_BYTES + 1), "is larger than 1 MiB"),
     ],
 )
