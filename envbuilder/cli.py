@@ -47,8 +47,15 @@ _ELSEWHERE: Final = {
     "run": "exec",
     "nccl": "detect",
     "topology": "detect",
+    "help": "--help",
+    "install": "add",
+    "activate": "shell",
+    "clean": "cache --gc",
+    "create": "init",
+    "upgrade": "lock --upgrade",
+    "sbatch": "launch slurm",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
-_EXAMPLE: Final = re.compile(r"\$ (.+)")  # in the help of a command
+_EXAMPLE: Final = re.compile(r"(?:\$ |`)(envbuilder [^`\n]+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
 _PATH_ERRORS: Final = (
@@ -169,11 +176,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _wrong_use(words: str, context: Any) -> UsageError:
-    """Return Typer's words of wrong use with the first example of the command."""
+    """Return Typer's words of wrong use with an example of the command, if possible one of the option that is wrong."""
     named = "envbuilder " + (SESSION.command if SESSION.command in COMMANDS else "")
     program = getattr(context, "command_path", named.strip())
-    example = _EXAMPLE.search(getattr(getattr(context, "command", None), "epilog", None) or "")
-    such_as = f"such as `{example[1]}`; " if example else ""
+    command = getattr(context, "command", None)
+    examples = _EXAMPLE.findall(f"{getattr(command, 'epilog', '')}\n{getattr(command, 'help', '')}")
+    option = "".join(re.findall(r"'(--[a-z-]+)", words)[:1])
+    such_as = "".join(f"such as `{one}`; " for one in sorted(examples, key=lambda one: option not in one)[:1])
+    given = re.search(rf"{option}[ =](\S+)", " ".join(SESSION.typed))
+    found = f", found `{given[1]}`" if given else ""
+    words = re.sub(r"Input should be ([^,]+).*", lambda bound: f"expected {bound[1]}{found}", words)
     words = words.replace("Value error, ", "").removesuffix(".")
     return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 

@@ -87,7 +87,7 @@ def sign(
 
 def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> str:
     """Return for what, when and by which key both artifacts were signed; raises VerifyError for another key, and without one."""
-    public = _load_public(key)  # a file that is no key is a usage error, whatever is signed
+    public = load_public(key)  # a file that is no key is a usage error, whatever is signed
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
@@ -107,7 +107,7 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
 
 def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
     """Return the name of the key; raises VerifyError unless the SIF is signed with it. This signature has no tag and no time."""
-    public = _load_public(key)
+    public = load_public(key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
@@ -175,7 +175,7 @@ def signed_digests(content: bytes, key: PublicKey, name: str, predicate_type: st
 
 def read_signed_release(content: bytes, key: Path | None, name: str) -> SignedRelease:
     """Return the release that a bundle is about; raises VerifyError as `read_bundle`, and for any other statement."""
-    statement = read_bundle(content, _load_public(key) if key else None, name)
+    statement = read_bundle(content, load_public(key) if key else None, name)
     try:
         return SignedRelease(
             digests=subject_digests(statement, SLSA_PROVENANCE), release=read_release(statement), text=content
@@ -230,11 +230,11 @@ def load_either(path: Path, passphrase: Passphrase) -> tuple[PublicKey, PrivateK
         if b"PRIVATE KEY-----" in path.read_bytes():
             private = _load_private(path, passphrase)
             return private.public_key(), private
-    return _load_public(path), None
+    return load_public(path), None
 
 
 def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
-    with blaming_path(f"cannot read the key `{path}`"):
+    with blaming_path(f"cannot read the key `{path}`", hint=_KEY_HINT):
         content = path.read_bytes()
     try:
         try:
@@ -259,8 +259,8 @@ def _ask(path: Path, passphrase: Passphrase) -> bytes:
     return answer.encode()
 
 
-def _load_public(path: Path) -> PublicKey:
-    with blaming_path(f"cannot read the key `{path}`"):
+def load_public(path: Path) -> PublicKey:
+    with blaming_path(f"cannot read the key `{path}`", hint=_KEY_HINT):
         content = path.read_bytes()
     try:
         key = serialization.load_pem_public_key(content)

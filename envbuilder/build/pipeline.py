@@ -77,7 +77,8 @@ def build_recipe(
     """
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
-    cache_limit(context.environment, 0)  # a mistake in the setting ends a build at its start
+    cache_limit(context.environment, 0)  # a mistake in a setting ends a build at its start
+    versions_to_keep(context.environment)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     docker = connect(context.environment, build_identity(outputs)) if choice.load else None
     not_loaded = why_no_engine(context.environment) if choice.load else "`--no-load`"
@@ -354,6 +355,8 @@ def prepare_recipe(
 
 def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`{folder}` is no folder", hint="name one for the copies; it may be new")
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():
         resolving = _locked_context(context, recipe, lock.base, offline=False)

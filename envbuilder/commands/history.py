@@ -65,8 +65,9 @@ def history(
         hint = hint_to_build(name, recipes_folder(session.environment))
         raise UsageError(f"there is no SIF `{sif}`", hint=hint)
     if switch or rollback:
+        chosen = _chosen(sif, switch)
         kept.adopt(str(sif))
-        kept.switch(str(sif), _chosen(sif, switch))
+        kept.switch(str(sif), chosen)
     removed = () if prune is None else tuple(one.digest for one in kept.prune(str(sif), prune))
     found = tuple(
         KeptVersion(version=one.digest, time=_day(one.time), bytes=one.size, current=one.current)

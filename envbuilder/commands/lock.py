@@ -23,7 +23,12 @@ class LockChanges(Answer):
 
 @command(
     "lock",
-    ("envbuilder lock a100", "envbuilder lock a100 --upgrade numpy", "envbuilder lock a100 --check"),
+    (
+        "envbuilder lock a100",
+        "envbuilder lock a100 --upgrade numpy",
+        "envbuilder lock a100 --check",
+        "envbuilder lock a100 --before 2026-11-01",
+    ),
     LockChanges,
 )
 def lock(
@@ -56,6 +61,8 @@ def lock(
     if security and (packages or not upgrade):
         hint = f"envbuilder lock {name} --upgrade --security"
         raise UsageError("`--security` requires `--upgrade`, without package names", hint=hint)
+    if before and before.date() > datetime.now(UTC).date():
+        raise UsageError(f"`--before {before.date()}` is in the future", hint="leave it out for the newest")
     options = LockOptions(
         today=datetime.now(UTC).date(),
         upgrade=upgrade and not packages and not security,

@@ -5,6 +5,7 @@ those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fet
 """
 
 import configparser
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner
 
+log = logging.getLogger(__name__)
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN: Final = "debian"  # sources of .deb packages: Debian's main archive
 DEBIAN_SECURITY: Final = "debian-security"  # Debian's security archive
@@ -44,6 +46,11 @@ _BY_LABEL: Final = {
     ("Debian", "Debian-Security"): DEBIAN_SECURITY,
     ("Ubuntu", "Ubuntu"): UBUNTU,
 }
+_ADDRESSES: Final = (  # settings of one or more addresses
+    "ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX", "ENVBUILDER_DEBIAN_MIRROR", "ENVBUILDER_DEBIAN_SECURITY",
+    "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR", "ENVBUILDER_CUDA_REDIST", "ENVBUILDER_DEBIAN_SNAPSHOT",
+    "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES",
+)  # fmt: skip
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -120,6 +127,7 @@ class Sources:
 
 def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     """Read settings and configuration; starts apt-get unless every mirror is set."""
+    _check_addresses(environment)
     pip = _pip_settings(environment)
     mirrors = _mirrors(environment, runner)
     folders = environment.get("ENVBUILDER_FOLDERS", "")
@@ -144,6 +152,18 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
         certificates=Path(bundle) if bundle else None,
     )
+
+
+def _check_addresses(environment: Mapping[str, str]) -> None:
+    for name in _ADDRESSES:
+        value = environment.get(name, "")
+        for word in () if Path(value).is_dir() else value.split():
+            if not re.match(r"(?i)https?://|file:", word) and not Path(word).is_dir():
+                hint = "write an address that begins with https:// or http://, or a folder that is there"
+                raise UsageError(f"{name} holds `{shown(word)}`", hint=hint)
+    for name in environment.get("ENVBUILDER_FOLDERS", "").split(":"):
+        if name and not Path(name).is_dir():
+            log.warning("warning: ENVBUILDER_FOLDERS names `%s`, and there is no such folder", name)
 
 
 def shown(url: str) -> str:
@@ -265,10 +285,8 @@ def _apt_mirror(word: str) -> tuple[str, str]:
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:
-    """Return the address of a service, which may be a folder; an empty setting means none."""
+    """Return the address of a service; an empty setting means none."""
     address = environment.get(name, default)
-    if address and ":" not in address:
-        address = Path(address).absolute().as_uri()
     return _base(address) if address else ""
 
 
@@ -282,6 +300,8 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _base(url: str) -> str:
+    if ":" not in url:  # a folder
+        url = Path(url).absolute().as_uri()
     return url.rstrip("/") + "/"
 
 

@@ -118,17 +118,19 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
-    if name.endswith(SIF):
-        beside = Path(name).parent.parent / folder.name / f"{Path(name).stem}{SUFFIX}"
+    if name.endswith((SIF, ".lock")):
+        kind = "lock" if name.endswith(".lock") else "SIF"
+        place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
+        beside = place / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
         raise UsageError(
-            f"`{name}` is a SIF, and a recipe is expected here",
-            hint=f"type the recipe that it was built from: `{built_from}`",
+            f"`{name}` is a {kind}, and a recipe is expected here",
+            hint=f"type the recipe that it was made from: `{built_from}`",
         )
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
             raise UsageError(
-                f"there is no recipe file `{name}`",
+                _why_no_file(Path(name)) or f"there is no recipe file `{name}`",
                 hint=f"{_with_ending(name)}give a path to a file, or a name from `list`",
             )
         return Path(name)
@@ -141,8 +143,15 @@ def find_recipe(name: str, folder: Path) -> Path:
         listing = f"recipes: {', '.join(known)}" if known else empty
         meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
         hint = f"{meant}{listing}; a path to a recipe file works as well"
-        raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
+        raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
     return path
+
+
+def _why_no_file(path: Path) -> str:
+    """Return what a path is that exists and is no file, "" for one that does not exist."""
+    if path.is_dir():
+        return f"`{path}` is a folder, and a recipe is a file"
+    return f"`{path}` is a link that leads to no file" if path.is_symlink() else ""
 
 
 def _with_ending(path: str) -> str:
@@ -244,7 +253,8 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     file = path.with_name(f"{name}{SUFFIX}")
     if file in files:
         circle = " → ".join(step.stem for step in (*files, file))
-        mistakes.at(parent, RecipeCode.EXTENDS, f"recipes that extend each other in a circle: {circle}")
+        message = f"recipes that extend each other in a circle: {circle}"
+        mistakes.at(parent, RecipeCode.EXTENDS, message, hint="leave `extends` out of one of them")
         return node
     if not file.is_file():
         known = tuple(sorted(one.stem for one in path.parent.glob(f"*{SUFFIX}") if one.stem != path.stem))
@@ -252,7 +262,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
             parent,
             RecipeCode.EXTENDS,
             f"there is no recipe `{name}` beside this one",
-            hint=f"{nearest(name, known)}recipes: {', '.join(known) or 'none'}",
+            hint=f"{nearest(name.removesuffix(SUFFIX), known)}recipes: {', '.join(known) or 'none'}",
         )
         return node
     base = _load_merged(file, mistakes, files)

@@ -82,19 +82,22 @@ def parse_requirement(text: str) -> str:
         message = f"{shown(text)} names a place to download from"
         raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
     if _is_torch(requirement):
-        raise _refused("torch is pinned by the key `pytorch`, not here")
+        raise _refused("torch is pinned by the key `pytorch`, not here", "leave it out of the packages")
     return str(requirement)
 
 
 def _parse(text: str) -> Requirement:
     if text.startswith("-") or text.endswith("\\"):
+        file = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", text)
         hint = "indexes and hashes are for the lock; list every package by its name"
+        hint = f"write `{{requirements: {file[1]}}}`" if file else _AS_EXTENSION if text[:2] == "-e" else hint
         raise _refused(f"expected one requirement, found an option of pip: {shown(text)}", hint)
     try:
         return Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
         hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
+        hint = hint or "write a name with versions, such as `numpy>=2,<3`"
         if " - " in text:
             hint = "all items of a list begin in the same column: a line that begins further right continues the one above"
         raise _refused(f"{shown(text)} is not a PEP 508 requirement: {reason}", hint) from error
@@ -105,7 +108,7 @@ def _refused(message: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIRE
 
 
 def _is_torch(requirement: Requirement) -> bool:
-    return canonicalize_name(requirement.name) == "torch"
+    return canonicalize_name(requirement.name) in ("torch", "pytorch")
 
 
 def _doubled(text: str) -> str:
@@ -184,7 +187,7 @@ class _Reader:
                     f"`{text}` is outside the recipe's folder", where, next((one.hint for one in wrong), "")
                 )
             elif not below.is_file():
-                self._refuse(f"`{text}`: there is no file `{named}`", where)
+                self._refuse(f"`{text}`: there is no file `{named}`", where, "name it as seen from this file")
             else:
                 relative = self.folder / below.relative_to(self.folder.resolve())
                 self.read(relative, binds=binds or option == "--constraint")
@@ -257,7 +260,7 @@ class _Reader:
         place = next((one.resolve() for one in places if one.is_dir()), None)
         home = self.folder.resolve()
         if place is None:
-            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where)
+            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where, "name one there")
         elif home.is_relative_to(place):
             self.own.append((text, where))
         elif not place.is_relative_to(home):

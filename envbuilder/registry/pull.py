@@ -24,7 +24,7 @@ from envbuilder.artifacts.oci.naming import (
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.signing import SignedRelease, read_signed_release
+from envbuilder.artifacts.signing import SignedRelease, load_public, read_signed_release
 from envbuilder.artifacts.statement import Release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
@@ -95,6 +95,8 @@ def pull(
     Without a `platform`, this machine's is taken, or the only one that is there. `cached` finds layers
     in the cache. The folder keeps so many `versions` of the SIF.
     """
+    if key:
+        load_public(key)  # a mistake in it ends a pull at its start
     found = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         signed = _signed_release(client, reference, found, key=key) if key else None

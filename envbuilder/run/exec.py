@@ -1,6 +1,7 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ class ExecOptions:
 
 def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that are passed by their name. Raises UsageError for one that is not set."""
+    for name, _, _ in (text.partition("=") for text in options.given):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"`--env {name}`: no variable has such a name", hint="write `--env NAME=VALUE`")
     names = tuple(text for text in options.given if "=" not in text)
     for name in names:
         if name not in environment:

@@ -200,7 +200,9 @@ def _attempt_sif(
 
 
 def _damage(code: Code, path: Path, error: VerifyError) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, where=str(path), message=error.message)
+    return Finding(
+        code=code, severity=Severity.ERROR, where=str(path), message=error.message, hint=error.hint
+    )
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path, Sha256]) -> None:

@@ -55,6 +55,7 @@ def find_image(text: str, environment: Mapping[str, str], *, hint: str = "") -> 
             why = error.message
         else:
             return engine
+    hint = hint or "name a recipe that has a lock, a file, or a folder of an image"
     raise UsageError(f"there is no file or folder `{text}`, and {why}", hint=hint)
 
 

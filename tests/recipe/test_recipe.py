@@ -368,8 +368,8 @@ def test_a_package_that_is_no_requirement_is_refused(folder, text):
         ("einops=0.8", "did you mean `einops==0.8`, or `einops==0.8.*` as conda means it?"),
         ("einops = 0.8.*", "did you mean `einops==0.8.*`?"),
         ("rich[all]=1.2=py38_0", "did you mean `rich[all]==1.2`, or `rich[all]==1.2.*` as conda means it?"),
-        ("einops=0.8; nonsense", ""),
-        ("einops >= 0.8 0.9", ""),
+        ("einops=0.8; nonsense", "write a name with versions, such as `numpy>=2,<3`"),
+        ("einops >= 0.8 0.9", "write a name with versions, such as `numpy>=2,<3`"),
     ],
 )
 def test_a_single_equals_sign_is_told_as_two(folder, text, hint):
@@ -759,7 +759,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
         find_recipe("none.yaml", folder)
     with pytest.raises(UsageError, match="is a SIF, and a recipe is expected here") as raised:
         find_recipe("build/a100.sif", folder)
-    assert raised.value.hint == "type the recipe that it was built from: `a100`"
+    assert raised.value.hint == "type the recipe that it was made from: `a100`"
 
 
 RECIPES = Path(__file__).parents[2] / "recipes"

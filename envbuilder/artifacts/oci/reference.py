@@ -87,11 +87,10 @@ def parse_reference(text: str) -> Reference:
         raise ValueError(f"`{text}` is no image reference: `{repository}` is no repository")
     if colon and not _TAG.fullmatch(tag):
         raise ValueError(f"`{text}` is no image reference: `{tag}` is no tag")
-    algorithm, _, hexadecimal = digest.partition(":")
-    if at and algorithm != "sha256":
-        raise ValueError(f"`{text}` is no image reference: only sha256 digests are taken")
+    if at and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise ValueError(f"`{text}` is no image reference: a digest is sha256: and 64 hexadecimal digits")
     return Reference(
-        registry=registry, repository=repository, tag=tag, digest=parse_sha256(hexadecimal) if at else None
+        registry=registry, repository=repository, tag=tag, digest=parse_sha256(digest[7:]) if at else None
     )  # fmt: skip
 
 
