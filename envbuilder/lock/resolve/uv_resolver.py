@@ -119,7 +119,11 @@ def _unfair(
     if not early:
         return []
     choice = make_choice(question.requirements, found, question, context, facts)
-    return [one for one in early if _has_release(one.name, choice, question, context)]
+    try:
+        return [one for one in early if _has_release(one.name, choice, question, context)]
+    except FetchError as error:
+        log.info("whether pip would take the pre-releases that uv takes is not known: %s", error.message)
+        return []
 
 
 def _has_release(name: str, choice: Choice, question: Question, context: ResolveContext) -> bool:
