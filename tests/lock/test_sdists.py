@@ -208,6 +208,14 @@ def test_a_pre_release_is_taken_only_where_pip_would(
         ]
 
 
+def test_a_version_that_no_index_has_is_answered_with_the_newest(tmp_path: Path, lock: Lock):
+    files = tmp_path / "files"
+    wheels = [write_wheel(files, "early", version) for version in ("1.0", "2.0", "3.0rc1")]
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("early==2.9",), *wheels)
+    assert caught.value.hint.startswith("the newest early for Python 3.11 is 2.0; ")
+
+
 def test_an_index_whose_files_are_read_only_as_a_whole_has_pre_releases_too(tmp_path: Path, lock: Lock):
     files = tmp_path / "files"
     wheels = [write_wheel(files, "early", "1.0rc1"), write_wheel(files, "parent", "0.9")]

@@ -42,6 +42,7 @@ from envbuilder.lock.resolve.uv_question import (
 log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
+_NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
 
 
@@ -130,19 +131,18 @@ def _has_release(name: str, choice: Choice, question: Question, context: Resolve
     required = [one.specifier for _, one in choice.on(name)]
     if any(one.prereleases for one in required):
         return False
-    alone = replace(
-        question,
-        requirements=tuple(f"{name}{one}" for one in required),
-        constraints=(),
-        prefer=(),
-        extensions=(),
-        dependencies=False,
-        finals=(name,),
-    )
+    alone = _alone(question, *(f"{name}{one}" for one in required))
     try:
-        return bool(ask_once(alone, context, {}))
+        return bool(ask_once(replace(alone, finals=(name,)), context, {}))
     except IncompatibleError:
         return False
+
+
+def _alone(question: Question, *requirements: str) -> Question:
+    """Return the question for these packages without what they require."""
+    return replace(
+        question, requirements=requirements, constraints=(), prefer=(), extensions=(), dependencies=False
+    )
 
 
 def ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
@@ -186,7 +186,7 @@ def _answered(
                 attempt = attempts.pop(0)
                 if attempt is question or not _is_unsolvable(error):
                     _need_access(question, sources, error, context)
-                    raise _refused(question, error) from error
+                    raise _refused(question, error, context) from error
         yield work, local
 
 
@@ -226,7 +226,9 @@ def _is_unsolvable(error: CommandError) -> bool:
     return "ended with exit code 1\n" in error.message
 
 
-def _refused(question: Question, error: CommandError) -> IncompatibleError | FetchError:
+def _refused(
+    question: Question, error: CommandError, context: ResolveContext
+) -> IncompatibleError | FetchError:
     """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
     output = error.message.partition("\n")[2]
     if not _is_unsolvable(error):
@@ -245,11 +247,23 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
             f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
             hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
         )
-    ways = [_LOOSEN, *_pin_hints(asked, output, question.processor)]
+    ways = [*_newest(question, output, context), _LOOSEN, *_pin_hints(asked, output, question.processor)]
     return IncompatibleError(
         f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
         hint="; ".join(ways),
     )
+
+
+def _newest(question: Question, output: str, context: ResolveContext) -> Iterator[str]:
+    """Yield the newest release of a package whose required version no index has."""
+    missing = _NO_VERSION.search(output)
+    if missing is None:
+        return
+    try:
+        (newest,) = ask_once(_alone(question, missing[1]), context, {})
+    except IncompatibleError:
+        return
+    yield f"the newest {newest.name} for Python {question.python} is {newest.version.partition('+')[0]}"
 
 
 def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:
