@@ -10,6 +10,8 @@ from envbuilder.compat.context import CheckContext
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import CodeEnum, Severity
 
+MINORS: Final = 9  # the most minor versions that may follow before the tables are read again
+
 
 class CheckCode(CodeEnum):
     """Stable; a new rule takes the next free one."""
@@ -109,9 +111,6 @@ Rule = Callable[[CheckContext], Iterator[Problem]]
 def either(words: Sequence[str], last: str = "or") -> str:
     """12 or 13; 11, 12 or 13"""
     return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-MINORS: Final = 9  # the most minor versions that may follow before the tables are read again
 
 
 def is_ahead(asked: str, newest: str) -> bool:

@@ -128,11 +128,13 @@ def _respelled(text: str) -> str:
     """Return the hint for comparisons as other tools or languages write them, "" if more is wrong."""
     asked, semicolon, marker = text.partition(";")
     asked = re.sub(r"^([^\s=<>!~^]+) +(?=[0-9])", r"\1==", asked)
-    asked = re.sub(r"(?<=[\w.*\]]) *,? *(?=[=<>!~^])", ",", asked).replace(",", "", 1)  # none after the name
-    spelled = _COMPARISON.sub(_compare, asked) + semicolon + _COMPARISON.sub(_compare, marker)
+    asked = re.sub(r"(?<=[\w.*\]]) *+,? *+(?=[=<>!~^])", ",", asked).replace(
+        ",", "", 1
+    )  # none after the name
     try:
+        spelled = _COMPARISON.sub(_compare, asked) + semicolon + _COMPARISON.sub(_compare, marker)
         return f"did you mean `{Requirement(spelled)}`?"
-    except InvalidRequirement:
+    except ValueError:  # InvalidRequirement is one, and `^` without a number
         return ""
 
 

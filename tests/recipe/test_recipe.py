@@ -393,6 +393,8 @@ def test_a_package_that_is_no_requirement_is_refused(folder, text):
         ("rich>=1.2 <3", "did you mean `rich<3,>=1.2`?"),
         ('rich=>1.2; python_version=>"3.9"', 'did you mean `rich>=1.2; python_version >= "3.9"`?'),
         ("rich=>", ""),
+        ("rich^", ""),
+        ("rich^x.2", ""),
         ("einops >= 0.8 0.9", ""),
     ],
 )

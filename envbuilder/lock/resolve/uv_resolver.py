@@ -261,7 +261,7 @@ def _newest(question: Question, output: str, context: ResolveContext) -> Iterato
         return
     try:
         (newest,) = ask_once(_alone(question, missing[1]), context, {})
-    except IncompatibleError:
+    except (FetchError, IncompatibleError):
         return
     yield f"the newest {newest.name} for Python {question.python} is {newest.version.partition('+')[0]}"
 
