@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.utils import (
-    canonicalize_name,
-)
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables
@@ -92,7 +90,7 @@ def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = No
 
     The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
     index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
-    A pre-release is taken only where pip would take it. What only a project's own code knows goes into `facts`.
+    A pre-release is taken only where pip would take it, and another one is said. What only a project's own code knows goes into `facts`.
     """
     facts = {} if facts is None else facts
     while early := _unfair(found := ask_once(question, context, facts), question, context, facts):
@@ -119,8 +117,8 @@ def _unfair(
     ]
     if not early:
         return []
-    choice = make_choice(question.requirements, found, question, context, facts)
     try:
+        choice = make_choice(question.requirements, found, question, context, facts)
         return [one for one in early if _has_release(one.name, choice, question, context)]
     except FetchError as error:
         log.info("whether pip would take the pre-releases that uv takes is not known: %s", error.message)
@@ -146,6 +144,7 @@ def _alone(question: Question, *requirements: str) -> Question:
 
 
 def ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
+    """Return the packages of uv's answer, with each pre-release that uv takes."""
     with _answered(question, context, facts, LOCK) as (work, local):
         text = (work / LOCK).read_text(encoding="utf-8")
         return read_answer(text, question, context, local)

@@ -138,9 +138,10 @@ def _say_held_back(
         wanted = f"{name}>={versions[name]},!={versions[name]}"
         another = replace(question, requirements=(*question.requirements, wanted), prefer=())
         try:
-            version = next(one.version for one in ask_uv(another, context, facts) if one.name == name)
+            answer = ask_uv(another, context, facts)
         except IncompatibleError:
             return "nothing newer fits all requirements"
+        version = next(one.version for one in answer if one.name == name)
         return f"`{name}>={version}` in `packages` takes it"
 
     try:
