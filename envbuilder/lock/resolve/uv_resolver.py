@@ -90,7 +90,8 @@ def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = No
 
     The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
     index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
-    A pre-release is taken only where pip would take it, and another one is said. What only a project's own code knows goes into `facts`.
+    A pre-release is taken only where pip would take it, and another one is said. What only a project's own
+    code knows goes into `facts`.
     """
     facts = {} if facts is None else facts
     while early := _unfair(found := ask_once(question, context, facts), question, context, facts):
