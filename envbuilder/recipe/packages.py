@@ -39,6 +39,7 @@ _AS_EXTENSION: Final = (
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
 )
 _SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_COMPARISON: Final = re.compile(r"([=<>!~^](?: *[=<>!~^])*) *([0-9]*[^\s,;]*)")
 TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
 
 
@@ -96,7 +97,8 @@ def _parse(text: str) -> Requirement:
         return Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
+        is_place = re.match(r"(git\+|https?://|\.{0,2}/)", text)
+        hint = _AS_EXTENSION if is_place else _doubled(text) or _respelled(text)
         hint = hint or "write a name with versions, such as `numpy>=2,<3`"
         if " - " in text:
             hint = "all items of a list begin in the same column: a line that begins further right continues the one above"
@@ -123,6 +125,33 @@ def _doubled(text: str) -> str:
         return ""
     any_of_them = "" if version.endswith("*") else f", or `{name}=={version}.*{marker}` as conda means it"
     return f"did you mean `{name}=={version}{marker}`{any_of_them}?"
+
+
+def _respelled(text: str) -> str:
+    """Return the hint for comparisons as other tools or languages write them, "" if more is wrong."""
+    asked, semicolon, marker = text.partition(";")
+    asked = re.sub(r"^([^\s=<>!~^]+) +(?=[0-9])", r"\1==", asked)
+    asked = re.sub(r"(?<=[\w.*\]]) *+,? *+(?=[=<>!~^])", ",", asked).replace(
+        ",", "", 1
+    )  # none after the name
+    try:
+        spelled = _COMPARISON.sub(_compare, asked) + semicolon + _COMPARISON.sub(_compare, marker)
+        return f"did you mean `{Requirement(spelled)}`?"
+    except ValueError:  # InvalidRequirement is one, and `^` without a number
+        return ""
+
+
+def _compare(written: re.Match[str]) -> str:
+    """Return the comparison of PEP 508 for another spelling: `>=` for `=>`, `~=2.0` for `~>2`."""
+    signs, version = set(written[1]), written[2]
+    if signs == {"^"}:
+        return f">={version},<{int(version.partition('.')[0]) + 1}"
+    if "~" in signs:
+        return f"~={version}" if "." in version else f"~={version}.0"
+    if "!" in signs or signs >= {"<", ">"}:
+        return f"!={version}"
+    sign = next((one for one in "<>" if one in signs), "=")
+    return f"{sign}{'=' if '=' in signs else ''}{version}"
 
 
 @dataclass(slots=True)

@@ -68,6 +68,7 @@ RELEASE: Final = (
     "pockets",
     "apt_sources",
     "places",
+    "real_index",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
