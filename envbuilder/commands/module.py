@@ -8,10 +8,10 @@ import typer
 
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.prepare import probe_pins
 from envbuilder.run.launch.site import find_site, need_shape
 from envbuilder.run.modulefile import VERSION, Module, save_module
+from envbuilder.run.named import need_sif
 
 
 class WrittenModule(Answer):

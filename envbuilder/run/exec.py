@@ -1,20 +1,21 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 
-from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
 from envbuilder.plan.shell import matches, untold
-from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
+from envbuilder.run.named import absent, need_image, need_sif
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -64,11 +65,12 @@ def parse_form(text: str) -> Form:
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs = find_outputs(options.name, options.output)
-    if not _want_sif(options, outputs, environment):
+    in_sif = _want_sif(options, outputs, environment)
+    if not in_sif:
         docker = need_engine(outputs, environment) if options.form == "image" else _connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise _absent(f"{also}{why_no_engine(environment)}", options.name, environment)
+            raise absent(f"{also}{why_no_engine(environment)}", options.name, environment)
         need_image(docker, options.name, outputs, environment, also=also)
         run.need_docker()
         if also:
@@ -77,7 +79,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         run.need_apptainer()
         need_processor(outputs.sif)
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
-    exec_process(command_line(options, environment), {**environment, **named})
+    exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
 
 
 def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -85,6 +87,11 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
 
     Variables that are passed by their name are not in it, because every user sees the list of processes.
     """
+    outputs = find_outputs(options.name, options.output)
+    return _command_line(options, environment, in_sif=_want_sif(options, outputs, environment))
+
+
+def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
     outputs, binds = find_outputs(options.name, options.output), options.site.present_binds(environment)
     given = dict(text.split("=", 1) for text in options.given if "=" in text)
     named = named_variables(options, environment)
@@ -97,7 +104,7 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
         log.warning(
             "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
         )
-    if _want_sif(options, outputs, environment):
+    if in_sif:
         return run.sif_argv(outputs.sif, options.argv, around)
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
 
@@ -105,17 +112,10 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
 def _want_sif(options: ExecOptions, outputs: Outputs, environment: Mapping[str, str]) -> bool:
     if options.form == "image":
         return False
-    if options.form == "sif" or options.name.endswith(SIF):
+    is_there = os.path.lexists(outputs.sif)
+    if options.form == "sif" or options.name.endswith(SIF) or is_there:
         need_sif(options.name, options.output, environment)
-    return outputs.sif.is_file()
-
-
-def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
-    """Return the output files of a recipe; raises UsageError when there is no SIF."""
-    outputs = find_outputs(name, output)
-    if not outputs.sif.is_file():
-        raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
-    return outputs
+    return is_there
 
 
 def need_processor(sif: Path) -> None:
@@ -152,31 +152,6 @@ def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngi
     return docker
 
 
-def need_image(
-    docker: "DockerEngine",
-    name: str,
-    outputs: Outputs,
-    environment: Mapping[str, str],
-    *,
-    also: str = "",
-) -> str:
-    """Return the ID of the recipe's image in the engine; raises UsageError when the engine lacks it.
-
-    All checkouts use the same image name, so this warns of an image that another checkout built.
-    """
-    try:
-        identity = docker.image_id(outputs.image_name)
-    except UsageError as error:
-        raise _absent(f"{also}{error.message}", name, environment) from error
-    record = read_record(outputs)
-    if record is not None and not docker.holds(outputs.image_name, record.manifest):
-        log.warning(
-            "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
-            outputs.image_name, identity, outputs.image, record.manifest, name,
-        )  # fmt: skip
-    return identity
-
-
 def warn_of_missing_image(
     name: str, processor: Processor, outputs: Outputs, environment: Mapping[str, str]
 ) -> None:
@@ -191,7 +166,3 @@ def warn_of_missing_image(
         need_image(docker, name, outputs, environment)
     except UsageError as error:
         log.warning("warning: %s; %s", error.message, error.hint)
-
-
-def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
-    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))

@@ -1,0 +1,183 @@
+"""What is started is what was named: compare the SIF or the image under a recipe's name with that recipe and its lock.
+
+Image and SIF say in their labels of which recipe and lock they are, so this takes milliseconds and comes before Apptainer or
+Docker. Where the user names a file, or no recipe of that name is here, only what the file itself can say is checked.
+"""
+
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envbuilder.artifacts import history
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
+from envbuilder.core.cache import sha256_file, sha256_text
+from envbuilder.core.errors import (
+    ForeignError,
+    OtherRecipeError,
+    OtherUserError,
+    StaleError,
+    UsageError,
+)
+from envbuilder.core.private import is_in_place
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.known_base import lock_path
+from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
+from envbuilder.recipe.load import find_recipe, hint_to_build, load, recipes_folder
+from envbuilder.recipe.model import Recipe
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+MADE_BY: Final = "`envbuilder build NAME` makes one from a recipe"
+log = logging.getLogger(__name__)
+
+
+def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
+    """Return the output files of the environment, whose SIF is what `name` says.
+
+    Raises UsageError for a SIF that is not there or may not be read, ForeignError, DamagedError, and what `_need_own` raises.
+    """
+    from envbuilder.artifacts.sif import DataType, parse_labels, read_labels, read_sif  # noqa: PLC0415 - `exec --help` does without zstandard
+
+    outputs = find_outputs(name, output)
+    need_file(outputs.sif, name, environment)
+    sif, recipe = read_sif(outputs.sif), _recipe_here(name, outputs, environment)
+    if recipe is None and PLAN_LABEL not in parse_labels(sif.read(DataType.LABELS)):
+        return outputs  # somebody else's SIF, of which Apptainer knows more
+    labels = read_labels(outputs.sif)
+    if recipe is not None:
+        if not is_in_place(str(outputs.sif)):
+            raise OtherUserError(
+                f"`{outputs.sif}` belongs to user {outputs.sif.lstat().st_uid}, who owns neither your files nor the folder",
+                hint=f"name the file to use it as it is: `{_as_path(outputs.sif)}`",
+            )
+        chosen = _is_earlier_version(outputs.sif)
+        _need_own(f"`{outputs.sif}`", labels, recipe, name, is_chosen=chosen, path=_as_path(outputs.sif))
+    return outputs
+
+
+def need_file(sif: Path, name: str, environment: Mapping[str, str]) -> None:
+    """Raise UsageError unless there is a file that this user may read, ForeignError for a folder."""
+    try:
+        mode = sif.stat().st_mode
+    except FileNotFoundError as error:
+        if sif.is_symlink():
+            raise absent(
+                f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, environment
+            ) from error
+        raise absent(f"there is no SIF `{sif}`", name, environment) from error
+    except OSError as error:
+        raise _unreadable(sif, (error.strerror or str(error)).lower()) from error
+    if not stat.S_ISREG(mode):
+        what = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+        raise ForeignError(f"`{sif}` is a {what}, not a SIF", hint="move it away, or name another file")
+    if not os.access(sif, os.R_OK):
+        raise _unreadable(sif, f"permission denied; it belongs to user {sif.stat().st_uid}")
+
+
+def _unreadable(sif: Path, why: str) -> UsageError:
+    return UsageError(
+        f"`{sif}` cannot be read: {why}", hint="`chmod a+r` by its owner lets everybody read it"
+    )
+
+
+def need_image(
+    docker: "DockerEngine", name: str, outputs: Outputs, environment: Mapping[str, str], *, also: str = ""
+) -> str:
+    """Return the ID of the recipe's image in the engine, which is what `name` says.
+
+    All checkouts use the same image name. Raises UsageError when the engine lacks the image, and what `_need_own` raises.
+    """
+    try:
+        identity = docker.image_id(outputs.image_name)
+    except UsageError as error:
+        raise absent(f"{also}{error.message}", name, environment) from error
+    if recipe := _recipe_here(name, outputs, environment):
+        what = f"the Docker engine's `{outputs.image_name}`"
+        _need_own(what, docker.labels(outputs.image_name), recipe, name)
+    record = read_record(outputs)
+    if record is not None and not docker.holds(outputs.image_name, record.manifest):
+        log.warning(
+            "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
+            outputs.image_name, identity, outputs.image, record.manifest, name,
+        )  # fmt: skip
+    return identity
+
+
+def need_layout(name: str, outputs: Outputs, environment: Mapping[str, str]) -> None:
+    """Raise what `_need_own` raises for the image in the folder of artifacts."""
+    from envbuilder.artifacts.oci.layout import read_layout  # noqa: PLC0415 - as above
+
+    if recipe := _recipe_here(name, outputs, environment):
+        labels = dict(read_layout(outputs.image).config.image.labels)
+        _need_own(f"`{outputs.image}`", labels, recipe, name)
+
+
+def absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
+    """Return the error for artifacts that are not there."""
+    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))
+
+
+def _recipe_here(name: str, outputs: Outputs, environment: Mapping[str, str]) -> Recipe | None:
+    """Return the recipe of that name, None for a SIF's path or if there is none here. Raises RecipeError for its mistakes."""
+    if name.endswith(SIF):
+        return None
+    try:
+        path = find_recipe(name, recipes_folder(environment))
+    except UsageError:
+        return None
+    return load(path.with_stem(outputs.name))  # of several processors, this machine's variant
+
+
+def _need_own(
+    what: str,
+    labels: Mapping[str, str],
+    recipe: Recipe,
+    name: str,
+    *,
+    is_chosen: bool = False,
+    path: str = "",
+) -> None:
+    """Raise ForeignError, OtherRecipeError or StaleError unless the labels are of this recipe and its lock.
+
+    `path` starts the file as it is. An earlier version that the user chose is only said to be one.
+    """
+    if PLAN_LABEL not in labels:
+        raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
+    as_it_is = f"; `{path}` in place of `{name}` takes it as it is" if path else ""
+    hint = f"`envbuilder build {name}` makes it{as_it_is}"
+    lock, title = lock_path(recipe), labels.get(TITLE, "")
+    stale = ""
+    if RECIPE_LABEL not in labels:
+        log.warning("warning: %s does not say of which recipe and lock it is; %s", what, hint)
+    elif labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
+        stale = f"its recipe is not `{recipe.path}` as it is now"
+    elif lock.is_file() and not _is_of_lock(labels[LOCK_LABEL], lock, name):
+        stale = f"its lock is not `{lock}` as it is now"
+    if (stale or RECIPE_LABEL not in labels) and title not in ("", recipe.name):
+        raise OtherRecipeError(f"{what} is the environment `{title}`, not `{recipe.name}`", hint=hint)
+    if stale and is_chosen:
+        log.warning("%s is an earlier version, as chosen: %s", what, stale)
+    elif stale:
+        raise StaleError(f"{what} is of another version: {stale}", hint=hint)
+
+
+def _is_of_lock(label: str, lock: Path, name: str) -> bool:
+    """Whether the label is of this lock, whose file an older envbuilder may have written in other words."""
+    return label == f"sha256:{sha256_file(lock)}" or label == (
+        f"sha256:{sha256_text(lock_text(load_lock(lock, recipe=name)))}"
+    )
+
+
+def _is_earlier_version(sif: Path) -> bool:
+    """Whether `history` gave the name to a version that is not the newest."""
+    kept = history.versions(str(sif))
+    return any(version.current for version in kept[1:]) and not kept[0].current
+
+
+def _as_path(sif: Path) -> str:
+    """Return the path that a command takes for a SIF."""
+    return os.path.relpath(sif) if sif.is_relative_to(Path.cwd()) else str(sif)
