@@ -20,7 +20,7 @@ from envbuilder.build.extensions.cache import TREE, recipe_call
 from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.emulate import machine_has
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
 from envbuilder.core.fetch import Fetcher
@@ -253,6 +253,22 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
     except CommandError as error:
         return Completed(code=1, output=error.message)
     return Completed(code=0, output=output)
+
+
+def tests_of(recipe: Recipe, *, image: bool) -> tuple[str, ...]:
+    """Return what a build record says when everything passed that runs in the finished artifacts: "SIF" and with `image` "image",
+    each with the sha256 of the recipe's tests and imports. Empty if it has none.
+    """
+    imported = [one.name for one in recipe.extensions if one.is_imported]
+    forms = ("SIF", *(["image"] if image and recipe.tests else [])) if recipe.tests or imported else ()
+    return tuple(f"{form} {sha256_text(json.dumps([recipe.tests, imported]))}" for form in forms)
+
+
+def passed(tests: tuple[str, ...], findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """Return those of `tests_of` that the findings do not call untested."""
+    codes = {finding.code for finding in findings}
+    skipped = {"SIF": BuildCode.UNTESTED, "image": BuildCode.UNTESTED_IMAGE}
+    return tuple(one for one in tests if skipped[one.partition(" ")[0]] not in codes)
 
 
 def run_recipe_tests(

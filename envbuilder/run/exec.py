@@ -67,7 +67,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     outputs = find_outputs(options.name, options.output)
     in_sif = _want_sif(options, outputs, environment)
     if not in_sif:
-        docker = need_engine(outputs, environment) if options.form == "image" else _connect(environment)
+        docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
             raise absent(f"{also}{why_no_engine(environment)}", options.name, environment)
@@ -135,15 +135,16 @@ def _why_not_here(what: str, processor: Processor) -> str:
     return f"{what} is for {processor.title}, and this machine is {own_title()}"
 
 
-def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":
-    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, where there is no SIF
+def connect(environment: Mapping[str, str]) -> "DockerEngine | None":
+    """Return the Docker engine, None if none is running."""
+    from envbuilder.artifacts import docker_engine  # noqa: PLC0415 - the Docker SDK, where there is no SIF
 
-    return connect(environment)
+    return docker_engine.connect(environment)
 
 
 def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngine":
     """Return the Docker engine; raises ToolError when none is running."""
-    docker = _connect(environment)
+    docker = connect(environment)
     if docker is None:
         raise ToolError(
             f"{why_no_engine(environment)}, so nothing can run in `{outputs.image_name}`",
@@ -159,7 +160,7 @@ def warn_of_missing_image(
     if why := _why_not_here(f"the image of `{name}`", processor):
         log.warning("warning: %s; open the folder on a machine that is %s", why, processor.title)
         return
-    docker = _connect(environment)
+    docker = connect(environment)
     if docker is None:
         return
     try:

@@ -7,7 +7,7 @@ Docker. Where the user names a file, or no recipe of that name is here, only wha
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -107,13 +107,21 @@ def need_image(
     return identity
 
 
-def need_layout(name: str, outputs: Outputs, environment: Mapping[str, str]) -> None:
-    """Raise what `_need_own` raises for the image in the folder of artifacts."""
+def need_pair(
+    name: str, output: Path, environment: Mapping[str, str], *, forms: Collection[str] = ("image", "sif")
+) -> None:
+    """Raise what `need_sif` raises for the SIF and for the image in the folder of artifacts, of which `forms` are wanted."""
     from envbuilder.artifacts.oci.layout import read_layout  # noqa: PLC0415 - as above
 
-    if recipe := _recipe_here(name, outputs, environment):
-        labels = dict(read_layout(outputs.image).config.image.labels)
-        _need_own(f"`{outputs.image}`", labels, recipe, name)
+    outputs = find_outputs(name, output)
+    if "image" in forms:
+        if not outputs.image.exists():
+            raise absent(f"there is no `{outputs.image}`", name, environment)
+        if recipe := _recipe_here(name, outputs, environment):
+            labels = dict(read_layout(outputs.image).config.image.labels)
+            _need_own(f"`{outputs.image}`", labels, recipe, name)
+    if "sif" in forms:
+        need_sif(name, output, environment)
 
 
 def absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
