@@ -32,7 +32,7 @@ from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.build.fetch_inputs import fetch_inputs
-from envbuilder.build.recipe_tests import import_in_sif, list_imports, passed, run_recipe_tests, tests_of
+from envbuilder.build.recipe_tests import due_tests, import_in_sif, list_imports, passed, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
 from envbuilder.build.space import need_space
@@ -100,7 +100,7 @@ def build_recipe(
                 outputs=outputs, record=record, done=False, image=outputs.image_name if docker else "", findings=findings,
                 not_loaded=not_loaded,
             )  # fmt: skip
-            if set(tests_of(recipe, image=docker is not None)) <= set(record.tested):
+            if set(due_tests(recipe, image=docker is not None)) <= set(record.tested):
                 return result
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
             return _Build(
@@ -231,10 +231,12 @@ class _Build:
         record = replace(result.record, tested=self._passed(findings))
         with contextlib.suppress(OSError):  # of a folder that is read-only
             record.save(self.outputs.record)
-        return replace(result, record=record, findings=(*result.findings, *findings), tested=bool(record.tested))
+        return replace(
+            result, record=record, findings=(*result.findings, *findings), tested=bool(record.tested)
+        )
 
     def _passed(self, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-        return passed(tests_of(self.recipe, image=self.docker is not None), findings)
+        return passed(due_tests(self.recipe, image=self.docker is not None), findings)
 
     def _make_verified(self, staged: Outputs) -> _Verified:
         """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""

@@ -255,7 +255,7 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
     return Completed(code=0, output=output)
 
 
-def tests_of(recipe: Recipe, *, image: bool) -> tuple[str, ...]:
+def due_tests(recipe: Recipe, *, image: bool) -> tuple[str, ...]:
     """Return what a build record says when everything passed that runs in the finished artifacts: "SIF" and with `image` "image",
     each with the sha256 of the recipe's tests and imports. Empty if it has none.
     """
@@ -265,7 +265,7 @@ def tests_of(recipe: Recipe, *, image: bool) -> tuple[str, ...]:
 
 
 def passed(tests: tuple[str, ...], findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Return those of `tests_of` that the findings do not call untested."""
+    """Return those of `due_tests` that the findings do not call untested."""
     codes = {finding.code for finding in findings}
     skipped = {"SIF": BuildCode.UNTESTED, "image": BuildCode.UNTESTED_IMAGE}
     return tuple(one for one in tests if skipped[one.partition(" ")[0]] not in codes)
