@@ -87,7 +87,7 @@ def devcontainer(
     if host or srun:
         outputs, folder = find_outputs(name, output), (write or SETTINGS.expanduser()).absolute()
         if os.path.lexists(outputs.sif):  # otherwise it is on that host alone
-            need_sif(name, output, session.environment)
+            need_sif(name, output, recipes)
         ssh = SshSession(
             name=outputs.name,
             sif=outputs.sif.absolute(),
@@ -119,7 +119,7 @@ def devcontainer(
     )  # fmt: skip
     if not (show or image):
         outputs = find_outputs(recipe.name, output)
-        warn_of_missing_image(name, recipe.processor, outputs, session.environment)
+        warn_of_missing_image(name, recipe.processor, outputs, recipes, session.environment)
     saved = () if show else save_files(write or Path(), files, force=force)
     text = files.pop(FILE)
     session.data = DevContainerFile(file=str(saved[0]) if saved else "", text=text, beside=files)

@@ -58,10 +58,10 @@ def kernel(
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs, site = find_outputs(name, output), find_site(profile)
     if not host or os.path.lexists(outputs.sif):
-        need_sif(name, output, session.environment)
+        need_sif(name, output, recipes)
         _need_ipykernel(name, outputs, output, recipes)
     if form == "image" and (docker := connect(session.environment)):
-        need_image(docker, name, outputs, session.environment)
+        need_image(docker, name, outputs, recipes)
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(

@@ -15,6 +15,7 @@ from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import BareAnswer
 from envbuilder.core.errors import UsageError
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.registry import push as registry
 from envbuilder.run.named import need_pair
 
@@ -62,7 +63,7 @@ def push(
     for one in names:
         outputs = find_outputs(one, output.absolute())
         with shown.group(f"push {one}"):
-            need_pair(one, outputs.folder, session.environment, forms=forms)
+            need_pair(one, outputs.folder, recipes_folder(session.environment), forms=forms)
             if key is not None:
                 release = make_release(target.name, target.tag or LATEST, session.environment)
                 context = build_context(session, RECIPES)

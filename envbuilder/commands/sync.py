@@ -9,6 +9,7 @@ from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Output, Session, command, recipe_argument
 from envbuilder.core.cache import parse_sha256, sha256_file
 from envbuilder.core.process import ProcessRunner
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run import sync as ssh
 from envbuilder.run.named import need_sif
 
@@ -32,7 +33,10 @@ def sync(
     output: Output,
 ) -> None:
     """Send a SIF over SSH, only what the other machine lacks: `envbuilder sync a100 login.site.org:/scratch/me/sifs`."""
-    outputs, shown = need_sif(name, output.absolute(), session.environment), open_console(session)
+    outputs, shown = (
+        need_sif(name, output.absolute(), recipes_folder(session.environment)),
+        open_console(session),
+    )
     record = load_record(outputs)
     with shown.group(f"sync {outputs.name}"):
         session.data = done = ssh.sync(

@@ -140,7 +140,7 @@ def verify(
     context = build_context(session, recipes)
     is_named = Path(name).suffix == SIF
     if sif is None and (is_named or is_sif(Path(name))) and not find_outputs(name, output).image.exists():
-        need_file(Path(name), name, session.environment)
+        need_file(Path(name), name, recipes)
         answer, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
         session.data, session.text = answer, answer.text()
         session.findings += warnings

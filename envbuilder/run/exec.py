@@ -13,6 +13,7 @@ from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
 from envbuilder.plan.shell import matches, untold
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
 from envbuilder.run.named import absent, need_image, need_sif
@@ -70,8 +71,8 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise absent(f"{also}{why_no_engine(environment)}", options.name, environment)
-        need_image(docker, options.name, outputs, environment, also=also)
+            raise absent(f"{also}{why_no_engine(environment)}", options.name, recipes_folder(environment))
+        need_image(docker, options.name, outputs, recipes_folder(environment), also=also)
         run.need_docker()
         if also:
             log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
@@ -114,7 +115,7 @@ def _want_sif(options: ExecOptions, outputs: Outputs, environment: Mapping[str, 
         return False
     is_there = os.path.lexists(outputs.sif)
     if options.form == "sif" or options.name.endswith(SIF) or is_there:
-        need_sif(options.name, options.output, environment)
+        need_sif(options.name, options.output, recipes_folder(environment))
     return is_there
 
 
@@ -154,9 +155,12 @@ def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngi
 
 
 def warn_of_missing_image(
-    name: str, processor: Processor, outputs: Outputs, environment: Mapping[str, str]
+    name: str, processor: Processor, outputs: Outputs, recipes: Path, environment: Mapping[str, str]
 ) -> None:
-    """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere."""
+    """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere.
+
+    Raises what `need_image` raises for an image that is there.
+    """
     if why := _why_not_here(f"the image of `{name}`", processor):
         log.warning("warning: %s; open the folder on a machine that is %s", why, processor.title)
         return
@@ -164,6 +168,6 @@ def warn_of_missing_image(
     if docker is None:
         return
     try:
-        need_image(docker, name, outputs, environment)
+        need_image(docker, name, outputs, recipes)
     except UsageError as error:
         log.warning("warning: %s; %s", error.message, error.hint)

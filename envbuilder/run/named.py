@@ -21,11 +21,12 @@ from envbuilder.core.errors import (
     StaleError,
     UsageError,
 )
+from envbuilder.core.places import shown
 from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
 from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
-from envbuilder.recipe.load import find_recipe, hint_to_build, load, recipes_folder
+from envbuilder.recipe.load import find_recipe, hint_to_build, load
 from envbuilder.recipe.model import Recipe
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ MADE_BY: Final = "`envbuilder build NAME` makes one from a recipe"
 log = logging.getLogger(__name__)
 
 
-def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
+def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
     """Return the output files of the environment, whose SIF is what `name` says.
 
     Raises UsageError for a SIF that is not there or may not be read, ForeignError, DamagedError, and what `_need_own` raises.
@@ -43,8 +44,8 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
     from envbuilder.artifacts.sif import DataType, parse_labels, read_labels, read_sif  # noqa: PLC0415 - `exec --help` does without zstandard
 
     outputs = find_outputs(name, output)
-    need_file(outputs.sif, name, environment)
-    sif, recipe = read_sif(outputs.sif), _recipe_here(name, outputs, environment)
+    need_file(outputs.sif, name, recipes)
+    sif, recipe = read_sif(outputs.sif), _recipe_here(name, outputs, recipes)
     if recipe is None and PLAN_LABEL not in parse_labels(sif.read(DataType.LABELS)):
         return outputs  # somebody else's SIF, of which Apptainer knows more
     labels = read_labels(outputs.sif)
@@ -54,21 +55,20 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
                 f"`{outputs.sif}` belongs to user {outputs.sif.lstat().st_uid}, who owns neither your files nor the folder",
                 hint=f"name the file to use it as it is: `{_as_path(outputs.sif)}`",
             )
-        chosen = _is_earlier_version(outputs.sif)
-        _need_own(f"`{outputs.sif}`", labels, recipe, name, is_chosen=chosen, path=_as_path(outputs.sif))
+        _need_own(f"`{outputs.sif}`", labels, recipe, name, sif=outputs.sif)
     return outputs
 
 
-def need_file(sif: Path, name: str, environment: Mapping[str, str]) -> None:
+def need_file(sif: Path, name: str, recipes: Path) -> None:
     """Raise UsageError unless there is a file that this user may read, ForeignError for a folder."""
     try:
         mode = sif.stat().st_mode
     except FileNotFoundError as error:
         if sif.is_symlink():
             raise absent(
-                f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, environment
+                f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, recipes
             ) from error
-        raise absent(f"there is no SIF `{sif}`", name, environment) from error
+        raise absent(f"there is no SIF `{sif}`", name, recipes) from error
     except OSError as error:
         raise _unreadable(sif, (error.strerror or str(error)).lower()) from error
     if not stat.S_ISREG(mode):
@@ -84,9 +84,7 @@ def _unreadable(sif: Path, why: str) -> UsageError:
     )
 
 
-def need_image(
-    docker: "DockerEngine", name: str, outputs: Outputs, environment: Mapping[str, str], *, also: str = ""
-) -> str:
+def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Path, *, also: str = "") -> str:
     """Return the ID of the recipe's image in the engine, which is what `name` says.
 
     All checkouts use the same image name. Raises UsageError when the engine lacks the image, and what `_need_own` raises.
@@ -94,8 +92,8 @@ def need_image(
     try:
         identity = docker.image_id(outputs.image_name)
     except UsageError as error:
-        raise absent(f"{also}{error.message}", name, environment) from error
-    if recipe := _recipe_here(name, outputs, environment):
+        raise absent(f"{also}{error.message}", name, recipes) from error
+    if recipe := _recipe_here(name, outputs, recipes):
         what = f"the Docker engine's `{outputs.image_name}`"
         _need_own(what, docker.labels(outputs.image_name), recipe, name)
     record = read_record(outputs)
@@ -107,70 +105,68 @@ def need_image(
     return identity
 
 
-def need_pair(
-    name: str, output: Path, environment: Mapping[str, str], *, forms: Collection[str] = ("image", "sif")
-) -> None:
+def need_pair(name: str, output: Path, recipes: Path, *, forms: Collection[str] = ("image", "sif")) -> None:
     """Raise what `need_sif` raises for the SIF and for the image in the folder of artifacts, of which `forms` are wanted."""
     from envbuilder.artifacts.oci.layout import read_layout  # noqa: PLC0415 - as above
 
     outputs = find_outputs(name, output)
     if "image" in forms:
         if not outputs.image.exists():
-            raise absent(f"there is no `{outputs.image}`", name, environment)
-        if recipe := _recipe_here(name, outputs, environment):
+            raise absent(f"there is no `{outputs.image}`", name, recipes)
+        if recipe := _recipe_here(name, outputs, recipes):
             labels = dict(read_layout(outputs.image).config.image.labels)
             _need_own(f"`{outputs.image}`", labels, recipe, name)
     if "sif" in forms:
-        need_sif(name, output, environment)
+        need_sif(name, output, recipes)
 
 
-def absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
+def absent(missing: str, name: str, recipes: Path) -> UsageError:
     """Return the error for artifacts that are not there."""
-    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))
+    return UsageError(missing, hint=hint_to_build(name, recipes))
 
 
-def _recipe_here(name: str, outputs: Outputs, environment: Mapping[str, str]) -> Recipe | None:
+def _recipe_here(name: str, outputs: Outputs, recipes: Path) -> Recipe | None:
     """Return the recipe of that name, None for a SIF's path or if there is none here. Raises RecipeError for its mistakes."""
     if name.endswith(SIF):
         return None
     try:
-        path = find_recipe(name, recipes_folder(environment))
+        path = find_recipe(name, recipes)
     except UsageError:
         return None
     return load(path.with_stem(outputs.name))  # of several processors, this machine's variant
 
 
 def _need_own(
-    what: str,
-    labels: Mapping[str, str],
-    recipe: Recipe,
-    name: str,
-    *,
-    is_chosen: bool = False,
-    path: str = "",
+    what: str, labels: Mapping[str, str], recipe: Recipe, name: str, *, sif: Path | None = None
 ) -> None:
     """Raise ForeignError, OtherRecipeError or StaleError unless the labels are of this recipe and its lock.
 
-    `path` starts the file as it is. An earlier version that the user chose is only said to be one.
+    An earlier version of the SIF that the user chose is only said to be one.
     """
     if PLAN_LABEL not in labels:
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
-    as_it_is = f"; `{path}` in place of `{name}` takes it as it is" if path else ""
-    hint = f"`envbuilder build {name}` makes it{as_it_is}"
-    lock, title = lock_path(recipe), labels.get(TITLE, "")
-    stale = ""
+    hint = f"`envbuilder build {name}` makes it"
+    if sif:
+        hint += f"; `{_as_path(sif)}` in place of `{name}` takes it as it is"
+    differs, lock = "", lock_path(recipe)
     if RECIPE_LABEL not in labels:
-        log.warning("warning: %s does not say of which recipe and lock it is; %s", what, hint)
+        differs = "an older envbuilder made it, so it does not say of which recipe and lock"
     elif labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
-        stale = f"its recipe is not `{recipe.path}` as it is now"
-    elif lock.is_file() and not _is_of_lock(labels[LOCK_LABEL], lock, name):
-        stale = f"its lock is not `{lock}` as it is now"
-    if (stale or RECIPE_LABEL not in labels) and title not in ("", recipe.name):
-        raise OtherRecipeError(f"{what} is the environment `{title}`, not `{recipe.name}`", hint=hint)
-    if stale and is_chosen:
-        log.warning("%s is an earlier version, as chosen: %s", what, stale)
-    elif stale:
-        raise StaleError(f"{what} is of another version: {stale}", hint=hint)
+        differs = f"its recipe is not `{recipe.path}` as it is now"
+    elif lock.is_file() and not _is_of_lock(labels.get(LOCK_LABEL, ""), lock, name):
+        differs = f"its lock is not `{lock}` as it is now"
+    if not differs:
+        return
+    if labels.get(TITLE, recipe.name) != recipe.name:
+        raise OtherRecipeError(
+            f"{what} is the environment {shown(labels[TITLE])}, not `{recipe.name}`", hint=hint
+        )
+    if RECIPE_LABEL not in labels:
+        log.warning("warning: %s: %s; %s", what, differs, hint)
+    elif sif and any(version.current for version in history.versions(str(sif))[1:]):
+        log.warning("%s is an earlier version, as chosen: %s", what, differs)
+    else:
+        raise StaleError(f"{what} is of another version: {differs}", hint=hint)
 
 
 def _is_of_lock(label: str, lock: Path, name: str) -> bool:
@@ -178,12 +174,6 @@ def _is_of_lock(label: str, lock: Path, name: str) -> bool:
     return label == f"sha256:{sha256_file(lock)}" or label == (
         f"sha256:{sha256_text(lock_text(load_lock(lock, recipe=name)))}"
     )
-
-
-def _is_earlier_version(sif: Path) -> bool:
-    """Whether `history` gave the name to a version that is not the newest."""
-    kept = history.versions(str(sif))
-    return any(version.current for version in kept[1:]) and not kept[0].current
 
 
 def _as_path(sif: Path) -> str:

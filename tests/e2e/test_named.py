@@ -82,6 +82,10 @@ def test_an_edited_recipe_starts_nothing_older_and_takes_effect_with_the_build(p
         assert (refused.returncode, refused.stdout) == (4, "")
         assert "its recipe is not `recipes/named.yaml` as it is now" in refused.stderr
         assert "hint: `envbuilder build named`" in refused.stderr
+    for command in ("launch local named --in image --smoke", "kernel named --in image", "devcontainer named"):
+        refused = attempt(ENVBUILDER, *command.split(), cwd=project)
+        assert (refused.returncode, "as it is now" in refused.stderr) == (4, True)
+    assert not (project / ".devcontainer").exists()
     assert start("build/named.sif", *WHICH).stdout == "named\n"
     run(ENVBUILDER, "build", "named", cwd=project, env={"ENVBUILDER_VERSIONS": "2"})
     for form in forms:

@@ -28,6 +28,7 @@ from tests.support.locks import make_artifact, make_lock
 from tests.support.sifs import write_named, write_recipe_sif
 
 ROOT = Path(__file__).parents[2]
+RECIPES = Path("recipes")
 RECIPE = """\
 base: debian/bookworm
 python: "3.11"
@@ -147,7 +148,7 @@ def text(content: bytes) -> Callable[[Project], None]:
 
 # kind → how it comes about, error's code, exit code, words. The first ones are found in the image's layout too.
 STALE = {
-    "another recipe's": (another_recipes, "EB731", 7, "is the environment `other`, not `mine`"),
+    "another recipe's": (another_recipes, "EB731", 7, 'is the environment "other", not `mine`'),
     "an older lock's": (an_older_locks, "EB401", 4, "its lock is not `recipes/mine.lock` as it is now"),
     "recipe edited": (of_an_edited_recipe, "EB401", 4, "its recipe is not `recipes/mine.yaml` as it is now"),
     "recipe edited and locked": (of_an_edited_and_locked_recipe, "EB401", 4, "its recipe is not `recipes/mine.yaml`"),
@@ -210,7 +211,7 @@ def test_a_wrong_image_is_refused(project: Project, call: Call, kind: str):
     make(project)
     engine = holding(dict(read_layout(project.outputs.image).config.image.labels))
     with pytest.raises(EnvbuilderError, match="the Docker engine's `envbuilder/mine:latest` is") as caught:
-        need_image(engine, "mine", project.outputs, {})
+        need_image(engine, "mine", project.outputs, RECIPES)
     assert (caught.value.code, caught.value.exit_code) == (code, exit_code)
     assert "envbuilder build mine" in caught.value.hint
     answer = call("push", "mine", "registry.example.org/x", "--only", "image")
@@ -227,7 +228,7 @@ def holding(labels: dict[str, str]) -> DockerEngine:
 
 def test_an_image_of_somebody_else_is_refused(project: Project):
     with pytest.raises(ForeignError, match="was not made by envbuilder"):
-        need_image(holding({"maintainer": "x"}), "mine", project.outputs, {})
+        need_image(holding({"maintainer": "x"}), "mine", project.outputs, RECIPES)
 
 
 def test_what_is_of_the_recipe_and_its_lock_starts_without_a_word(
@@ -236,27 +237,30 @@ def test_what_is_of_the_recipe_and_its_lock_starts_without_a_word(
     for name in ("mine", "recipes/mine.yaml"):
         assert call("exec", name, "--print", "--", "true").code == 0
     assert need_image(
-        holding(dict(read_layout(project.outputs.image).config.image.labels)), "mine", project.outputs, {}
+        holding(dict(read_layout(project.outputs.image).config.image.labels)),
+        "mine",
+        project.outputs,
+        RECIPES,
     )
     assert caplog.messages == []
 
 
 def test_the_text_of_a_lock_may_be_written_in_another_way(project: Project):
     project.lock.write_text(project.lock.read_text().replace("\n", "\r\n"))
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
 
 
 def test_what_does_not_decide_the_bytes_makes_nothing_stale(project: Project):
     project.recipe.write_text(
         f"# a comment\nsummary: words\ntests: [python -V]\n{project.recipe.read_text()}"
     )
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
 
 
 def test_a_renamed_recipe_keeps_its_sif(project: Project):
     for path in (project.recipe, project.lock, project.sif):
         path.rename(path.with_stem("renamed"))
-    need_sif("renamed", project.folder / "build", {})
+    need_sif("renamed", project.folder / "build", RECIPES)
 
 
 @pytest.mark.parametrize("kind", [*STALE, "another user's", "somebody else's"])
@@ -276,7 +280,7 @@ def test_where_no_such_recipe_is_here_the_sif_alone_counts(project: Project, kin
         pytest.skip("root alone gives files away")
     make(project)
     shutil.rmtree(project.folder / "recipes")
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
 
 
 @pytest.mark.parametrize("kind", ["cut", "empty", "half-written", "words", "a folder", "a link to nowhere"])
@@ -296,17 +300,17 @@ def test_a_version_that_was_chosen_starts_with_a_word(project: Project, caplog: 
     newer = write_named(project.recipe, project.folder / "newer").sif
     os.utime(newer, (project.sif.stat().st_mtime + 9,) * 2)
     history.install(str(newer), str(project.sif), history.file_digest(str(newer)), 2)
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
     assert caplog.messages == []
     history.switch(str(project.sif), history.versions(str(project.sif))[1])
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
     assert [one.partition(":")[0] for one in caplog.messages] == [
         f"`{project.sif}` is an earlier version, as chosen"
     ]
     an_older_locks(project)
     history.switch(str(project.sif), history.versions(str(project.sif))[0])
     with pytest.raises(StaleError):
-        need_sif("mine", project.folder / "build", {})
+        need_sif("mine", project.folder / "build", RECIPES)
 
 
 def test_a_version_of_another_recipe_is_no_choice(project: Project):
@@ -316,7 +320,7 @@ def test_a_version_of_another_recipe_is_no_choice(project: Project):
     history.adopt(str(project.sif))
     history.switch(str(project.sif), history.versions(str(project.sif))[1])
     with pytest.raises(OtherRecipeError):
-        need_sif("mine", project.folder / "build", {})
+        need_sif("mine", project.folder / "build", RECIPES)
 
 
 def test_artifacts_of_an_older_envbuilder_start_with_a_warning(
@@ -324,11 +328,16 @@ def test_artifacts_of_an_older_envbuilder_start_with_a_warning(
 ):
     labels = dict(read_layout(project.outputs.image).config.image.labels)
     older = {name: value for name, value in labels.items() if not name.endswith((".recipe", ".lock"))}
-    need_image(holding(older), "mine", project.outputs, {})
+    need_image(holding(older), "mine", project.outputs, RECIPES)
     (warning,) = caplog.messages
-    assert "does not say of which recipe and lock it is; `envbuilder build mine` makes it" in warning
+    assert (
+        "an older envbuilder made it, so it does not say of which recipe and lock; `envbuilder build mine`"
+        in warning
+    )
     with pytest.raises(OtherRecipeError):
-        need_image(holding(older | {"org.opencontainers.image.title": "a100"}), "mine", project.outputs, {})
+        need_image(
+            holding(older | {"org.opencontainers.image.title": "a100"}), "mine", project.outputs, RECIPES
+        )
 
 
 def test_a_sif_is_looked_at_in_its_tables_alone(project: Project, monkeypatch: pytest.MonkeyPatch):
@@ -342,7 +351,7 @@ def test_a_sif_is_looked_at_in_its_tables_alone(project: Project, monkeypatch: p
         return pread(descriptor, size, at)
 
     monkeypatch.setattr(os, "pread", counted)
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
     with opened_sif(project.sif):
         assert read < 64_000
 
@@ -361,10 +370,10 @@ def test_a_lock_with_marks_of_a_merge_is_named(project: Project, call: Call):
 
 def test_without_a_lock_the_recipe_alone_is_compared(project: Project):
     project.lock.unlink()
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
     of_an_edited_recipe(project)
     with pytest.raises(StaleError):
-        need_sif("mine", project.folder / "build", {})
+        need_sif("mine", project.folder / "build", RECIPES)
 
 
 def test_a_linked_sif_of_others_in_an_own_folder_was_chosen(project: Project, tmp_path: Path):
@@ -374,7 +383,7 @@ def test_a_linked_sif_of_others_in_an_own_folder_was_chosen(project: Project, tm
     shared = project.sif.rename(tmp_path / "shared.sif")
     os.chown(shared, 4711, 4711)
     project.sif.symlink_to(shared)
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)
     os.chown(shared.rename(tmp_path / "project/build/mine.sif"), 4711, 4711)
     os.chown(project.folder / "build", 4711, 4711)  # all of a folder that a colleague shares
-    need_sif("mine", project.folder / "build", {})
+    need_sif("mine", project.folder / "build", RECIPES)

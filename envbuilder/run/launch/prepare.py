@@ -19,6 +19,7 @@ from envbuilder.core.cache import (
     sha256_text,
 )
 from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_processor
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
@@ -43,7 +44,7 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
-        outputs = need_sif(options.name, options.output, settings)
+        outputs = need_sif(options.name, options.output, recipes_folder(settings))
         if options.where == "local":
             need_processor(outputs.sif)
         environment = _probe_sif(outputs, settings)
@@ -63,7 +64,7 @@ def _find_site(options: LaunchOptions) -> Site:
 
 def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
     image, docker = outputs.image_name, need_engine(outputs, settings)
-    identity = need_image(docker, name, outputs, settings)
+    identity = need_image(docker, name, outputs, recipes_folder(settings))
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     if read.code and PINS not in read.output:  # it did not even come to `cat`
         raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
