@@ -47,19 +47,14 @@ _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
 _SPDX_JSON: Final = 4  # the number of an SBOM's format
-LABELS: Final = (
-    ".singularity.d/labels.json"  # Apptainer writes it too, with those of the image that it converts
-)
+LABELS: Final = ".singularity.d/labels.json"  # Apptainer keeps those of an image that it converts
 # What lies under the name of a SIF by mistake: where, the bytes there, what it is, and what helps.
 _MISTAKEN: Final = (
-    (0, b"version https://git-lfs", "a pointer of Git LFS", "`git lfs pull` fetches the SIF that it stands for"),
-    (0, b"<", "a page of a web server or a proxy", "download the SIF again, past the login or the proxy"),
-    (0, b"{", "a JSON text, such as an error of a registry", "download the SIF again"),
-    (257, b"ustar", "a tar archive, as `docker save` writes", "`apptainer build NEW.sif docker-archive:FILE` converts it"),
-    (0, b"\x1f\x8b", "a gzip file", "`gunzip` unpacks it"),
-    (0, b"hsqs", "a squashfs without the header of a SIF, as enroot writes", "`enroot` starts it"),
+    (0, b"version https://git-lfs", "is a pointer of Git LFS", "`git lfs pull` fetches the SIF that it stands for"),
+    (0, b"<", "is a page of a web server or a proxy", "download the SIF again, past the login or the proxy"),
+    (0, b"{", "is a JSON text, such as an error of a registry", "download the SIF again"),
+    (257, b"ustar", "is a tar archive, as `docker save` writes", "`apptainer build NEW.sif docker-archive:FILE` converts it"),
 )  # fmt: skip
-_LOOKED_AT: Final = 512  # bytes at the start of a file
 # Our namespace. Identities are UUIDv5 of the content in it.
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
@@ -215,14 +210,6 @@ def _damaged(blob: Path, why: str) -> BuildError:
     return BuildError(f"`{blob}` is damaged: {why}", hint=f"remove `{blob.parent}` and build again")
 
 
-class _NotSifError(ValueError):
-    """The file is something else. `hint` says what helps."""
-
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(f"not a SIF: {what}")
-        self.hint = hint
-
-
 def read_sif(path: Path) -> Sif:
     """Read the header and the descriptors. Raises ForeignError for a file that is no SIF, DamagedError for one that is cut off or
     damaged, VerifyError for one that cannot be read.
@@ -232,8 +219,6 @@ def read_sif(path: Path) -> Sif:
             return _parse(path, stream, path.stat().st_size)
     except OSError as error:
         raise VerifyError(f"`{path}` is not readable: {(error.strerror or str(error)).lower()}") from error
-    except _NotSifError as error:
-        raise ForeignError(f"`{path}` is {error}", hint=error.hint or "build or pull it again") from error
     except ValueError as error:
         raise DamagedError(f"`{path}` is {error}", hint="build or pull it again") from error
 
@@ -253,20 +238,9 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
 
 def read_labels(path: Path) -> dict[str, str]:
     """Return the labels in the file system of a SIF, none if it has no such file. Raises what `opened_sif` raises."""
-    try:
-        with opened_sif(path) as system, system.open(LABELS) as stream:
-            text = stream.read(DOCUMENT)
-    except KeyError:
-        return {}
-    return parse_labels(text)
-
-
-def parse_labels(text: bytes) -> dict[str, str]:
-    """Return the labels of a JSON text, none of another text."""
-    try:
-        labels = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    labels = None
+    with contextlib.suppress(KeyError, RecursionError), opened_sif(path) as system:
+        labels = json.loads(system.open(LABELS).read(DOCUMENT))
     return {name: str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
 
@@ -354,9 +328,9 @@ def _descriptor(
 
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
-    start = stream.read(_LOOKED_AT)
+    start = stream.read(512)  # more than a header, for what it is otherwise
     head = start[: _HEADER.size]
-    _need_start(start)
+    _need_start(path, start)
     need_within("not a SIF that can be read: its bytes", total, SIF)
     _, _, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
     if version != _VERSION:
@@ -379,18 +353,16 @@ def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
 
 
-def _need_start(head: bytes) -> None:
-    """Raise ValueError unless this begins with the whole header of a SIF."""
+def _need_start(path: Path, head: bytes) -> None:
+    """Raise ForeignError for another file than a SIF, ValueError for one without the whole header."""
     if not head:
         raise ValueError(f"empty, expected a header of {_HEADER.size} bytes")
-    for at, mark, what, hint in _MISTAKEN:
-        if head[at:].lstrip().startswith(mark):
-            raise _NotSifError(f"it is {what}", hint)
     magic = head[len(_LAUNCH) + 1 :][: len(_MAGIC)]  # the launch line has a field of 32 bytes
     if not _MAGIC.startswith(magic) or (len(head) <= len(_LAUNCH) and not _LAUNCH.startswith(head)):
-        raise _NotSifError(
-            f"it begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
-        )
+        found = (row[2:] for row in _MISTAKEN if head[row[0] :].lstrip().startswith(row[1]))
+        begins = f"begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
+        what, hint = next(found, (begins, "build or pull it again"))
+        raise ForeignError(f"`{path}` is not a SIF: it {what}", hint=hint)
     if len(head) < _HEADER.size:
         raise ValueError(f"cut off: the header has {_HEADER.size} bytes, the file {len(head)}")
 

@@ -32,7 +32,7 @@ from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.build.fetch_inputs import fetch_inputs
-from envbuilder.build.recipe_tests import due_tests, import_in_sif, list_imports, passed, run_recipe_tests
+from envbuilder.build.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
 from envbuilder.build.space import need_space
@@ -100,7 +100,7 @@ def build_recipe(
                 outputs=outputs, record=record, done=False, image=outputs.image_name if docker else "", findings=findings,
                 not_loaded=not_loaded,
             )  # fmt: skip
-            if set(due_tests(recipe, image=docker is not None)) <= set(record.tested):
+            if set(passed_tests(recipe, image=docker is not None)) <= set(record.tested):
                 return result
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
             return _Build(
@@ -217,7 +217,8 @@ class _Build:
         unused.mark_used(self.engine.job)
         share(self.engine.job)
         image = outputs.image_name if docker else ""
-        record = replace(built.record, tested=self._passed(findings))
+        tested = passed_tests(self.recipe, image=bool(image), findings=findings)
+        record = replace(built.record, tested=tested)
         return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
 
     def test_again(self, result: BuildResult) -> BuildResult:
@@ -228,15 +229,11 @@ class _Build:
             kept = "the artifacts stay as they are: they are what the recipe and its lock say, apart from its tests"
             error.hint = f"{error.hint}; {kept}" if error.hint else kept
             raise
-        record = replace(result.record, tested=self._passed(findings))
+        tested = passed_tests(self.recipe, image=bool(result.image), findings=findings)
+        record = replace(result.record, tested=tested)
         with contextlib.suppress(OSError):  # of a folder that is read-only
             record.save(self.outputs.record)
-        return replace(
-            result, record=record, findings=(*result.findings, *findings), tested=bool(record.tested)
-        )
-
-    def _passed(self, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-        return passed(due_tests(self.recipe, image=self.docker is not None), findings)
+        return replace(result, record=record, findings=(*result.findings, *findings), tested=bool(tested))
 
     def _make_verified(self, staged: Outputs) -> _Verified:
         """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""

@@ -255,20 +255,15 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
     return Completed(code=0, output=output)
 
 
-def due_tests(recipe: Recipe, *, image: bool) -> tuple[str, ...]:
-    """Return what a build record says when everything passed that runs in the finished artifacts: "SIF" and with `image` "image",
-    each with the sha256 of the recipe's tests and imports. Empty if it has none.
+def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] = ()) -> tuple[str, ...]:
+    """Return what the record of a build with these findings says of the recipe's tests and imports: "SIF" and with `image` "image",
+    each with the sha256 of those that passed there.
     """
     imported = [one.name for one in recipe.extensions if one.is_imported]
-    forms = ("SIF", *(["image"] if image and recipe.tests else [])) if recipe.tests or imported else ()
+    skipped = {finding.code for finding in findings}
+    forms = ["SIF"] if (recipe.tests or imported) and BuildCode.UNTESTED not in skipped else []
+    forms += ["image"] if recipe.tests and image and BuildCode.UNTESTED_IMAGE not in skipped else []
     return tuple(f"{form} {sha256_text(json.dumps([recipe.tests, imported]))}" for form in forms)
-
-
-def passed(tests: tuple[str, ...], findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Return those of `due_tests` that the findings do not call untested."""
-    codes = {finding.code for finding in findings}
-    skipped = {"SIF": BuildCode.UNTESTED, "image": BuildCode.UNTESTED_IMAGE}
-    return tuple(one for one in tests if skipped[one.partition(" ")[0]] not in codes)
 
 
 def run_recipe_tests(

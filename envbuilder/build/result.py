@@ -42,9 +42,10 @@ class BuildResult:
 
     @property
     def words(self) -> str:
-        if self.done:
-            return "built and verified"
-        return "nothing to build; tested with the recipe's tests of now" if self.tested else "nothing to do"
+        unbuilt = (
+            "nothing to build; tested with the recipe's tests of now" if self.tested else "nothing to do"
+        )
+        return "built and verified" if self.done else unbuilt
 
     def answer(self) -> BuiltRecipe:
         return BuiltRecipe(

@@ -11,8 +11,6 @@ from envbuilder.artifacts.outputs import VARIANT, environment_name, names_built
 from envbuilder.build.built import Signed, make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import RECIPES, Output, Session, command, recipe_argument
-from envbuilder.recipe.load import recipes_folder
-from envbuilder.run.named import need_pair
 
 
 class SignedVariants(RootModel[tuple[Signed, ...]]):
@@ -35,10 +33,10 @@ def sign(
     context = build_context(session, RECIPES)
     recipe, _, variant = environment_name(name).partition(VARIANT)  # as `push` takes them for name and tag
     release = make_release(recipe, tag or variant or LATEST, session.environment)
-    names = names_built(name, output)
-    for one in names:
-        need_pair(one, output, recipes_folder(session.environment))
-    done = tuple(sign_artifacts(one, context, output=output, key=key, release=release) for one in names)
+    done = tuple(
+        sign_artifacts(one, context, output=output, key=key, release=release)
+        for one in names_built(name, output)
+    )
     session.data = done[0] if len(done) == 1 else SignedVariants(done)
     session.text = "\n".join(
         f"signed {one.sif} and the image as {one.name}:{one.tag}; the statement is {one.bundle}"

@@ -40,10 +40,8 @@ def is_trusted(path: str) -> bool:
 
 def is_in_place(path: str) -> bool:
     """Whether a name belongs to this user, to root, or to the owner of its folder. Its link may lead to a file of others."""
-    if not _HAS_OWNERS:
-        return True
-    folder = os.stat(os.path.dirname(path) or ".")
-    return os.lstat(path).st_uid in (0, os.geteuid(), folder.st_uid)
+    folder = os.stat(os.path.dirname(path) or ".").st_uid
+    return not _HAS_OWNERS or os.lstat(path).st_uid in (0, os.geteuid(), folder)
 
 
 def refused(path: str) -> PermissionError:

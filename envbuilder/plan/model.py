@@ -393,12 +393,10 @@ def make(
     before = Plan(
         name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps), tools=lock.tools
     )
+    recipe_digest, lock_digest = f"sha256:{recipe.digest}", f"sha256:{sha256_text(lock_text)}"
     labels = (
-        (LOCK_LABEL, f"sha256:{sha256_text(lock_text)}"),
-        (PLAN_LABEL, f"sha256:{before.key}"),
-        (RECIPE_LABEL, f"sha256:{recipe.digest}"),
-        (TITLE, recipe.name),
-    )
+        (LOCK_LABEL, lock_digest), (PLAN_LABEL, f"sha256:{before.key}"), (RECIPE_LABEL, recipe_digest), (TITLE, recipe.name)
+    )  # fmt: skip
     files = (
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),

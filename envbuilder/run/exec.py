@@ -66,7 +66,7 @@ def parse_form(text: str) -> Form:
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs = find_outputs(options.name, options.output)
-    in_sif = _want_sif(options, outputs, environment)
+    in_sif = want_sif(options, environment)
     if not in_sif:
         docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
@@ -80,19 +80,14 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         run.need_apptainer()
         need_processor(outputs.sif)
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
-    exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
+    exec_process(command_line(options, environment, in_sif=in_sif), {**environment, **named})
 
 
-def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+def command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
     """Return the command line that `execute` runs, of Apptainer or of `docker run`.
 
     Variables that are passed by their name are not in it, because every user sees the list of processes.
     """
-    outputs = find_outputs(options.name, options.output)
-    return _command_line(options, environment, in_sif=_want_sif(options, outputs, environment))
-
-
-def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
     outputs, binds = find_outputs(options.name, options.output), options.site.present_binds(environment)
     given = dict(text.split("=", 1) for text in options.given if "=" in text)
     named = named_variables(options, environment)
@@ -110,13 +105,13 @@ def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_si
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
 
 
-def _want_sif(options: ExecOptions, outputs: Outputs, environment: Mapping[str, str]) -> bool:
-    if options.form == "image":
-        return False
-    is_there = os.path.lexists(outputs.sif)
-    if options.form == "sif" or options.name.endswith(SIF) or is_there:
+def want_sif(options: ExecOptions, environment: Mapping[str, str]) -> bool:
+    """Return whether the command runs in the SIF. Raises what `need_sif` raises."""
+    is_there = os.path.lexists(find_outputs(options.name, options.output).sif)
+    is_wanted = options.form != "image" and (is_there or options.form == "sif" or options.name.endswith(SIF))
+    if is_wanted:
         need_sif(options.name, options.output, recipes_folder(environment))
-    return is_there
+    return is_wanted
 
 
 def need_processor(sif: Path) -> None:

@@ -6,7 +6,6 @@ Docker. Where the user names a file, or no recipe of that name is here, only wha
 
 import logging
 import os
-import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,8 @@ from envbuilder.core.errors import (
     OtherUserError,
     StaleError,
     UsageError,
-)
+    blaming_path,
+)  # fmt: skip
 from envbuilder.core.places import shown
 from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
@@ -41,47 +41,39 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
 
     Raises UsageError for a SIF that is not there or may not be read, ForeignError, DamagedError, and what `_need_own` raises.
     """
-    from envbuilder.artifacts.sif import DataType, parse_labels, read_labels, read_sif  # noqa: PLC0415 - `exec --help` does without zstandard
+    from envbuilder.artifacts.sif import DataType, read_labels, read_sif  # noqa: PLC0415 - `exec --help` does without zstandard
 
     outputs = find_outputs(name, output)
-    need_file(outputs.sif, name, recipes)
-    sif, recipe = read_sif(outputs.sif), _recipe_here(name, outputs, recipes)
-    if recipe is None and PLAN_LABEL not in parse_labels(sif.read(DataType.LABELS)):
-        return outputs  # somebody else's SIF, of which Apptainer knows more
-    labels = read_labels(outputs.sif)
+    sif = outputs.sif
+    need_file(sif, name, recipes)
+    is_ours = PLAN_LABEL.encode() in read_sif(sif).read(DataType.LABELS)
+    recipe = _recipe_here(name, outputs, recipes)
+    if recipe is None and not is_ours:
+        return outputs  # Apptainer knows more of somebody else's SIF
+    labels = read_labels(sif)  # also of a SIF that Apptainer made of our image
     if recipe is not None:
-        if not is_in_place(str(outputs.sif)):
+        if not is_in_place(str(sif)):
             raise OtherUserError(
-                f"`{outputs.sif}` belongs to user {outputs.sif.lstat().st_uid}, who owns neither your files nor the folder",
-                hint=f"name the file to use it as it is: `{_as_path(outputs.sif)}`",
+                f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
+                hint=f"`{sif}` in place of `{name}` takes it as it is",
             )
-        _need_own(f"`{outputs.sif}`", labels, recipe, name, sif=outputs.sif)
+        _need_own(f"`{sif}`", labels, recipe, name, sif=sif)
     return outputs
 
 
 def need_file(sif: Path, name: str, recipes: Path) -> None:
     """Raise UsageError unless there is a file that this user may read, ForeignError for a folder."""
-    try:
-        mode = sif.stat().st_mode
-    except FileNotFoundError as error:
-        if sif.is_symlink():
-            raise absent(
-                f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, recipes
-            ) from error
-        raise absent(f"there is no SIF `{sif}`", name, recipes) from error
-    except OSError as error:
-        raise _unreadable(sif, (error.strerror or str(error)).lower()) from error
-    if not stat.S_ISREG(mode):
-        what = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+    if not os.path.lexists(sif):
+        raise absent(f"there is no SIF `{sif}`", name, recipes)
+    if not sif.exists():
+        raise absent(f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, recipes)
+    if not sif.is_file():
+        what = "folder" if sif.is_dir() else "device or a pipe"
         raise ForeignError(f"`{sif}` is a {what}, not a SIF", hint="move it away, or name another file")
-    if not os.access(sif, os.R_OK):
-        raise _unreadable(sif, f"permission denied; it belongs to user {sif.stat().st_uid}")
-
-
-def _unreadable(sif: Path, why: str) -> UsageError:
-    return UsageError(
-        f"`{sif}` cannot be read: {why}", hint="`chmod a+r` by its owner lets everybody read it"
-    )
+    with blaming_path(
+        f"`{sif}` of user {sif.stat().st_uid} cannot be read", hint="`chmod a+r` lets everybody read it"
+    ):
+        sif.open("rb").close()
 
 
 def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Path, *, also: str = "") -> str:
@@ -147,7 +139,7 @@ def _need_own(
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
     hint = f"`envbuilder build {name}` makes it"
     if sif:
-        hint += f"; `{_as_path(sif)}` in place of `{name}` takes it as it is"
+        hint += f"; `{sif}` in place of `{name}` takes it as it is"
     differs, lock = "", lock_path(recipe)
     if RECIPE_LABEL not in labels:
         differs = "an older envbuilder made it, so it does not say of which recipe and lock"
@@ -174,8 +166,3 @@ def _is_of_lock(label: str, lock: Path, name: str) -> bool:
     return label == f"sha256:{sha256_file(lock)}" or label == (
         f"sha256:{sha256_text(lock_text(load_lock(lock, recipe=name)))}"
     )
-
-
-def _as_path(sif: Path) -> str:
-    """Return the path that a command takes for a SIF."""
-    return os.path.relpath(sif) if sif.is_relative_to(Path.cwd()) else str(sif)

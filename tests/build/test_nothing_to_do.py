@@ -7,7 +7,7 @@ import pytest
 
 from envbuilder.build.choice import EngineName
 from envbuilder.build.engine import record_key
-from envbuilder.build.recipe_tests import BuildCode, due_tests, passed
+from envbuilder.build.recipe_tests import BuildCode, passed_tests
 from envbuilder.core.cache import Store, save_text
 from envbuilder.core.errors import IncompatibleError, LockError, RecipeError
 from envbuilder.core.findings import Finding, Severity
@@ -117,7 +117,7 @@ def outcome(recipe: Path, edit: tuple[str, str]) -> str:
             else REFUSED
         )
     assert record_key(plan, EngineName.ASSEMBLE) == record_key(edited, EngineName.ASSEMBLE)
-    if due_tests(before, image=True) != due_tests(after, image=True):
+    if passed_tests(before, image=True) != passed_tests(after, image=True):
         return TESTED
     return LISTED if before.summary != after.summary else "not noticed"
 
@@ -170,11 +170,12 @@ def test_a_site_and_an_engine_of_the_command_line_are_part_of_what_is_compared(r
 
 def test_what_was_not_tested_is_tested_by_the_next_build(recipe: Path):
     recipe.write_text(recipe.read_text() + "tests: [python -V]\n")
-    due = due_tests(load(recipe), image=True)
+    tested = load(recipe)
+    due = passed_tests(tested, image=True)
     skipped = [
-        Finding(code=code, severity=Severity.WARNING, where="x", message="x")
+        (Finding(code=code, severity=Severity.WARNING, where="x", message="x"),)
         for code in (BuildCode.UNTESTED, BuildCode.UNTESTED_IMAGE)
     ]
-    assert passed(due, ()) == due == (due[0], due[1])
-    assert [passed(due, (one,)) for one in skipped] == [due[1:], due[:1]]
-    assert due_tests(load(recipe), image=False) == due[:1]
+    assert [one.partition(" ")[0] for one in due] == ["SIF", "image"]
+    assert [passed_tests(tested, image=True, findings=one) for one in skipped] == [due[1:], due[:1]]
+    assert passed_tests(tested, image=False) == due[:1]
