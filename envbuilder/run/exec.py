@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def parse_form(text: str) -> Form:
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs = find_outputs(options.name, options.output)
-    in_sif = want_sif(options, environment)
+    in_sif = _want_sif(options, environment)
     if not in_sif:
         docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
@@ -80,10 +81,10 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         run.need_apptainer()
         need_processor(outputs.sif)
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
-    exec_process(command_line(options, environment, in_sif=in_sif), {**environment, **named})
+    exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
 
 
-def command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
+def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
     """Return the command line that `execute` runs, of Apptainer or of `docker run`.
 
     Variables that are passed by their name are not in it, because every user sees the list of processes.
@@ -105,7 +106,15 @@ def command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
 
 
-def want_sif(options: ExecOptions, environment: Mapping[str, str]) -> bool:
+def printed(options: ExecOptions, environment: Mapping[str, str]) -> str:
+    """Return the command line that `execute` runs, as a line for a shell."""
+    in_sif = _want_sif(options, environment)
+    names = named_variables(options, environment) if in_sif else ()
+    passed = "".join(f'{INSIDE}{name}="${name}" ' for name in names)
+    return passed + shlex.join(_command_line(options, environment, in_sif=in_sif))
+
+
+def _want_sif(options: ExecOptions, environment: Mapping[str, str]) -> bool:
     """Return whether the command runs in the SIF. Raises what `need_sif` raises."""
     is_there = os.path.lexists(find_outputs(options.name, options.output).sif)
     is_wanted = options.form != "image" and (is_there or options.form == "sif" or options.name.endswith(SIF))

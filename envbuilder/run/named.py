@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
-from envbuilder.core.cache import sha256_file, sha256_text
-from envbuilder.core.errors import (
-    ForeignError,
-    OtherRecipeError,
-    OtherUserError,
-    StaleError,
-    UsageError,
-    blaming_path,
-)  # fmt: skip
+from envbuilder.core.cache import sha256_text
+from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserError, StaleError, UsageError
 from envbuilder.core.places import shown
 from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
@@ -46,18 +39,17 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
     outputs = find_outputs(name, output)
     sif = outputs.sif
     need_file(sif, name, recipes)
-    is_ours = PLAN_LABEL.encode() in read_sif(sif).read(DataType.LABELS)
-    recipe = _recipe_here(name, outputs, recipes)
-    if recipe is None and not is_ours:
-        return outputs  # Apptainer knows more of somebody else's SIF
-    labels = read_labels(sif)  # also of a SIF that Apptainer made of our image
-    if recipe is not None:
-        if not is_in_place(str(sif)):
-            raise OtherUserError(
-                f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
-                hint=f"`{sif}` in place of `{name}` takes it as it is",
-            )
-        _need_own(f"`{sif}`", labels, recipe, name, sif=sif)
+    head, recipe = read_sif(sif), _recipe_here(name, outputs, recipes)
+    if recipe is None:
+        if PLAN_LABEL.encode() in head.read(DataType.LABELS):  # Apptainer knows more of somebody else's SIF
+            read_labels(sif)
+        return outputs
+    if not is_in_place(str(sif)):
+        raise OtherUserError(
+            f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
+            hint=f"`{sif}` in place of `{name}` takes it as it is",
+        )
+    _need_own(f"`{sif}`", read_labels(sif), recipe, name, sif=sif)
     return outputs
 
 
@@ -70,10 +62,9 @@ def need_file(sif: Path, name: str, recipes: Path) -> None:
     if not sif.is_file():
         what = "folder" if sif.is_dir() else "device or a pipe"
         raise ForeignError(f"`{sif}` is a {what}, not a SIF", hint="move it away, or name another file")
-    with blaming_path(
-        f"`{sif}` of user {sif.stat().st_uid} cannot be read", hint="`chmod a+r` lets everybody read it"
-    ):
-        sif.open("rb").close()
+    if not os.access(sif, os.R_OK):
+        why = f"permission denied; it belongs to user {sif.stat().st_uid}"
+        raise UsageError(f"`{sif}` cannot be read: {why}", hint="`chmod a+r` lets everybody read it")
 
 
 def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Path, *, also: str = "") -> str:
@@ -145,7 +136,7 @@ def _need_own(
         differs = "an older envbuilder made it, so it does not say of which recipe and lock"
     elif labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
         differs = f"its recipe is not `{recipe.path}` as it is now"
-    elif lock.is_file() and not _is_of_lock(labels.get(LOCK_LABEL, ""), lock, name):
+    elif lock.is_file() and labels.get(LOCK_LABEL) != f"sha256:{sha256_text(lock_text(load_lock(lock)))}":
         differs = f"its lock is not `{lock}` as it is now"
     if not differs:
         return
@@ -159,10 +150,3 @@ def _need_own(
         log.warning("%s is an earlier version, as chosen: %s", what, differs)
     else:
         raise StaleError(f"{what} is of another version: {differs}", hint=hint)
-
-
-def _is_of_lock(label: str, lock: Path, name: str) -> bool:
-    """Whether the label is of this lock, whose file an older envbuilder may have written in other words."""
-    return label == f"sha256:{sha256_file(lock)}" or label == (
-        f"sha256:{sha256_text(lock_text(load_lock(lock, recipe=name)))}"
-    )
