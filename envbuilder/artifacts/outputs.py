@@ -77,13 +77,19 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record of a build: the key of its inputs, the digests of the artifacts and of their files, its steps."""
+    """The record of a build: the key of its inputs, the digests of the artifacts and of their files, its steps.
+
+    A later build has nothing to do if its key is the same and its tests passed here. Recipe and lock are for people.
+    """
 
     key: str
     manifest: Sha256
     sif: Sha256
     sif_size: int
     content_size: int  # bytes of all files in the tree
+    recipe: str = ""  # sha256 of the values that decide the artifacts, as their label has it
+    lock: str = ""  # the same of the lock
+    tested: tuple[str, ...] = ()  # "SIF" and "image", each with the sha256 of the tests that passed there
     steps: tuple[tuple[str, float], ...] = ()  # title and seconds, as they ended
     # Path beside the record, sha256, and a state that each write changes: of the SIF and of each file of the layout.
     files: tuple[tuple[str, str, str], ...] = ()
@@ -201,7 +207,8 @@ def read_record(outputs: Outputs) -> Record | None:
         return None
     try:
         record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        return replace(record, files=tuple((name, digest, state) for name, digest, state in record.files))
+        files = tuple((name, digest, state) for name, digest, state in record.files)
+        return replace(record, files=files, tested=tuple(record.tested))
     except (OSError, ValueError, TypeError):
         return None
 

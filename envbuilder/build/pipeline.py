@@ -32,7 +32,7 @@ from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.build.fetch_inputs import fetch_inputs
-from envbuilder.build.recipe_tests import import_in_sif, list_imports, run_recipe_tests
+from envbuilder.build.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
 from envbuilder.build.space import need_space
@@ -97,15 +97,17 @@ def build_recipe(
                     docker.load(
                         oci.read_layout(outputs.image), name=outputs.image_name, console=context.console
                     )
-            image = outputs.image_name if docker else ""
-            return BuildResult(
-                outputs=outputs,
-                record=record,
-                done=False,
-                image=image,
-                findings=findings,
+            result = BuildResult(
+                outputs=outputs, record=record, done=False, image=outputs.image_name if docker else "", findings=findings,
                 not_loaded=not_loaded,
-            )
+            )  # fmt: skip
+            if set(passed_tests(recipe, image=docker is not None)) <= set(record.tested):
+                return result
+            resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
+            return _Build(
+                recipe=recipe, outputs=outputs, context=context, engine=open_engine(plan, choice, context, origin=recipe.path),
+                docker=docker, fetcher=resolving.fetcher,
+            ).test_again(result)  # fmt: skip
         context.store.sweep()
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
@@ -204,7 +206,9 @@ class _Build:
             built, loading, imported = self._make_verified(staged)
             with self._keep_rejected(staged):
                 findings = imported.result()
-            findings += self._test(staged, loading.finish())
+            image = loading.finish()
+            with self._keep_rejected(staged):
+                findings += self._run_tests(staged, image)
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             keep = versions_to_keep(self.context.environment)
@@ -214,7 +218,23 @@ class _Build:
         unused.mark_used(self.engine.job)
         share(self.engine.job)
         image = outputs.image_name if docker else ""
-        return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
+        tested = passed_tests(self.recipe, image=bool(image), findings=findings)
+        record = replace(built.record, tested=tested)
+        return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
+
+    def test_again(self, result: BuildResult) -> BuildResult:
+        """Test the artifacts that are there, because other tests have passed than the recipe has now."""
+        try:
+            findings = (*self._import(self.outputs), *self._run_tests(self.outputs, result.image))
+        except BuildError as error:
+            kept = "the artifacts stay as they are: they are what the recipe and its lock say, apart from its tests"
+            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+            raise
+        tested = passed_tests(self.recipe, image=bool(result.image), findings=findings)
+        record = replace(result.record, tested=tested)
+        with contextlib.suppress(OSError):  # of a folder that is read-only
+            record.save(self.outputs.record)
+        return replace(result, record=record, findings=(*result.findings, *findings), tested=bool(tested))
 
     def _make_verified(self, staged: Outputs) -> _Verified:
         """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""
@@ -263,14 +283,12 @@ class _Build:
         imports = list_imports(self.recipe, job.plan, context.store)
         return import_in_sif(imports, staged.sif, job, fetcher=self.fetcher, environment=context.environment)
 
-    def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
+    def _run_tests(self, outputs: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
-        job, environment = self.engine.job, self.context.environment
-        with self._keep_rejected(staged):
-            return run_recipe_tests(
-                self.recipe, staged.sif, job,
-                fetcher=self.fetcher, docker=self.docker, image=image, environment=environment,
-            )  # fmt: skip
+        return run_recipe_tests(
+            self.recipe, outputs.sif, self.engine.job,
+            fetcher=self.fetcher, docker=self.docker, image=image, environment=self.context.environment,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _keep_rejected(self, staged: Outputs) -> Iterator[None]:

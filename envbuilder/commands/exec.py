@@ -13,7 +13,7 @@ from envbuilder.commands.context import BuiltName, Output, Profile, Session, com
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
 from envbuilder.core.system import user_ids
-from envbuilder.run.exec import INSIDE, ExecOptions, command_line, execute, named_variables, parse_form
+from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
 Form = Annotated[
@@ -136,9 +136,6 @@ def run_inside(
         folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()),
     )  # fmt: skip
     if show:
-        names = named_variables(options, session.environment)
-        line = command_line(options, session.environment)
-        passed = "".join(f'{INSIDE}{name}="${name}" ' for name in names if line[0] != "docker")
-        session.text = passed + shlex.join(line)
+        session.text = printed(options, session.environment)
     else:
         execute(options, session.environment)

@@ -1,6 +1,7 @@
 """`kernel`: a Jupyter kernel that runs in the environment, here, over SSH or in a Slurm job."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,10 @@ from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.run.exec import parse_form
+from envbuilder.run.exec import connect, parse_form
 from envbuilder.run.kernel import NEEDED, Kernel, save_kernel
 from envbuilder.run.launch.site import find_site
+from envbuilder.run.named import need_image, need_sif
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
 
@@ -55,8 +57,11 @@ def kernel(
     if form == "image" and remote:
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs, site = find_outputs(name, output), find_site(profile)
-    if not host or outputs.sif.is_file():
+    if not host or os.path.lexists(outputs.sif):
+        need_sif(name, output, recipes)
         _need_ipykernel(name, outputs, output, recipes)
+    if form == "image" and (docker := connect(session.environment)):
+        need_image(docker, name, outputs, recipes)
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(

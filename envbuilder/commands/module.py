@@ -8,10 +8,11 @@ import typer
 
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.run.exec import need_sif
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.launch.prepare import probe_pins
 from envbuilder.run.launch.site import find_site, need_shape
 from envbuilder.run.modulefile import VERSION, Module, save_module
+from envbuilder.run.named import need_sif
 
 
 class WrittenModule(Answer):
@@ -39,7 +40,7 @@ def module(
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     need_shape("--version", (version,) if version else (), VERSION)
-    outputs, site = need_sif(name, output, session.environment), find_site(profile)
+    outputs, site = need_sif(name, output, recipes_folder(session.environment)), find_site(profile)
     sif = outputs.sif.resolve()
     pins = probe_pins(sif)
     stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name

@@ -10,7 +10,7 @@ import typer
 
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, load_record, names_built
-from envbuilder.artifacts.sif import is_sif, processor_in
+from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
 from envbuilder.build.choice import EngineName
@@ -28,11 +28,11 @@ from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
-from envbuilder.run.exec import need_sif
+from envbuilder.run.named import need_file
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
-from envbuilder.verify.compare import Code, VerifyReport, opened_sif
+from envbuilder.verify.compare import Code, VerifyReport
 from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.diff import EXPORTS, read_exports
 from envbuilder.verify.proof import (
@@ -139,8 +139,8 @@ def verify(
     context = build_context(session, recipes)
     is_named = Path(name).suffix == SIF
     if sif is None and (is_named or is_sif(Path(name))) and not find_outputs(name, output).image.exists():
-        alone = need_sif(name, output, session.environment).sif if is_named else Path(name)
-        answer, warnings = verify_sif(alone, context, oldest_host=oldest_host, key=key)
+        need_file(Path(name), name, recipes)
+        answer, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
         session.data, session.text = answer, answer.text()
         session.findings += warnings
         return

@@ -38,6 +38,12 @@ def is_trusted(path: str) -> bool:
         return False
 
 
+def is_in_place(path: str) -> bool:
+    """Whether a name belongs to this user, to root, or to the owner of its folder. Its link may lead to a file of others."""
+    folder = os.stat(os.path.dirname(path) or ".").st_uid
+    return not _HAS_OWNERS or os.lstat(path).st_uid in (0, os.geteuid(), folder)
+
+
 def refused(path: str) -> PermissionError:
     """Return the error for what another user may have put under a name. It names the owner."""
     try:

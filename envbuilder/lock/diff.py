@@ -97,7 +97,7 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         reasons += options
         if not reasons:
             reasons.append(
-                "the recipe changed in `gpus`, `platform`, `env`, `add` or the order of its extensions"
+                "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
             )
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     for change in changes(locked, files):

@@ -32,6 +32,11 @@ SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_PARTS: Final = "NVIDIA_DRIVER_CAPABILITIES"
+# Labels of image and SIF: what they are of. `run/named.py` compares them before anything starts.
+TITLE: Final = "org.opencontainers.image.title"
+PLAN_LABEL: Final = "io.envbuilder.plan"
+RECIPE_LABEL: Final = "io.envbuilder.recipe"
+LOCK_LABEL: Final = "io.envbuilder.lock"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -388,7 +393,10 @@ def make(
     before = Plan(
         name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps), tools=lock.tools
     )
-    labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
+    recipe_digest, lock_digest = f"sha256:{recipe.digest}", f"sha256:{sha256_text(lock_text)}"
+    labels = (
+        (LOCK_LABEL, lock_digest), (PLAN_LABEL, f"sha256:{before.key}"), (RECIPE_LABEL, recipe_digest), (TITLE, recipe.name)
+    )  # fmt: skip
     files = (
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),

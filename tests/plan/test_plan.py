@@ -406,11 +406,14 @@ def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
     }
 
 
-def test_the_labels_name_the_recipe_and_the_plan_up_to_the_runtime_step():
+def test_the_labels_name_the_recipe_the_lock_and_the_plan_up_to_the_runtime_step():
     plan = make_plan()
     before = dataclasses.replace(plan, steps=plan.steps[:-1])
+    lock = dict(plan.runtime.files)["opt/envbuilder/lock.json"]
     assert plan.runtime.labels == (
+        ("io.envbuilder.lock", f"sha256:{sha256_text(lock)}"),
         ("io.envbuilder.plan", f"sha256:{before.key}"),
+        ("io.envbuilder.recipe", f"sha256:{RECIPE.digest}"),
         ("org.opencontainers.image.title", "x"),
     )
 
