@@ -1,15 +1,19 @@
 """A job to launch: its environment, program, ranks and nodes."""
 
+import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
-from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
+from envbuilder.recipe.packages import NO_TORCH
+from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_folders, need_shape
 
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
@@ -67,6 +71,8 @@ class LaunchOptions:
     pdsh: bool = False
     image: bool = False  # run in the image, not in the SIF
     local_copy: bool = False  # run from a copy on each node
+    written: bool = False  # into a file that somebody starts later
+    for_site: str = ""  # the profile of the machines that it is for, if not this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,14 @@ class Job:
     site: Site
     grace: int  # seconds between TERM and KILL
     local_copy: bool = False
+    written: bool = False
+    for_site: bool = False  # its paths are those of the site, and may hold variables
+
+    @property
+    def script(self) -> Path | None:
+        """Return the file of the program, if it is in the folder. One with a full path may be in the environment."""
+        word = program_file(self.program)
+        return self.folder / word if word and not word.startswith("/") else None
 
     @property
     def copier(self) -> Path:
@@ -122,15 +136,54 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     job = Job(
         environment=environment, program=program, where=options.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=options.grace, local_copy=options.local_copy,
+        grace=options.grace, local_copy=options.local_copy, written=options.written,
     )  # fmt: skip
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
     _check(job)
-    return job
+    return _moved(job, options.for_site) if options.for_site else job
+
+
+def _moved(job: Job, site: str) -> Job:
+    """Return the job with the folders of its site in place of this machine's. Raises UsageError for what cannot move."""
+    need_folders(job.site, site)
+    if job.local_copy:
+        raise UsageError(
+            "`--local-copy` needs a second file beside the logs, and `--for` writes one alone",
+            hint="leave it out",
+        )
+    project = Path(job.site.projects, job.project.name)
+
+    def move(path: Path) -> Path:
+        return project / path.relative_to(job.project) if path.is_relative_to(job.project) else path
+
+    is_image = bool(job.environment.image_id)
+    sif = job.environment.location if is_image else f"{job.site.sifs}/{job.environment.name}{SIF}"
+    return replace(
+        job, environment=replace(job.environment, location=sif, state=""), for_site=True, project=project,
+        folder=move(job.folder), logs=move(job.logs),
+    )  # fmt: skip
+
+
+def local_paths(job: Job) -> tuple[str, ...]:
+    """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
+    own = () if job.for_site else (job.environment.location, str(job.folder))
+    words = (word.rpartition("=")[2] for word in job.program)
+    paths = (
+        word
+        for word in words
+        if word.startswith("/") and not word.startswith("/dev/") and Path(word).exists()
+    )
+    return tuple(dict.fromkeys((*own, *paths)))
 
 
 def _check(job: Job) -> None:
+    if job.environment.torch in ("", NO_TORCH):
+        name = job.environment.name
+        raise UsageError(
+            f"`{name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it",
+            hint=f"`envbuilder exec {name} -- PROGRAM` runs a program in it; within a job of Slurm, put `srun` in front",
+        )
     if not job.program:
         raise UsageError(
             "there is no program to launch",
@@ -168,6 +221,16 @@ def launcher_in(program: Sequence[str]) -> str:
     name = words[1] if words[0] == "-m" else Path(words[0]).name
     is_one = name in _LAUNCHERS or (name == "accelerate" and words[1] == "launch")
     return name if is_one else ""
+
+
+def program_file(program: Sequence[str]) -> str:
+    """Return the word that names the program's file: a script of Python or of a shell, or a path. "" if none does."""
+    first, *rest = program or ("",)
+    if re.fullmatch(r"(python[\d.]*|(ba|da|z|k)?sh)", Path(first).name):
+        without_words = re.compile("-[BEIOeqsuvx]+$")  # options; others have words of their own
+        word = next(itertools.dropwhile(without_words.match, rest), "")
+        return "" if word.startswith("-") else word
+    return first if "/" in first or first.endswith(".py") or not first.strip(".") else ""
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:

@@ -85,6 +85,8 @@ class Site:
     binds: tuple[Annotated[str, _BIND], ...] = ()
     scratch: _Path = ""  # shared and large, for downloads of models and data sets
     node_scratch: _Path = ""  # of each node, for compile caches; "": $SLURM_TMPDIR, $TMPDIR or /tmp
+    sifs: _Path = ""  # the folder of your SIFs there, for `launch --for`
+    projects: _Path = ""  # the folder of your projects there, for `launch --for`
     master_suffix: Annotated[str, _SUFFIX] = ""  # added to a node's name to get its name on the fast network
     env: Annotated[tuple[tuple[str, str], ...], _Pairs] = ()
     slurm: SlurmSite = SlurmSite()
@@ -100,6 +102,17 @@ class Site:
         full = [Template(bind).safe_substitute(known) for bind in self.all_binds]
         filled = (bind for bind in full if "$" not in bind)
         return tuple(bind for bind in filled if Path(bind.partition(":")[0]).exists())
+
+
+def need_folders(site: Site, name: str) -> None:
+    """Raise UsageError with each key that `launch --for` needs and the profile lacks."""
+    lacks = [key for key in ("sifs", "projects") if not getattr(site, key)]
+    if lacks:
+        examples = {"sifs": "sifs: /scratch/$USER/sifs", "projects": "projects: /home/$USER/projects"}
+        raise UsageError(
+            f"the site profile `{name}` has no key `{'` and no key `'.join(lacks)}`, which names a folder of that site",
+            hint=f"add `{'` and `'.join(examples[key] for key in lacks)}`",
+        )
 
 
 def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:

@@ -38,6 +38,7 @@ class Script:
     folder: Path  # the script's working folder
     logs: Path
     copied: Job | None = None  # the job, if its nodes get copies of the SIF
+    for_site: bool = False  # its folders are those of other machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,16 @@ class Started:
 
     def text(self) -> str:
         state = "has failed" if self.code else "has ended well" if self.has_ended else "is submitted"
-        return f"job {self.number} {state}: log {self.log}, script {self.script}"
+        log = f"log {self.log}"
+        if self.code and not (self.log.is_file() and self.log.stat().st_size):
+            log = f"it wrote nothing to {self.log}: can its node write to that folder? `scontrol show job {self.number}` has Slurm's reason"
+        return f"job {self.number} {state}: {log}, script {self.script}"
 
 
 def script_of(job: Job) -> Script:
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
-        copied=job if job.local_copy else None,
+        copied=job if job.local_copy else None, for_site=job.for_site,
     )  # fmt: skip
 
 
@@ -67,9 +71,10 @@ def save_script(path: Path, script: Script) -> Path:
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
-        script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _need_own_logs(script.logs)
+        if not script.for_site:
+            # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
+            script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _need_own_logs(script.logs)
         if script.copied:
             save_copier(script.copied)
         save_text(path, script.text, mode=EXECUTABLE)
@@ -141,14 +146,6 @@ def failures(started: Started) -> tuple[Finding, ...]:
     return findings(
         replace(found, found=tuple(one for one in found.found if one.role is not Role.CONSEQUENCE))
     )
-
-
-def missing_program(job: Job) -> str:
-    """Return a warning about a script of Python that the folder of the job lacks, or "". The environment has files too."""
-    named = next((word for word in job.program[:2] if word.endswith(".py")), "")
-    if not named or named.startswith("/") or (job.folder / named).exists():
-        return ""
-    return f"there is no `{named}` in {job.folder}, where the ranks start"
 
 
 def exec_script(job: Job) -> NoReturn:
