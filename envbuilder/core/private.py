@@ -1,4 +1,8 @@
-"""Folders of this user among names that other users may write.
+"""What is of this user alone, and what is for others.
+
+For others are artifacts, modules and vendored files: whatever the umask, they may read them, start the programs, and enter the
+folders that a command makes for them. A folder that was there keeps its modes, and a setgid bit is kept. Keys and the settings
+of SSH are this user's alone, as are the cache and temporary folders. All else, such as logs, follows the umask.
 
 In a folder that others can write, they may take any name before this program does, with a link, a FIFO or a folder of theirs. Without
 the sticky bit they may even exchange names later. So a folder is opened once, without following a link, and its owner is checked. Where
@@ -12,11 +16,73 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import stat
 from typing import Iterator
 
 _FOLDER = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
 _HAS_OWNERS = hasattr(os, "geteuid")  # Windows keeps that elsewhere, and opens no folders
+
+
+def open_to_all(path: str) -> None:
+    """Let everybody read a file of this user, or enter a folder, whatever the umask. No link is followed."""
+    if not _HAS_OWNERS:
+        return
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(opened).st_mode
+        wanted = mode | 0o444 | (0o111 if mode & 0o100 else 0)
+        if wanted != mode:
+            os.fchmod(opened, stat.S_IMODE(wanted))
+    finally:
+        os.close(opened)
+
+
+def make_folder_for_all(folder: str) -> None:
+    """Make a folder, and those above it that are missing, for everybody to enter."""
+    if not os.path.isdir(folder):
+        above = os.path.dirname(os.path.abspath(folder))
+        make_folder_for_all(above)
+        try:
+            os.mkdir(folder)
+        except FileExistsError:  # another process was faster, or it is no folder, as the next step says
+            return
+        open_to_all(folder)
+
+
+def kept_out(path: str) -> str:
+    """Return which folder keeps others from this file or folder, as a sentence and a repair, or "".
+
+    A closed folder with the setgid bit is for its group on purpose. One with an access list is not judged.
+    """
+    names = [path]
+    while os.path.dirname(names[-1]) != names[-1]:
+        names.append(os.path.dirname(names[-1]))
+    shift = 0  # of the bits for others; 3 for those of the group
+    for name in reversed(names):
+        mode = os.stat(name).st_mode
+        needed = 1 if name != path else 5 if stat.S_ISDIR(mode) else 4
+        has = [mode >> bits & needed == needed for bits in (0, 3)]
+        if has[shift // 3] or _has_list(name):
+            continue
+        if has[1] and mode & stat.S_ISGID:
+            shift = 3
+            continue
+        verb = "enter" if stat.S_ISDIR(mode) else "read"
+        who, letters = (
+            ("its group", "g") if shift else ("others", "go")
+        )  # `o` is not for members of the group
+        repair = f"chmod {letters}+{'x' if needed == 1 else 'rX'} {shlex.quote(name)}"
+        return f"{who} cannot {verb} `{name}`; `{repair}` lets them"
+    return ""
+
+
+def _has_list(path: str) -> bool:
+    """Whether the file has an access list of POSIX, which says more than its mode."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except (AttributeError, OSError):
+        return False
 
 
 def may_be_exchanged(folder: str) -> bool:
