@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from envbuilder.commands.context import OUTPUT, Session
+from envbuilder.commands.context import Session
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.private import kept_out
@@ -28,12 +28,8 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
 
 
 def say_closed(session: Session, *paths: Path, instead: str = "choose another `--output`") -> None:
-    """Say which folder keeps others from files that are for them, if one does. The folder `build` here is the user's own."""
-    closed = (
-        kept_out(str(path.absolute()))
-        for path in paths
-        if path.exists() and path.parent.absolute() != OUTPUT.absolute()
-    )
+    """Say which folder keeps others from files that are for them, if one does."""
+    closed = (kept_out(str(path.absolute())) for path in paths if path.exists())
     if why := next(filter(None, closed), ""):
         Console(color=session.color).say(f"note: {why}, or {instead}")
 

@@ -13,6 +13,7 @@ from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
+    OUTPUT,
     Load,
     Output,
     Profile,
@@ -208,13 +209,15 @@ def build(
         session.exit_code = max(one.exit_code for one in outcomes)
         session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
         session.text = columns([outcome.row() for outcome in outcomes], session.width)
-        say_closed(session, *(one.result.outputs.sif for one in outcomes if one.result))
+        if output != OUTPUT:
+            say_closed(session, *(one.result.outputs.sif for one in outcomes if one.result))
         return
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
     session.data = BuiltRecipes((result.answer(),))
     session.findings, session.text = result.findings, result.text()
-    say_closed(session, result.outputs.sif, result.outputs.image)
+    if output != OUTPUT:  # which is the user's own
+        say_closed(session, result.outputs.sif, result.outputs.image)
 
 
 def _build_as_array(

@@ -19,7 +19,6 @@ from envbuilder.run.launch import start
 from envbuilder.run.launch.job import Job, LaunchOptions, local_paths
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
-from envbuilder.run.launch.program import check_program
 from envbuilder.run.launch.site import SlurmSite
 from envbuilder.run.launch.slurm import check_job, check_time
 
@@ -52,12 +51,7 @@ Ranks = Annotated[
 Write = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
 ]
-For = Annotated[
-    str,
-    typer.Option(
-        "--for", metavar="SITE", help="write it with the folders of this site's profile, not this machine's"
-    ),
-]
+For = Annotated[str, typer.Option("--for", metavar="SITE", help="write it with the folders of this site")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
 Grace = Annotated[
@@ -105,8 +99,7 @@ def launch_slurm(
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        written=bool(write or for_site), for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
@@ -139,8 +132,7 @@ def launch_ssh(
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        written=bool(write or for_site), for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
@@ -160,8 +152,7 @@ def launch_local(
     """Run a job on this machine."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-        written=bool(write or for_site), for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
         image=parse_form(inside) == "image",
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
@@ -172,7 +163,7 @@ def _prepare(session: Session, options: LaunchOptions) -> Job:
     """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
     job = prepare(options, session.environment)
     late = check_time(job) if job.where == "slurm" else ""
-    for warning in filter(None, (check_program(options), late)):
+    for warning in filter(None, (start.check_program(options), late)):
         Console(color=session.color).say(f"warning: {warning}")
     return job
 
@@ -181,10 +172,7 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
     """Print the script, or write it and print the command that starts it. Returns False without such an option."""
     if path is None and not dry_run:
         if options.for_site:
-            raise UsageError(
-                "`--for` writes a script for other machines, which cannot be started from here",
-                hint="add `--write FILE`; on a machine of the site, `--profile` takes the same file",
-            )
+            raise UsageError("`--for` writes a script for other machines", hint="add `--write FILE`")
         return False
     job = _prepare(session, options)
     script, written = start.script_of(job), ""
@@ -197,9 +185,7 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
         say = Console(color=session.color).say
         if own := local_paths(job):
             repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
-            say(
-                f"note: `{path}` has paths of this machine: {', '.join(own)}; where it starts elsewhere, {repair}"
-            )
+            say(f"note: `{path}` has paths of this machine: {', '.join(own)}; elsewhere, {repair}")
         if job.for_site:
             say(f"it starts in {job.folder}, from {job.environment.location}")
         session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))

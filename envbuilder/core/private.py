@@ -18,6 +18,7 @@ import errno
 import os
 import shlex
 import stat
+from pathlib import Path
 from typing import Iterator
 
 _FOLDER = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
@@ -41,13 +42,10 @@ def open_to_all(path: str) -> None:
 def make_folder_for_all(folder: str) -> None:
     """Make a folder, and those above it that are missing, for everybody to enter."""
     if not os.path.isdir(folder):
-        above = os.path.dirname(os.path.abspath(folder))
-        make_folder_for_all(above)
-        try:
+        make_folder_for_all(os.path.dirname(os.path.abspath(folder)))
+        with contextlib.suppress(FileExistsError):  # another process made it, or it is no folder
             os.mkdir(folder)
-        except FileExistsError:  # another process was faster, or it is no folder, as the next step says
-            return
-        open_to_all(folder)
+            open_to_all(folder)
 
 
 def kept_out(path: str) -> str:
@@ -55,34 +53,24 @@ def kept_out(path: str) -> str:
 
     A closed folder with the setgid bit is for its group on purpose. One with an access list is not judged.
     """
-    names = [path]
-    while os.path.dirname(names[-1]) != names[-1]:
-        names.append(os.path.dirname(names[-1]))
-    shift = 0  # of the bits for others; 3 for those of the group
-    for name in reversed(names):
-        mode = os.stat(name).st_mode
-        needed = 1 if name != path else 5 if stat.S_ISDIR(mode) else 4
-        has = [mode >> bits & needed == needed for bits in (0, 3)]
-        if has[shift // 3] or _has_list(name):
+    is_for_group = False
+    for name in (*reversed(Path(path).parents), Path(path)):
+        mode = name.stat().st_mode
+        needed = 1 if name != Path(path) else 5 if stat.S_ISDIR(mode) else 4
+        lets_others, lets_group = mode & needed == needed, mode >> 3 & needed == needed
+        if lets_group if is_for_group else lets_others:
             continue
-        if has[1] and mode & stat.S_ISGID:
-            shift = 3
+        with contextlib.suppress(AttributeError, OSError):  # of systems without such lists
+            if "system.posix_acl_access" in os.listxattr(name):
+                continue
+        if lets_group and mode & stat.S_ISGID:
+            is_for_group = True
             continue
         verb = "enter" if stat.S_ISDIR(mode) else "read"
-        who, letters = (
-            ("its group", "g") if shift else ("others", "go")
-        )  # `o` is not for members of the group
-        repair = f"chmod {letters}+{'x' if needed == 1 else 'rX'} {shlex.quote(name)}"
+        who, letters = ("its group", "g") if is_for_group else ("others", "go")  # the group is not among `o`
+        repair = f"chmod {letters}+{'x' if needed == 1 else 'rX'} {shlex.quote(str(name))}"
         return f"{who} cannot {verb} `{name}`; `{repair}` lets them"
     return ""
-
-
-def _has_list(path: str) -> bool:
-    """Whether the file has an access list of POSIX, which says more than its mode."""
-    try:
-        return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):
-        return False
 
 
 def may_be_exchanged(folder: str) -> bool:

@@ -194,6 +194,19 @@ check_gpus() {
     fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
 }
 
+# Prints why program $1 cannot be started here. The container's shell runs it, which may be any.
+why_not_started() {
+  local path interpreter
+  case $1 in
+    *.py) [ -f "$1" ] || echo "it has no file $1" ;;
+    *)
+      path=$(command -v "$1") || echo "it has no program $1"
+      interpreter=$(sed -n '1s/^#! *\([^ ]*\).*/\1/p' "$path" 2>/dev/null)
+      [ -z "$interpreter" ] || [ -e "$interpreter" ] || echo "it has no $interpreter, which the first line of $1 names"
+      ;;
+  esac
+}
+
 # Checks in a container that the program can be started, then torch, extensions and libraries of the driver.
 check_environment() {
   local said why code=0 needed=${program[0]}
@@ -201,11 +214,13 @@ check_environment() {
     --no_python) needed=${program[1]} ;;
     -m) needed=python ;;
   esac
-  said=$( (inside sh -c 'command -v "$0" >/dev/null || [ -r "$0" ] || exit 121; exec "$@"' "$needed" \
-    python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
-  [ -z "$said" ] || printf '%s\n' "$said" >&2
+  said=$( (inside sh -c "$(declare -f why_not_started)"'
+    why=$(why_not_started "$0")
+    [ -z "$why" ] || { echo "$why" && exit 121; }
+    exec "$@"' "$needed" python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
+  [ -z "$said" ] || [ "$code" -eq 121 ] || printf '%s\n' "$said" >&2
   case $code in
-    121) fail "there is no program $needed in the container, which has the environment, the project and the site's \`binds\`" ;;
+    121) fail "the container, with the environment, the project and the site's \`binds\`, cannot start the program: ${said##*$'\n'}" ;;
     137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
   wait "$gpu_check" || exit # without a driver, the environment fails as well

@@ -28,7 +28,6 @@ from envbuilder.run.launch.job import (
     words_for_rank,
 )
 from envbuilder.run.launch.prepare import file_state
-from envbuilder.run.launch.program import check_program
 from envbuilder.run.launch.script import PARTS, quoted_path, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, find_slurm_site, load_site
 from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
@@ -605,19 +604,19 @@ PROGRAMS = {
     "b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
     "python3 -u b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
     "./tool": ("there is no `./tool` in FOLDER, where the ranks start", "ls"),
-    "good.sh": ("`good.sh` is looked for in the PATH of the environment, not in FOLDER", "`./good.sh`"),
-    "./crlf": ("`./crlf` has Windows line endings (CRLF), with which no rank would start", "sed -i 's/\\r$//' ./crlf"),
-    "bash crlf": ("`crlf` has Windows line endings (CRLF), with which no rank would start", "sed"),
+    "good.sh": ("`good.sh` is looked for in the PATH of the environment", "`./good.sh`"),
+    "./crlf": ("`./crlf` has Windows line endings (CRLF) and would not start", "sed -i 's/\\r$//' ./crlf"),
+    "bash crlf": ("`crlf` has Windows line endings (CRLF) and would not start", "sed"),
     "./good.sh": ("`./good.sh` may not be executed", "chmod +x ./good.sh"),
     "./no-shebang": (
-        "`./no-shebang` is no program: its first line names no interpreter, such as `#!/usr/bin/env bash`",
+        "`./no-shebang` has no first line that names its interpreter, such as `#!/usr/bin/env bash`",
         "`-- bash ./no-shebang`",
     ),
     "./package": ("`./package` is a folder, and a program is a file", "-m PACKAGE"),
     "python logs": ("`logs` is a folder, and a program is a file", "-m PACKAGE"),
     ".": ("`.` is a folder, and a program is a file", "-m PACKAGE"),
     "package": ("`package` is a folder here, and a program of that name is looked for in the environment", ""),
-    "crlf.py": ("`crlf.py` has Windows line endings: it starts by `python crlf.py` alone; `sed -i 's/\\r$//' crlf.py` gives it those of Linux", ""),
+    "crlf.py": ("`crlf.py` has Windows line endings (CRLF): it starts through `python` alone", ""),
 }  # fmt: skip
 
 
@@ -639,7 +638,7 @@ def test_a_program_that_cannot_start_is_named_before_the_job_is_queued(programs:
     said, repair = PROGRAMS[line]
     wish = replace(WISH, program=tuple(line.split()), folder=programs)
     try:
-        found = (check_program(wish), "")
+        found = (start.check_program(wish), "")
     except UsageError as error:
         found = (error.message, error.hint)
     assert (found[0], repair in found[1]) == (said.replace("FOLDER", str(programs)), True)
@@ -659,7 +658,9 @@ def test_the_kernel_and_bash_refuse_the_same_files(programs: Path, line: str):
 
 
 def test_a_script_for_later_may_lack_its_program_yet(tmp_path):
-    assert check_program(replace(WISH, folder=tmp_path, written=True)).startswith("there is no `train.py`")
+    assert start.check_program(replace(WISH, folder=tmp_path, written=True)).startswith(
+        "there is no `train.py`"
+    )
 
 
 def test_an_environment_without_torch_is_refused_in_one_sentence():

@@ -13,7 +13,7 @@ from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
 from envbuilder.core.spelling import nearest
 from envbuilder.recipe.packages import NO_TORCH
-from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_folders, need_shape
+from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
@@ -146,43 +146,38 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
 
 def _moved(job: Job, site: str) -> Job:
     """Return the job with the folders of its site in place of this machine's. Raises UsageError for what cannot move."""
-    need_folders(job.site, site)
+    examples = {"sifs": "sifs: /scratch/$USER/sifs", "projects": "projects: /home/$USER/projects"}
+    if lacks := [key for key in examples if not getattr(job.site, key)]:
+        message = f"the site profile `{site}` has no key `{'` and no key `'.join(lacks)}`, which names a folder of that site"
+        raise UsageError(message, hint=f"add `{'` and `'.join(examples[key] for key in lacks)}`")
     if job.local_copy:
-        raise UsageError(
-            "`--local-copy` needs a second file beside the logs, and `--for` writes one alone",
-            hint="leave it out",
-        )
+        raise UsageError("`--for` writes one file, and `--local-copy` needs another", hint="leave it out")
     project = Path(job.site.projects, job.project.name)
 
     def move(path: Path) -> Path:
         return project / path.relative_to(job.project) if path.is_relative_to(job.project) else path
 
-    is_image = bool(job.environment.image_id)
-    sif = job.environment.location if is_image else f"{job.site.sifs}/{job.environment.name}{SIF}"
-    return replace(
-        job, environment=replace(job.environment, location=sif, state=""), for_site=True, project=project,
-        folder=move(job.folder), logs=move(job.logs),
-    )  # fmt: skip
+    here = job.environment
+    there = here if here.image_id else replace(here, location=f"{job.site.sifs}/{here.name}{SIF}", state="")
+    moved = replace(job, environment=there, for_site=True, project=project)
+    return replace(moved, folder=move(job.folder), logs=move(job.logs))
 
 
 def local_paths(job: Job) -> tuple[str, ...]:
     """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
     own = () if job.for_site else (job.environment.location, str(job.folder))
-    words = (word.rpartition("=")[2] for word in job.program)
-    paths = (
-        word
-        for word in words
-        if word.startswith("/") and not word.startswith("/dev/") and Path(word).exists()
-    )
+    words = [word.rpartition("=")[2] for word in job.program]
+    paths = (word for word in words if re.match("/(?!dev/)", word) and Path(word).exists())
     return tuple(dict.fromkeys((*own, *paths)))
 
 
 def _check(job: Job) -> None:
     if job.environment.torch in ("", NO_TORCH):
-        name = job.environment.name
+        message = (
+            f"`{job.environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it"
+        )
         raise UsageError(
-            f"`{name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it",
-            hint=f"`envbuilder exec {name} -- PROGRAM` runs a program in it; within a job of Slurm, put `srun` in front",
+            message, hint=f"`envbuilder exec {job.environment.name} -- PROGRAM` starts one program"
         )
     if not job.program:
         raise UsageError(

@@ -104,17 +104,6 @@ class Site:
         return tuple(bind for bind in filled if Path(bind.partition(":")[0]).exists())
 
 
-def need_folders(site: Site, name: str) -> None:
-    """Raise UsageError with each key that `launch --for` needs and the profile lacks."""
-    lacks = [key for key in ("sifs", "projects") if not getattr(site, key)]
-    if lacks:
-        examples = {"sifs": "sifs: /scratch/$USER/sifs", "projects": "projects: /home/$USER/projects"}
-        raise UsageError(
-            f"the site profile `{name}` has no key `{'` and no key `'.join(lacks)}`, which names a folder of that site",
-            hint=f"add `{'` and `'.join(examples[key] for key in lacks)}`",
-        )
-
-
 def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
     """Raise UsageError for a value of an option that does not match `shape`."""
     for text in given:

@@ -1,8 +1,9 @@
 """Submit a script to Slurm, or replace this process by it."""
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -13,11 +14,13 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
-from envbuilder.run.launch.job import Job
+from envbuilder.run.launch.job import Job, LaunchOptions, program_file
 from envbuilder.run.launch.script import render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
 EXECUTABLE: Final = 0o755
+_ELF: Final = b"\x7fELF"
+_MOST: Final = 1 << 20  # bytes of a program in which line endings are looked for
 HINTS: Final = {
     "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
     "account": "`sacctmgr show associations user=$USER` lists yours; `account` in the site profile names one",
@@ -146,6 +149,53 @@ def failures(started: Started) -> tuple[Finding, ...]:
     return findings(
         replace(found, found=tuple(one for one in found.found if one.role is not Role.CONSEQUENCE))
     )
+
+
+def check_program(options: LaunchOptions) -> str:
+    """Return a warning about the program, or "". Raises UsageError for a file with which no rank can start.
+
+    Each node looks for the rest in the container: for a program of the environment, and for a full path.
+    """
+    first, word = (*options.program, "")[0], program_file(options.program)
+    path = options.folder / (word or first)
+    if first and not word and path.is_dir():
+        return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
+    if word and not path.exists():
+        missing = f"there is no `{word}` in {options.folder}, where the ranks start"
+        if options.written or word.startswith("/"):
+            return "" if word.startswith("/") else missing
+        raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
+    for message, hint in _mistakes(path, word, first):
+        raise UsageError(message, hint=hint)
+    if word.endswith(".py") and path.is_file() and re.match(rb"#!.*\r\n", path.read_bytes()):
+        return f"`{word}` has Windows line endings (CRLF): it starts through `python` alone"
+    return ""
+
+
+def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
+    """Yield why the file cannot be started, with the repair. The first reason counts: the others may follow from it."""
+    if not word and path.is_file() and path.suffix:
+        yield (
+            f"`{first}` is looked for in the PATH of the environment",
+            f"write `./{first}` for the file here",
+        )
+    if word and path.is_dir() and (word == first or not (path / "__main__.py").is_file()):
+        yield f"`{word}` is a folder, and a program is a file", "name the script in it, or `-m PACKAGE`"
+    if not word or not path.is_file():
+        return
+    if not os.access(path, os.R_OK):
+        yield f"`{word}` cannot be read by this user", f"`ls -l {word}` shows who may"
+    if word.endswith(".py") or (word != first and "python" in first):  # Python takes both line endings
+        return
+    with path.open("rb") as stream:
+        text = stream.read(_MOST)
+    if b"\r\n" in text and not text.startswith(_ELF):
+        yield f"`{word}` has Windows line endings (CRLF) and would not start", f"`sed -i 's/\\r$//' {word}`"
+    if word == first and not os.access(path, os.X_OK):
+        yield f"`{word}` may not be executed", f"`chmod +x {word}`"
+    if word == first and not text.startswith((_ELF, b"#!")):
+        reason = f"`{word}` has no first line that names its interpreter, such as `#!/usr/bin/env bash`"
+        yield reason, f"add that line, or launch `-- bash {word}`"
 
 
 def exec_script(job: Job) -> NoReturn:
