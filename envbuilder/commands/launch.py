@@ -159,11 +159,11 @@ def launch_local(
         start.exec_script(_prepare(session, options))
 
 
-def _prepare(session: Session, options: LaunchOptions) -> Job:
+def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> Job:
     """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
     job = prepare(options, session.environment)
     late = check_time(job) if job.where == "slurm" else ""
-    for warning in filter(None, (start.check_program(options), late)):
+    for warning in filter(None, (start.check_program(options, starts=starts), late)):
         Console(color=session.color).say(f"warning: {warning}")
     return job
 
@@ -174,7 +174,7 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
         if options.for_site:
             raise UsageError("`--for` writes a script for other machines", hint="add `--write FILE`")
         return False
-    job = _prepare(session, options)
+    job = _prepare(session, options, starts=False)
     script, written = start.script_of(job), ""
     session.is_document, session.text = True, script.text.removesuffix("\n")
     if path and not dry_run:
@@ -183,7 +183,7 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
         written = str(start.save_script(path, script))
         session.is_document = False
         say = Console(color=session.color).say
-        if own := local_paths(job):
+        if (own := local_paths(job)) and job.where != "local":
             repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
             say(f"note: `{path}` has paths of this machine: {', '.join(own)}; elsewhere, {repair}")
         if job.for_site:

@@ -44,7 +44,7 @@ def make_folder_for_all(folder: str) -> None:
     if not os.path.isdir(folder):
         make_folder_for_all(os.path.dirname(os.path.abspath(folder)))
         with contextlib.suppress(FileExistsError):  # another process made it, or it is no folder
-            os.mkdir(folder)
+            Path(folder).mkdir()
             open_to_all(folder)
 
 

@@ -658,7 +658,7 @@ def test_the_kernel_and_bash_refuse_the_same_files(programs: Path, line: str):
 
 
 def test_a_script_for_later_may_lack_its_program_yet(tmp_path):
-    assert start.check_program(replace(WISH, folder=tmp_path, written=True)).startswith(
+    assert start.check_program(replace(WISH, folder=tmp_path), starts=False).startswith(
         "there is no `train.py`"
     )
 

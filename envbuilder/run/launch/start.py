@@ -151,10 +151,11 @@ def failures(started: Started) -> tuple[Finding, ...]:
     )
 
 
-def check_program(options: LaunchOptions) -> str:
+def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
     """Return a warning about the program, or "". Raises UsageError for a file with which no rank can start.
 
-    Each node looks for the rest in the container: for a program of the environment, and for a full path.
+    Without `starts`, the file may come later. Each node looks for the rest in the container: for a program of the
+    environment, and for a full path.
     """
     first, word = (*options.program, "")[0], program_file(options.program)
     path = options.folder / (word or first)
@@ -162,9 +163,9 @@ def check_program(options: LaunchOptions) -> str:
         return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
     if word and not path.exists():
         missing = f"there is no `{word}` in {options.folder}, where the ranks start"
-        if options.written or word.startswith("/"):
-            return "" if word.startswith("/") else missing
-        raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
+        if starts and not word.startswith("/"):
+            raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
+        return "" if word.startswith("/") else missing
     for message, hint in _mistakes(path, word, first):
         raise UsageError(message, hint=hint)
     if word.endswith(".py") and path.is_file() and re.match(rb"#!.*\r\n", path.read_bytes()):
