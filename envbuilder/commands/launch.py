@@ -99,7 +99,7 @@ def launch_slurm(
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
@@ -132,7 +132,7 @@ def launch_ssh(
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
@@ -152,7 +152,7 @@ def launch_local(
     """Run a job on this machine."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site, written=bool(write or for_site),
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):

@@ -309,7 +309,13 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
     )
     assert shown.stdout == text
     script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
-    ended = finish(cluster, (*cluster.head.enter, "sbatch", "--wait", str(script)))
+    submit = (
+        "sh",
+        "-c",
+        'cd "$0" && exec sbatch --wait ../job.sh',
+        str(work / "logs"),
+    )  # where its log is then
+    ended = finish(cluster, (*cluster.head.enter, *submit))
     assert ended.returncode != 0
     assert "this script was written for another file" in log_of(work)
 

@@ -7,7 +7,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=1
 #SBATCH --signal=B:TERM@120
-#SBATCH --output=/home/me/project/src/logs/%x-%j.log
+#SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 
 set -euo pipefail

@@ -11,7 +11,7 @@
 #SBATCH --cpus-per-task=32
 #SBATCH --gpus-per-node=a100:4
 #SBATCH --signal=B:TERM@120
-#SBATCH --output=/home/me/project/src/logs/%x-%j.log
+#SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --exclusive
 

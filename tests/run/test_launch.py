@@ -470,7 +470,8 @@ def submit(runner: FakeRunner, folder: Path) -> start.Started:
 def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
     runner = Slurm()
     started = submit(runner, tmp_path)
-    assert [shlex.join(command.argv[:2]) for command in runner.commands] == ["sbatch --parsable"]
+    log = f"--output={tmp_path}/logs/%x-%j.log"
+    assert [command.argv[:3] for command in runner.commands] == [("sbatch", "--parsable", log)]
     assert (started.number, started.code) == ("77", 0)
     assert started.script == tmp_path / "logs/cpu-77.sh"
     assert started.script.read_text().startswith("#!/usr/bin/env bash\n")
@@ -677,7 +678,7 @@ THERE = Site(sifs="/scratch/$USER/sifs", projects="$WORK/projects")
 
 @pytest.mark.programs
 def test_a_script_for_a_site_has_the_folders_of_the_site_and_none_of_here():
-    text = render(job(site=THERE, written=True, for_site="there"))
+    text = render(job(site=THERE, for_site="there"))
     assert "/home/me" not in text
     assert "/shared/env" not in text
     settings = "\n".join(
@@ -707,8 +708,7 @@ def test_a_profile_without_folders_says_which_key_it_lacks(site, named):
 
 def test_a_script_that_is_written_has_its_log_where_it_is_submitted():
     """Slurm opens the log before the script runs. Where the folder is missing, the job ends without a word."""
-    assert "#SBATCH --output=%x-%j.log" in render(job(written=True))
-    assert "--output=/home/me/project/src/logs/%x-%j.log" in options(render(job()))
+    assert "--output=%x-%j.log" in options(render(job()))
 
 
 def test_paths_of_this_machine_are_named(tmp_path):

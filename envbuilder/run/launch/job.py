@@ -71,7 +71,6 @@ class LaunchOptions:
     pdsh: bool = False
     image: bool = False  # run in the image, not in the SIF
     local_copy: bool = False  # run from a copy on each node
-    written: bool = False  # into a file that somebody starts later
     for_site: str = ""  # the profile of the machines that it is for, if not this one
 
 
@@ -92,7 +91,6 @@ class Job:
     site: Site
     grace: int  # seconds between TERM and KILL
     local_copy: bool = False
-    written: bool = False
     for_site: bool = False  # its paths are those of the site, and may hold variables
 
     @property
@@ -136,7 +134,7 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     job = Job(
         environment=environment, program=program, where=options.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=options.grace, local_copy=options.local_copy, written=options.written,
+        grace=options.grace, local_copy=options.local_copy,
     )  # fmt: skip
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")

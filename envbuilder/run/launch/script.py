@@ -25,6 +25,7 @@ from envbuilder.run.launch.job import (
 from envbuilder.run.launch.site import SLURM_SHAPES, VARIABLE, SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
+LOG: Final = "%x-%j.log"  # of a job of Slurm
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
@@ -155,8 +156,9 @@ def _slurm_head(job: Job) -> list[str]:
         *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without it, the site's default applies
         *_gpu_options(job),
         f"--signal=B:TERM@{job.grace}",
-        # Slurm makes no folder for the log: without it the job ends before its first line. The folder of submission is there.
-        f"--output={'' if job.written else f'{job.logs}/'}%x-%j.log",
+        # Slurm makes no folder for the log: without it the job ends before its first line. The folder of submission is there,
+        # and `launch` submits with a folder that it has made.
+        f"--output={LOG}",
         "--open-mode=append",  # a requeued job continues the same log
         *slurm.options,
     ]

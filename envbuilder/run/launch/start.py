@@ -15,7 +15,7 @@ from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Job, LaunchOptions, program_file
-from envbuilder.run.launch.script import render
+from envbuilder.run.launch.script import LOG, render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
 EXECUTABLE: Final = 0o755
@@ -29,6 +29,7 @@ HINTS: Final = {
     "node configuration": "`sinfo --Node --long` shows what a node has; `--gpus-per-node`, `cpus_per_rank` in the site profile",
     "time limit": "`sinfo` shows each partition's limit; `--time` asks for less",
     "controller": "is this a machine of the cluster? `scontrol ping` shows the state of the controller",
+    "configuration source": "is this a machine of the cluster? `--write FILE --for SITE` writes the script for another",
 }
 
 
@@ -42,6 +43,7 @@ class Script:
     logs: Path
     copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
+    log: str = ""  # the option of `sbatch`, if it is not in the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,11 @@ class Started:
 
 
 def script_of(job: Job) -> Script:
+    has_log = any(option.startswith("--output") for option in job.site.slurm.options)
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
         copied=job if job.local_copy else None, for_site=job.for_site,
+        log="" if has_log else f"--output={job.logs}/{LOG}",
     )  # fmt: skip
 
 
@@ -110,12 +114,14 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     command = Command(
-        argv=("sbatch", "--parsable", str(path)), why="submit the job to Slurm", cwd=script.folder
+        argv=("sbatch", "--parsable", *filter(None, (script.log,)), str(path)),
+        why="submit the job to Slurm",
+        cwd=script.folder,
     )
     try:
         number = runner.run(command).strip().partition(";")[0]
     except ToolError as error:
-        hint = f"submit it on a machine of the cluster: `sbatch {path}`"
+        hint = "a machine of the cluster has it; `--write FILE --for SITE` writes the script for one"
         raise ToolError(error.message, hint=hint) from error
     except CommandError as error:
         hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
