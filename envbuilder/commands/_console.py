@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from envbuilder.commands.context import Session
+from envbuilder.commands.context import OUTPUT, Session
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.private import kept_out
@@ -27,10 +27,13 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
     return shown
 
 
-def say_closed(session: Session, *paths: Path, instead: str = "choose another `--output`") -> None:
-    """Say which folder keeps others from files that are for them, if one does."""
-    closed = (kept_out(str(path.absolute())) for path in paths if path.exists())
-    if why := next(filter(None, closed), ""):
+def say_closed(
+    session: Session, place: Path, *paths: Path, instead: str = "choose another `--output`"
+) -> None:
+    """Say which folder keeps others from files that are for them, if one does. `build`, the default, is for its user."""
+    ways = (way for path in paths if path.exists() for way in (path.absolute(), path.resolve()))
+    closed = (kept_out(str(way)) for way in ways)
+    if place != OUTPUT and (why := next(filter(None, closed), "")):
         Console(color=session.color).say(f"note: {why}, or {instead}")
 
 

@@ -13,7 +13,6 @@ from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
-    OUTPUT,
     Load,
     Output,
     Profile,
@@ -209,15 +208,13 @@ def build(
         session.exit_code = max(one.exit_code for one in outcomes)
         session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
         session.text = columns([outcome.row() for outcome in outcomes], session.width)
-        if output != OUTPUT:
-            say_closed(session, *(one.result.outputs.sif for one in outcomes if one.result))
+        say_closed(session, output, *(one.result.outputs.sif for one in outcomes if one.result))
         return
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
     session.data = BuiltRecipes((result.answer(),))
     session.findings, session.text = result.findings, result.text()
-    if output != OUTPUT:  # which is the user's own
-        say_closed(session, result.outputs.sif, result.outputs.image)
+    say_closed(session, output, result.outputs.sif, result.outputs.image)
 
 
 def _build_as_array(

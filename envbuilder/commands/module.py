@@ -47,7 +47,7 @@ def module(
     written = Module(name=stem, sif=sif, torch=pins.torch, cuda=pins.cuda, site=site, version=version)
     files = save_module(written, write.absolute())
     commands = files.parent / "commands" / written.full_name
-    say_closed(session, files, commands, instead="choose another `--write`")
-    say_closed(session, sif, instead="give the path of a SIF in an open folder")
+    say_closed(session, write, files, commands, instead="choose another `--write`")
+    say_closed(session, sif, sif, instead="give the path of a SIF in an open folder")
     session.data = WrittenModule(modulefiles=files, commands=written.commands)
     session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"

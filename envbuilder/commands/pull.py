@@ -11,7 +11,7 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
 from envbuilder.commands._console import open_console, say_closed
 from envbuilder.commands._push_pull import Only, make_client, parse_only
-from envbuilder.commands.context import OUTPUT, Output, Session, command, open_store
+from envbuilder.commands.context import Output, Session, command, open_store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.layers.layer import find_blobs
@@ -72,8 +72,7 @@ def pull(
             cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()
-    if output != OUTPUT:  # which is the user's own
-        say_closed(session, outputs.sif, outputs.image)
+    say_closed(session, output, outputs.sif, outputs.image)
 
 
 def _parse_date(text: str) -> datetime:

@@ -1,8 +1,8 @@
 """What is of this user alone, and what is for others.
 
-For others are artifacts, modules and vendored files: whatever the umask, they may read them, start the programs, and enter the
-folders that a command makes for them. A folder that was there keeps its modes, and a setgid bit is kept. Keys and the settings
-of SSH are this user's alone, as are the cache and temporary folders. All else, such as logs, follows the umask.
+Artifacts, modules and vendored files are for others: whatever the umask, they may read them and enter the folders that a command
+makes for them. A folder that was there keeps its mode. Keys, SSH settings, the cache and temporary folders are private. All else,
+such as logs, follows the umask.
 
 In a folder that others can write, they may take any name before this program does, with a link, a FIFO or a folder of theirs. Without
 the sticky bit they may even exchange names later. So a folder is opened once, without following a link, and its owner is checked. Where

@@ -369,7 +369,8 @@ def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Re
             path for path in lab.rglob("*") if path.parent.name != "sha256"
         ]  # a blob is a link to the cache's
         assert {path.lstat().st_gid for path in own} == {int(group)}
-        said = closed("module", home / "built/here/tiny.sif", "--write", folder / "new/modules/here")
+        (folder / "link").symlink_to(home / "built")
+        said = closed("module", folder / "link/here/tiny.sif", "--write", folder / "new/modules/here")
         assert (
             f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or give the path of a SIF" in said
         )

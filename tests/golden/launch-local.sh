@@ -65,8 +65,7 @@ keep_out() {
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# Says how the ranks ended, and where the cause of a failure is: in $2, a log or the folder of the ranks' logs. One without a
-# line is not named.
+# Says how the ranks ended, and where the cause of a failure is: in the log or folder $2. One without a line is not named.
 say_end() {
   local place="logs in $logs"
   grep -rqs . "$logs" || place='no rank has a log of its own'

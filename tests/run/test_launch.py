@@ -606,6 +606,7 @@ PROGRAMS = {
     "python3 -u b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
     "./tool": ("there is no `./tool` in FOLDER, where the ranks start", "ls"),
     "good.sh": ("`good.sh` is looked for in the PATH of the environment", "`./good.sh`"),
+    "./mixed": ("", ""),
     "./crlf": ("`./crlf` has Windows line endings (CRLF) and would not start", "sed -i 's/\\r$//' ./crlf"),
     "bash crlf": ("`crlf` has Windows line endings (CRLF) and would not start", "sed"),
     "./good.sh": ("`./good.sh` may not be executed", "chmod +x ./good.sh"),
@@ -624,7 +625,7 @@ PROGRAMS = {
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     texts = {
-        "a.py": "", "good.sh": "true\n", "good": "#!/bin/sh\n", "crlf": "#!/usr/bin/env bash\r\nexit\r\n", "no-shebang": "true\n",
+        "a.py": "", "good.sh": "true\n", "good": "#!/bin/sh\n", "crlf": "#!/usr/bin/env bash\r\nexit\r\n", "no-shebang": "true\n", "mixed": "#!/usr/bin/env python\n'a'\r\n",
         "crlf.py": "#!/usr/bin/env python\r\n", "package/__main__.py": "", "logs/a.log": "",
     }  # fmt: skip
     for name, text in texts.items():

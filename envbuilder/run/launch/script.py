@@ -156,8 +156,7 @@ def _slurm_head(job: Job) -> list[str]:
         *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without it, the site's default applies
         *_gpu_options(job),
         f"--signal=B:TERM@{job.grace}",
-        # Slurm makes no folder for the log: without it the job ends before its first line. The folder of submission is there,
-        # and `launch` submits with a folder that it has made.
+        # Without the log's folder, Slurm ends the job before its first line. That of submission is there.
         f"--output={LOG}",
         "--open-mode=append",  # a requeued job continues the same log
         *slurm.options,

@@ -43,7 +43,7 @@ class Script:
     logs: Path
     copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
-    log: str = ""  # the option of `sbatch`, if it is not in the text
+    log: tuple[str, ...] = ()  # the option of `sbatch`, if it is not in the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Started:
         state = "has failed" if self.code else "has ended well" if self.has_ended else "is submitted"
         log = f"log {self.log}"
         if self.code and not (self.log.is_file() and self.log.stat().st_size):
-            log = f"it wrote nothing to {self.log}: can its node write to that folder? `scontrol show job {self.number}` has Slurm's reason"
+            log = f"it wrote nothing to {self.log}; can its node write there? See `scontrol show job {self.number}`"
         return f"job {self.number} {state}: {log}, script {self.script}"
 
 
@@ -69,7 +69,7 @@ def script_of(job: Job) -> Script:
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
         copied=job if job.local_copy else None, for_site=job.for_site,
-        log="" if has_log else f"--output={job.logs}/{LOG}",
+        log=() if has_log else (f"--output={job.logs}/{LOG}",),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     command = Command(
-        argv=("sbatch", "--parsable", *filter(None, (script.log,)), str(path)),
+        argv=("sbatch", "--parsable", *script.log, str(path)),
         why="submit the job to Slurm",
         cwd=script.folder,
     )
@@ -160,8 +160,7 @@ def failures(started: Started) -> tuple[Finding, ...]:
 def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
     """Return a warning about the program, or "". Raises UsageError for a file with which no rank can start.
 
-    Without `starts`, the file may come later. Each node looks for the rest in the container: for a program of the
-    environment, and for a full path.
+    Without `starts`, the file may come later. Each node looks in the container for what is not in the folder.
     """
     first, word = (*options.program, "")[0], program_file(options.program)
     path = options.folder / (word or first)
@@ -182,10 +181,7 @@ def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
 def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     """Yield why the file cannot be started, with the repair. The first reason counts: the others may follow from it."""
     if not word and path.is_file() and path.suffix:
-        yield (
-            f"`{first}` is looked for in the PATH of the environment",
-            f"write `./{first}` for the file here",
-        )
+        yield f"`{first}` is looked for in the PATH of the environment", f"`./{first}` is the file here"
     if word and path.is_dir() and (word == first or not (path / "__main__.py").is_file()):
         yield f"`{word}` is a folder, and a program is a file", "name the script in it, or `-m PACKAGE`"
     if not word or not path.is_file():
@@ -196,7 +192,9 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
         return
     with path.open("rb") as stream:
         text = stream.read(_MOST)
-    if b"\r\n" in text and not text.startswith(_ELF):
+    line = text.partition(b"\n")[0]
+    has_cr = line.endswith(b"\r") or (b"\r\n" in text and b"python" not in line)
+    if has_cr and not text.startswith(_ELF):
         yield f"`{word}` has Windows line endings (CRLF) and would not start", f"`sed -i 's/\\r$//' {word}`"
     if word == first and not os.access(path, os.X_OK):
         yield f"`{word}` may not be executed", f"`chmod +x {word}`"
