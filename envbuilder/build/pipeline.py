@@ -43,6 +43,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, Veri
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
+from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
@@ -109,6 +110,7 @@ def build_recipe(
                 docker=docker, fetcher=resolving.fetcher,
             ).test_again(result)  # fmt: skip
         context.store.sweep()
+        make_folder_for_all(str(outputs.folder))
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
             if outputs.sif.is_symlink() or read_record(outputs) is None:  # a build's own may be damaged

@@ -11,6 +11,7 @@ from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
 from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
     Load,
     Output,
@@ -207,11 +208,13 @@ def build(
         session.exit_code = max(one.exit_code for one in outcomes)
         session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
         session.text = columns([outcome.row() for outcome in outcomes], session.width)
+        say_closed(session, output, *(one.result.outputs.sif for one in outcomes if one.result))
         return
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
     session.data = BuiltRecipes((result.answer(),))
     session.findings, session.text = result.findings, result.text()
+    say_closed(session, output, result.outputs.sif, result.outputs.image)
 
 
 def _build_as_array(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.recipe.load import recipes_folder
@@ -46,5 +47,8 @@ def module(
     stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name
     written = Module(name=stem, sif=sif, torch=pins.torch, cuda=pins.cuda, site=site, version=version)
     files = save_module(written, write.absolute())
+    commands = files.parent / "commands" / written.full_name
+    say_closed(session, write, files, commands, instead="choose another `--write`")
+    say_closed(session, sif, sif, instead="give the path of a SIF in an open folder")
     session.data = WrittenModule(modulefiles=files, commands=written.commands)
     session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"

@@ -116,10 +116,14 @@ def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[_
     try:
         at = _open_top(str(folder))
         for part in parts:
+            is_new = False
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(at.name(part), 0o755, dir_fd=at.descriptor)
+                    is_new = True
             below = at.folder(part)
+            if is_new and below.descriptor is not None:  # whatever the umask, as files are written
+                os.fchmod(below.descriptor, stat.S_IMODE(os.fstat(below.descriptor).st_mode) | 0o055)
             at.close()
             at = below
     except OSError as error:

@@ -36,7 +36,7 @@ from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
 from envbuilder.core.inventory import Inventory, parse_inventory
-from envbuilder.core.private import lasting_path, open_folder
+from envbuilder.core.private import lasting_path, open_folder, open_to_all
 from envbuilder.core.system import (
     IS_POSIX,
     NO_LINKS,
@@ -232,7 +232,7 @@ class Store:
         with self.workspace() as work:
             copy = work / digest
             shutil.copyfile(path, copy)
-            show_to_sandbox(copy)
+            open_to_all(str(copy))  # a sandbox of root's has another id
             commit_path(copy, final)
         return final
 
@@ -496,12 +496,6 @@ def commit_path(temporary: Path, final: Path) -> None:
         exists = error.errno in (errno.ENOTEMPTY, errno.EEXIST) if IS_POSIX else final.is_dir()
         if not exists:
             raise
-
-
-def show_to_sandbox(path: Path) -> None:
-    """Let everybody read a file, whatever the umask: a sandbox of root's has another id. The cache's own folder is closed."""
-    if path.stat().st_mode & 0o444 != 0o444:
-        path.chmod(0o644)
 
 
 def sync_file(path: Path) -> None:

@@ -31,7 +31,7 @@ from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_er
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
-from envbuilder.core.private import is_trusted, private_folder
+from envbuilder.core.private import is_trusted, make_folder_for_all, private_folder
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
@@ -360,7 +360,7 @@ def _finish(
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     """Yield the folder of partial blobs, locked for one pull at a time. Raises UsageError for another user's folder."""
     folder = outputs.folder / f".{outputs.name}.pull"
-    outputs.folder.mkdir(parents=True, exist_ok=True)
+    make_folder_for_all(str(outputs.folder))
     try:
         with private_folder(str(folder)) as inside, held(Path(inside), wait=False):
             try:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ class Pins:
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run, and what `need_sif` raises."""
-    site = _find_site(options)
+    site = _find_site(replace(options, profile=options.for_site or options.profile))
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
