@@ -107,7 +107,7 @@ def project_files(top: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.is_symlink():
                 depth = len(path.relative_to(top).parts)
-                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
+                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not holds_recipes(path):
                     folders.append(path)
             elif (
                 path.suffix in (".py", ".toml", *CODE)
@@ -118,7 +118,7 @@ def project_files(top: Path) -> Iterator[Path]:
                 yield path
 
 
-def _holds_recipes(folder: Path) -> bool:
+def holds_recipes(folder: Path) -> bool:
     return any(path.with_suffix(".lock").is_file() for path in folder.glob("*.yaml"))
 
 
