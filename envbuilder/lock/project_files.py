@@ -31,7 +31,7 @@ _READ: Final = re.compile(
 # Arguments and keys whose texts are no paths from the top.
 _NO_PATHS: Final = re.compile(
     r"name|description|(author|maintainer)(s|_email)?|keywords|classifiers|(project_)?urls?|platforms|install_requires|extras_require"
-    r"|entry_points|(requires-python|python_requires)|(exclude.)?package.data|exclude|(optional-)?dependencies|table"
+    r"|entry_points|(requires-python|python_requires)|(exclude.)?package.data|exclude|(optional-)?dependencies|table|project"
 )
 _TABLE: Final = "table"  # the key of a table's own name
 _WALKS: Final = ("glob", "iglob", "rglob", "walk", "listdir", "scandir", "iterdir")
@@ -147,7 +147,7 @@ def _claim(project: Project, claims: Claims, word: _Word) -> None:
         if (word.file == _OTHERS[-1] or word.key == "global-include") and parts and _WILD.match(parts[0]):
             claims.look_for(parts[-1], f"`{word.file}` takes every `{parts[-1]}` at line {word.line}")
         claims.paths.update("/".join(parts[at:]) for at, part in enumerate(parts) if part in project.entries)
-        if re.fullmatch(r"\w+(\.\w+)*", path):
+        if word.file not in _OTHERS[2:] and re.fullmatch(r"\w+(\.\w+)*", path):
             parts += [f"{path}.py", path.partition(".")[0]]
         for entry in (part for part in parts if part in project.entries):
             claims.entries.setdefault(entry, f"`{word.file}` names{{}} at line {word.line}")
@@ -217,8 +217,8 @@ def _plain_words(project: Project) -> Iterator[_Word]:
             if has_tables and re.match(r"\[+[^\[\]]+\]+\s*(#|$)", line):
                 table, key, words = words[0], "", []
                 yield _Word(name, at, _TABLE, table)
-            elif words and (not has_tables or re.match(r"[\w-]+\s*[=:]", line)):
-                key = words[0].rstrip(":")
+            elif words and (not has_tables or re.match(r"[\w.-]+\s*[=:]", line)):
+                key = words[0].rstrip(":").rpartition(".")[2]
             is_read = _READ.fullmatch(table) if has_tables else not re.match(r"#|prune|(\w+-)?exclude", key)
             yield from (
                 _Word(name, at, key, word) for word in words if is_read and not line.lstrip().startswith("#")

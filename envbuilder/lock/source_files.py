@@ -160,10 +160,10 @@ def _headers(extension: Extension, folder: Path) -> Iterator[str]:
     """
     places = {(folder / source).parent for source in extension.sources}
     for place in sorted(places | {folder / include for include in extension.include}):
-        yield from (path for path in _visible(place, folder) if _suffix(path) in HEADERS)
+        yield from (path for path in visible(place, folder) if _suffix(path) in HEADERS)
 
 
-def _visible(place: Path, folder: Path) -> Iterator[str]:
+def visible(place: Path, folder: Path) -> Iterator[str]:
     """Yield the files in or below `place`, relative to `folder`, without hidden ones."""
     for path in place.rglob("*"):
         relative = path.relative_to(folder)

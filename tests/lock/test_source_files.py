@@ -53,13 +53,14 @@ def test_of_a_captured_project_code_is_locked_and_data_is_not(tmp_path: Path):
         "net/ops/__init__.py",
         "net/ops/a.cu",
         "net/ops/a.cuh",
-        "net/config.yaml",
+        "net/ops/config.yaml",
+        "net/results.yaml",
         "net/weights.pth",
         "net/x.png",
     )
     extension = Extension(name="ops", path="net", capture=("import ops",))
     (files,) = own_files(make_recipe(tmp_path, extension)).values()
-    assert [Path(file.path).name for file in files] == ["config.yaml", "__init__.py", "a.cu", "a.cuh"]
+    assert [Path(file.path).name for file in files] == ["__init__.py", "a.cu", "a.cuh", "config.yaml"]
 
 
 # A commit

@@ -28,6 +28,7 @@ from envbuilder.build.extensions.check_targets import (
     targets_of,
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures, read_report
+from envbuilder.build.extensions.left_out import naming_left_out
 from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.build.extensions.stage_sources import clear_leftovers, stage_files, stage_sources
 from envbuilder.core.beneath import copy_beneath, copy_tree_beneath, folder_beneath
@@ -130,6 +131,10 @@ class ExtensionBuilder:
         return built
 
     def _build_one(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
+        with naming_left_out(extension, Path(self._job.origin).parent):
+            return self._build_calls(extension)
+
+    def _build_calls(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
         if extension.form is Form.PROJECT:
             return (self._build_project(extension),)
         calls = known_calls(self._job.plan, self._job.store, extension) or self._capture_calls(extension)

@@ -1,0 +1,51 @@
+"""Name the file of a project that a failed build lacks because the lock does not hold it."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import BuildError
+from envbuilder.lock.model import LockedExtension
+from envbuilder.lock.source_files import visible
+from envbuilder.recipe.extension import Form
+
+_LACKS: Final = re.compile(
+    r".*(?:No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open).*"
+)
+_NAMED: Final = re.compile(r"['\"`<]([\w./+-]+)['\"`>]|([\w./+-]+\.\w+)")
+
+
+@contextlib.contextmanager
+def naming_left_out(extension: LockedExtension, folder: Path) -> Iterator[None]:
+    """Let the hint of a BuildError of the block name such a file of the recipe's folder, and how a build names it."""
+    try:
+        yield
+    except BuildError as error:
+        if extension.path and not extension.archive and (path := _lacking(error.message, extension, folder)):
+            inside = Path(path).relative_to(extension.path).as_posix()
+            way = f"name it in `MANIFEST.in`: `include {inside}`"
+            if extension.form is Form.CAPTURE:
+                way = "let the code that `capture` imports name or import it"
+            error.hint = f"the folder has `{path}` and the lock has not: no file of the build names it, or git ignores it; {way}, and lock again"
+            error.findings = tuple(replace(one, hint=error.hint) for one in error.findings)
+        raise
+
+
+def _lacking(text: str, extension: LockedExtension, folder: Path) -> str:
+    """Return a file that the text misses and that is in the folder, but not in the lock; "" if there is none."""
+    names = {quoted or plain for line in _LACKS.findall(text) for quoted, plain in _NAMED.findall(line)}
+    names |= {f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py")}
+    ends = [f"/{name.removeprefix('./').strip('/')}" for name in sorted(names)]
+    locked = {file.path for file in extension.files}
+    left_out = (path for path in sorted(visible(folder / extension.path, folder)) if path not in locked)
+    return next(
+        (
+            path
+            for path in left_out
+            if any(f"/{path}".endswith(end) or f"{end}/" in f"/{path}" for end in ends)
+        ),
+        "",
+    )
