@@ -67,14 +67,16 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
 
 
 def locked_packages(lock: Lock) -> dict[str, str]:
-    """Return each package and extension of a lock with its version and file, as `diff` compares them."""
+    """Return each package, extension and source of a lock with its version and file, as `diff` compares them."""
     found = {
         artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.interpreters, *lock.toolkit)
     }
     found |= {f"python {artifact.name}": _describe(artifact) for artifact in (*lock.wheels, *lock.added)}
-    return found | {
-        f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
-    }
+    for one in lock.extensions:
+        label = f"extension {one.name}"
+        found |= {label: _describe(one.archive) if one.archive else f"{len(one.files)} files"}
+        found |= {f"{label}: {file.path}": file.sha256[:12] for file in one.files}
+    return found
 
 
 def check_fresh(

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_projects import write_recipe
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, build, open_folder, run
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    Built,
+    attempt,
+    build,
+    open_folder,
+    recipe_like,
+    run,
+)
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 
@@ -60,8 +68,11 @@ class Flat:
 def flat(cpu: Built) -> Iterator[Flat]:
     with open_folder() as folder:
         write(folder, FILES)
-        recipe = write_recipe(folder, "cpu", "{name: flat, path: .}")
-        recipe.write_text(recipe.read_text() + "tests:\n  - python -c \"import pkg; assert pkg.__file__.startswith('/opt/env')\"\n")
+        recipe = recipe_like("cpu", folder / "flat.yaml", "{name: flat, path: .}")
+        recipe.write_text(
+            recipe.read_text()
+            + "tests:\n  - python -c \"import pkg; assert pkg.__file__.startswith('/opt/env')\"\n"
+        )
         run(ENVBUILDER, "lock", recipe)
         yield Flat(folder, recipe, build(str(recipe), folder / "out", env=NO_ENGINE))
 

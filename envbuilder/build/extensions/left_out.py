@@ -19,12 +19,13 @@ _NAMED: Final = re.compile(r"['\"`<]([\w./+-]+)['\"`>]|([\w./+-]+\.\w+)")
 
 
 @contextlib.contextmanager
-def naming_left_out(extension: LockedExtension, folder: Path) -> Iterator[None]:
-    """Let the hint of a BuildError of the block name such a file of the recipe's folder, and how a build names it."""
+def naming_left_out(extension: LockedExtension, recipe: str) -> Iterator[None]:
+    """Let the hint of a BuildError of the block name such a file beside the recipe, and how a build names it."""
     try:
         yield
     except BuildError as error:
-        if extension.path and not extension.archive and (path := _lacking(error.message, extension, folder)):
+        is_local = recipe and extension.path and not extension.archive
+        if is_local and (path := _lacking(error.message, extension, Path(recipe).parent)):
             inside = Path(path).relative_to(extension.path).as_posix()
             way = f"name it in `MANIFEST.in`: `include {inside}`"
             if extension.form is Form.CAPTURE:
