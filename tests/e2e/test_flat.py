@@ -1,6 +1,8 @@
 """A project in its usual shape, from lock to run: setup.py, package and `train.py` in one folder, which is the working folder."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,6 @@ from tests.support.workbench import (
     NO_ENGINE,
     Built,
     attempt,
-    build,
     open_folder,
     recipe_like,
     run,
@@ -39,42 +40,45 @@ PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&module); }
     "train.py": """
 import json, subprocess, sys
 import pkg
-print(json.dumps([pkg.__file__, pkg._C.__file__, pkg.double()]))
+sys.stdout.write(json.dumps([pkg.__file__, pkg._C.__file__, pkg.double()]) + "\\n")
+sys.stdout.flush()
 if len(sys.argv) > 1:
     print(subprocess.check_output([sys.executable, "-c", "import pkg; print(pkg.double())"], text=True).strip())
 """,
 }
 
 
+SITE = "/opt/env/lib/python3.11/site-packages/pkg"
+# In the folder that `build` is started in, it would find that folder's package, and files.
+TEST = f"import os, pkg; assert pkg.__file__ == '{SITE}/__init__.py' and not os.listdir('.')"
+
+
 @dataclass(frozen=True)
 class Flat:
     folder: Path
     recipe: Path
-    built: Built
+    sif: Path
 
-    def inside(self, *words: str, cwd: Path | None = None, **env: str) -> str:
-        binds = ("--bind", f"{self.folder}:/work", "--pwd", "/work") if cwd is None else ("--pwd", cwd)
+    def inside(self, *words: str, **env: str) -> list[str]:
         settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-        ended = attempt("apptainer", "exec", "--no-home", *binds, *settings, self.built.sif, *words)
-        return ended.stdout if ended.returncode == 0 else ended.stderr
+        place = ("--no-home", "--bind", f"{self.folder}:/work", "--pwd", "/work")
+        return run("apptainer", "exec", *place, *settings, self.sif, *words).splitlines()
 
-    def check_lock(self) -> str:
+    def lock_check(self) -> tuple[int, str]:
         ended = attempt(ENVBUILDER, "lock", "--check", self.recipe)
-        assert ended.returncode in (0, 3), ended.stderr
-        return ended.stderr if ended.returncode else ""
+        return ended.returncode, ended.stdout
 
 
 @pytest.fixture(scope="module")
 def flat(cpu: Built) -> Iterator[Flat]:
+    assert cpu.sif.is_file(), "its layers are in the cache"
     with open_folder() as folder:
         write(folder, FILES)
         recipe = recipe_like("cpu", folder / "flat.yaml", "{name: flat, path: .}")
-        recipe.write_text(
-            recipe.read_text()
-            + "tests:\n  - python -c \"import pkg; assert pkg.__file__.startswith('/opt/env')\"\n"
-        )
+        recipe.write_text(f"{recipe.read_text()}tests:\n  - {json.dumps(f'python -c {shlex.quote(TEST)}')}\n")
         run(ENVBUILDER, "lock", recipe)
-        yield Flat(folder, recipe, build(str(recipe), folder / "out", env=NO_ENGINE))
+        run(ENVBUILDER, "build", "flat.yaml", "--output", folder / "out", env=NO_ENGINE, cwd=folder)
+        yield Flat(folder, recipe, folder / "out/flat.sif")
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -84,16 +88,30 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_the_folders_python_runs_with_the_environments_compiled_module(flat: Flat):
-    site = "/opt/env/lib/python3.11/site-packages/pkg"
-    for words in (("python", "train.py", "again"), ("python", "-m", "train", "again")):
-        shown, again = flat.inside(*words).splitlines()
-        python, compiled, answer = json.loads(shown)
-        assert (python, answer, again) == ("/work/pkg/__init__.py", 84, "84")
-        assert compiled.startswith(f"{site}/_C.")
-    ranks = flat.inside("torchrun", "--standalone", "--nproc-per-node=2", "train.py").splitlines()
-    assert [json.loads(line)[::2] for line in ranks] == [["/work/pkg/__init__.py", 84]] * 2
-    assert json.loads(flat.inside("python", "-P", "train.py"))[0] == f"{site}/__init__.py"
+    shown, again = flat.inside("python", "train.py", "again")
+    python, compiled, answer = json.loads(shown)
+    assert (python, answer, again) == ("/work/pkg/__init__.py", 84, "84")
+    assert compiled.startswith(f"{SITE}/_C.")
+    ranks = flat.inside("torchrun", "--standalone", "--nproc-per-node=2", "-m", "train")
+    assert [json.loads(line) for line in ranks] == [[python, compiled, 84]] * 2
 
 
-def test_start(flat: Flat):
-    print(flat.check_lock())
+def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat: Flat):
+    written = {
+        "train.py": "import pkg\n",
+        "logs/flat/1.txt": "",
+        "runs/x/metrics.json": "{}",
+        "recipes/other.yaml": "base: x\n",
+    }
+    write(flat.folder, written | {"pkg/__pycache__/more.pyc": "", "notes.md": ""})
+    assert flat.lock_check() == (0, f"the lock of {flat.recipe} is up to date\n")
+    write(flat.folder, {"csrc/op.c": FILES["csrc/op.c"] + "// edited\n", "common/new.h": ""})
+    code, said = flat.lock_check()
+    assert code == 4
+    assert re.fullmatch(
+        r"\+ extension flat: common/new\.h \w+ \(it lies in `common`, which `setup\.py` names at line 3\)\n"
+        r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", said,
+    )  # fmt: skip
+    refused = attempt(ENVBUILDER, "build", flat.recipe, "--output", flat.folder / "out", env=NO_ENGINE)
+    assert refused.returncode == code
+    assert "`csrc/op.c` changed: it lies in `csrc`, which `setup.py` names at line 3" in refused.stderr
