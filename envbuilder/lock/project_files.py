@@ -25,13 +25,13 @@ _SETUP: Final = "setup.py"
 _OTHERS: Final = ("setup.cfg", "pyproject.toml", "MANIFEST.in", "CMakeLists.txt")
 # Tables of setup.cfg and pyproject.toml that a build reads; those of linters name folders too.
 _READ: Final = re.compile(
-    r"metadata|options|options\.(?!.*(data$|entry_points|extras)).*|build.*"
-    r"|project|tool\.(setuptools|scikit-build|py-build-cmake|meson-python|hatch|poetry|flit|pdm)(?!.*data$).*"
+    r"metadata|options(?!.*(entry_points|extras)).*|build.*"
+    r"|project|tool\.(setuptools|scikit-build|py-build-cmake|meson-python|hatch|poetry|flit|pdm).*"
 )
 # Arguments and keys whose texts are no paths from the top.
 _NO_PATHS: Final = re.compile(
     r"name|description|(author|maintainer)(s|_email)?|keywords|classifiers|(project_)?urls?|platforms|install_requires|extras_require"
-    r"|entry_points|(requires-python|python_requires)|(exclude.)?package.data|exclude|(optional-)?dependencies|table|project"
+    r"|entry_points|(requires-python|python_requires)|(exclude.)?package.data|exclude|(optional-)?dependencies|test_suite|tests_require|table|project"
 )
 _TABLE: Final = "table"  # the key of a table's own name
 _WALKS: Final = ("glob", "iglob", "rglob", "walk", "listdir", "scandir", "iterdir")
@@ -40,6 +40,7 @@ _NOT_DISCOVERED: Final = re.compile(
     r"ci|bin|debian|docs?|documentation|manpages|news|newsfragments|changelog|(unit_)?tests?|examples?|scripts|tools|utils?|python"
     r"|build|benchmarks?|exercises?|htmlcov"
 )
+_LICENSE: Final = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS).*")  # setuptools installs them
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _WILD: Final = re.compile(r"[*?\[]")
 
@@ -106,7 +107,9 @@ def claims_of_build(project: Project) -> Claims:
     claims, words = Claims(), list(_plain_words(project))
     files = (name for name in (_SETUP, *_OTHERS) if name in project.entries)
     claims.entries.update(dict.fromkeys(files, "says how the project is built"))
-    _claim_packages(project, claims, code, [*_words_of(code, _SETUP), *words])
+    licenses = filter(_LICENSE.fullmatch, project.entries)
+    claims.entries.update(dict.fromkeys(licenses, "the build installs{}"))
+    _claim_packages(project, claims, code, [*_words_of(code.tree, _SETUP), *words])
     packages = set(claims.entries)
     for word in words:
         _claim(project, claims, word)
@@ -141,7 +144,7 @@ def _claim(project: Project, claims: Claims, word: _Word) -> None:
     for text in texts:
         path = re.sub(r"^-(?:I|L|isystem)", "", text)
         claims.suffixes.add(PurePosixPath(path).suffix)
-        if _NO_PATHS.fullmatch(word.key):
+        if _NO_PATHS.fullmatch(word.key) or "://" in path:
             continue
         parts = [part for part in path.split("/") if part not in ("", ".", "..") and "$" not in part]
         if (word.file == _OTHERS[-1] or word.key == "global-include") and parts and _WILD.match(parts[0]):
@@ -164,9 +167,11 @@ def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str
     waiting, seen = [start], set[str]()
     for code in waiting:
         name = os.path.relpath(code.path, project.top)
-        for word in _words_of(code, name):
+        for word in _words_of(code.tree, name):
             _claim(project, claims, word)
         for line, pattern in _searches(code):
+            if packages is None and not pattern.endswith(COMPILED):
+                continue  # a program of a training lists its data
             claims.look_for(pattern, f"`{name}` looks for `{pattern}` in the folder at line {line}")
         for entry, file in (one for module in sorted(code.imported) for one in project.modules(module)):
             claims.entries.setdefault(entry, f"`{name}` imports{{}}")
@@ -179,28 +184,20 @@ def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str
             waiting += filter(None, codes)
 
 
-def _words_of(code: Code, name: str) -> Iterator[_Word]:
-    """Yield the texts of a Python file, each with the argument that it belongs to."""
-
-    def walk(node: ast.AST, key: str) -> Iterator[_Word]:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield _Word(name, node.lineno, key, node.value)
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child, child.arg or key if isinstance(child, ast.keyword) else key)
-
-    return walk(code.tree, "")
+def _words_of(node: ast.AST, name: str, key: str = "") -> Iterator[_Word]:
+    """Yield the texts of Python code, each with the argument that it belongs to."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield _Word(name, node.lineno, key, node.value)
+    for child in ast.iter_child_nodes(node):
+        yield from _words_of(child, name, child.arg or key if isinstance(child, ast.keyword) else key)
 
 
 def _searches(code: Code) -> Iterator[tuple[int, str]]:
     """Yield the patterns of names that are looked for in no folder that the call names, with their lines."""
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _WALKS:
-            texts = (
-                one.value
-                for one in ast.walk(node)
-                if isinstance(one, ast.Constant) and isinstance(one.value, str)
-            )
-            parts = [part for text in texts for part in text.split("/") if part not in ("", ".", "..", "**")]
+            parts = [part for word in _words_of(node, "") for part in word.text.split("/")]
+            parts = [part for part in parts if part not in ("", ".", "..", "**")]
             if not parts or _WILD.search(parts[0]):
                 yield node.lineno, (parts or ["*"])[-1]
 
@@ -218,7 +215,11 @@ def _plain_words(project: Project) -> Iterator[_Word]:
                 table, key, words = words[0], "", []
                 yield _Word(name, at, _TABLE, table)
             elif words and (not has_tables or re.match(r"[\w.-]+\s*[=:]", line)):
-                key = words[0].rstrip(":").rpartition(".")[2]
+                key = (
+                    "package_data"
+                    if re.search("package.data$", table)
+                    else words[0].rstrip(":").rpartition(".")[2]
+                )
             is_read = _READ.fullmatch(table) if has_tables else not re.match(r"#|prune|(\w+-)?exclude", key)
             yield from (
                 _Word(name, at, key, word) for word in words if is_read and not line.lstrip().startswith("#")

@@ -63,7 +63,9 @@ def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
     """Return why each source file counts, and that a file of the lock no longer does."""
     locked = {file.path for extension in lock.extensions for file in extension.files}
     found = {
-        path: "no file of the build names it" for path in locked if (recipe.path.parent / path).is_file()
+        path: "nothing that decides the extension names it"
+        for path in locked
+        if (recipe.path.parent / path).is_file()
     }
     for extension in recipe.extensions:
         found |= _counting(extension, recipe)
@@ -187,9 +189,9 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
     listed, scanned = dict[str, list[str]](), set[str]()
 
     def counted() -> dict[str, str]:
-        for entry in project.entries:
+        for entry in project.entries if claims.patterns else claims.entries:
             is_apart = entry in (_LOGS, _SITES) or holds_recipes(place / entry)
-            if entry not in listed and (entry in claims.entries or (claims.patterns and not is_apart)):
+            if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
         found = {path: claims.reason(path) for paths in listed.values() for path in paths}
         return {path: why for path, why in found.items() if why and (has_any or _suffix(path) in suffixes)}

@@ -16,7 +16,7 @@ EXTENSION = "CUDAExtension('pkg._C', ['csrc/a.cpp', 'csrc/a.cu'])"
 SETUP = f"""
 from setuptools import find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
-setup(name='train', packages=find_packages(exclude=('tests', 'docs*')), ext_modules=[{EXTENSION}], cmdclass={{'build_ext': BuildExtension}})
+setup(name='train', test_suite='tests', url='https://host/train/docs', packages=find_packages(exclude=('tests', 'docs*')), ext_modules=[{EXTENSION}], cmdclass={{'build_ext': BuildExtension}})
 """
 LISTED = f"from setuptools import setup\nsetup(name='train', packages=['pkg'], ext_modules=[{EXTENSION}])\n"
 # What a folder holds in which people train. None of it decides what is compiled.
@@ -66,13 +66,13 @@ SHAPES: dict[str, tuple[dict[str, str], str]] = {
     "pyproject": (
         {
             "pyproject.toml": "[build-system]\nrequires = ['setuptools', 'torch']\n[project]\nname = 'train'\ndescription = 'train runs'\n"
-            "dynamic = ['version']\nlicense = {file = 'LICENSE'}\n[tool.setuptools]\npackages = ['pkg']\n"
+            "dynamic = ['version']\nreadme = 'README.md'\nurls = {Docs = 'https://host/docs'}\n[tool.setuptools]\npackages = ['pkg']\n"
             "[tool.setuptools.dynamic]\nversion = {file = 'VERSION'}\n[tool.ruff]\nexclude = ['runs', 'logs']\n"
             "[[tool.setuptools.ext-modules]]\nname = 'pkg._C'\nsources = [\n  'csrc/a.cpp',\n]\n",
             "LICENSE": "MIT",
             "VERSION": "1",
         },
-        "pyproject.toml LICENSE VERSION",
+        "pyproject.toml LICENSE VERSION README.md",
     ),
     "discovered": (
         {
@@ -187,11 +187,14 @@ def test_of_the_recipes_folder_data_counts_by_its_suffix_in_the_build(tmp_path: 
     assert "pkg/x.bin" not in locked(tmp_path, files)
     with_data = LISTED.replace("name=", "package_data={'pkg': ['*.bin']}, name=")
     assert locked(tmp_path, files | {"setup.py": with_data}) == {*PACKAGE, "setup.py", "pkg/x.bin"}
+    table = {"pyproject.toml": "[tool.setuptools.package-data]\npkg = ['logs/*.npy']\n", "logs/y.npy": ""}
+    assert locked(tmp_path, files | table) == {*PACKAGE, "setup.py", "pyproject.toml", "pkg/x.npy"}
 
 
 def test_of_a_capture_what_is_imported_counts_with_its_sources(tmp_path: Path):
     files = TRAINED | {
         "train.py": "from torch.utils.cpp_extension import load\nfrom nets import block\nopen('runs/x/metrics.json')\n"
+        "import glob, os\ndata = os.listdir('.') + glob.glob(os.environ['DATA'] + '/*.json')\n"
         "cfg = open('config.yaml')\ndef build():\n    load('op', ['csrc/a.cu'])\n",
         "nets/__init__.py": "", "nets/block.py": "from . import deep\n", "nets/deep.py": "SOURCES = 'kernels/b.cu'\n",
         "csrc/a.cu": "", "kernels/b.cu": "", "kernels/notes.txt": "", "config.yaml": "", "other.py": "", "csrc/c.cuh": "",
