@@ -94,7 +94,7 @@ class Code:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
             return (*self.texts(node.left, depth), *self.texts(node.right, depth))
         if isinstance(node, ast.Name) and depth < _LONGEST:
-            value = _assigned(self.tree).get(node.id)
+            value = assigned(self.tree).get(node.id)
             return self.texts(value, depth + 1) if value else ()
         return ()
 
@@ -151,7 +151,7 @@ def _full(node: ast.expr, names: dict[str, str]) -> str:
 
 
 @functools.lru_cache(16)
-def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
+def assigned(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the last value of each name."""
     return {_names(one): one.value for one in ast.walk(tree) if isinstance(one, ast.Assign)}
 

@@ -9,12 +9,13 @@ import ast
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from envbuilder.compat.python_code import Code, parse_code
+from envbuilder.compat.python_code import Code, assigned, parse_code
 from envbuilder.recipe.extension import SOURCE_SUFFIXES
 
 HEADERS: Final = frozenset({
@@ -184,19 +185,29 @@ def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str
             waiting += filter(None, codes)
 
 
-def _words_of(node: ast.AST, name: str, key: str = "") -> Iterator[_Word]:
-    """Yield the texts of Python code, each with the argument that it belongs to."""
+def _words_of(
+    node: ast.AST, name: str, key: str = "", values: Mapping[str, ast.expr] = MappingProxyType({})
+) -> Iterator[_Word]:
+    """Yield the texts of Python code, each with the argument that it belongs to. `values` are those of names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield _Word(name, node.lineno, key, node.value)
+    elif isinstance(node, ast.Name) and node.id in values:
+        others = {one: value for one, value in values.items() if one != node.id}
+        yield from _words_of(values[node.id], name, key, others)
     for child in ast.iter_child_nodes(node):
-        yield from _words_of(child, name, child.arg or key if isinstance(child, ast.keyword) else key)
+        own = child.arg or key if isinstance(child, ast.keyword) else key
+        yield from _words_of(child, name, own, values)
 
 
 def _searches(code: Code) -> Iterator[tuple[int, str]]:
     """Yield the patterns of names that are looked for in no folder that the call names, with their lines."""
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _WALKS:
-            parts = [part for word in _words_of(node, "") for part in word.text.split("/")]
+            parts = [
+                part
+                for word in _words_of(node, "", values=assigned(code.tree))
+                for part in word.text.split("/")
+            ]
             parts = [part for part in parts if part not in ("", ".", "..", "**")]
             if not parts or _WILD.search(parts[0]):
                 yield node.lineno, (parts or ["*"])[-1]

@@ -107,6 +107,15 @@ SHAPES: dict[str, tuple[dict[str, str], str]] = {
         },
         "setup.py inc/x.h third/inc/y.h",
     ),
+    "tutorial": (
+        {
+            "setup.py": "import os, glob\nthis_dir = os.path.dirname(os.path.curdir)\next_dir = os.path.join(this_dir, 'pkg', 'csrc')\n"
+            "sources = list(glob.glob(os.path.join(ext_dir, '*.cu')))\nfrom setuptools import setup, Extension, find_packages\n"
+            "setup(packages=find_packages(exclude=['tests']), ext_modules=[Extension('pkg._C', sources)], py_limited_api=True)\n",
+            "pkg/csrc/b.cu": "",
+        },
+        "setup.py pkg/csrc/b.cu",
+    ),
     "manifest": (
         {"setup.py": LISTED, "MANIFEST.in": "graft generated\nrecursive-include pkg *.json\nprune runs\n# logs\n", "generated/t.txt": ""},
         "setup.py MANIFEST.in generated/t.txt",
@@ -126,7 +135,8 @@ SHAPES: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_the_build_names_is_locked_and_what_a_training_writes_is_not(tmp_path: Path, shape: str):
     files, more = SHAPES[shape]
-    assert locked(tmp_path, TRAINED | PACKAGE | files) == {*PACKAGE, *more.split()}
+    package = PACKAGE if shape != "tutorial" else {"pkg/__init__.py": ""}
+    assert locked(tmp_path, TRAINED | package | files) == {*package, *more.split()}
 
 
 def test_a_source_layout_is_locked_as_a_whole(tmp_path: Path):
