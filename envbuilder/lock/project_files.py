@@ -107,14 +107,17 @@ def claims_of_build(project: Project) -> Claims:
         return Claims(patterns={"*": f"`{_SETUP}` cannot be read, so every file counts"})
     claims, words = Claims(), list(_plain_words(project))
     files = (name for name in (_SETUP, *_OTHERS) if name in project.entries)
-    claims.entries.update(dict.fromkeys(files, "says how the project is built"))
+    claims.entries.update(dict.fromkeys(files, "it says how the project is built"))
     licenses = filter(_LICENSE.fullmatch, project.entries)
     claims.entries.update(dict.fromkeys(licenses, "the build installs{}"))
     _claim_packages(project, claims, code, [*_words_of(code.tree, _SETUP), *words])
     packages = set(claims.entries)
     for word in words:
         _claim(project, claims, word)
-    _claim_code(project, claims, code, packages)
+    scripts = {word.text for word in words if word.text.endswith(".py") and word.text in project.entries}
+    for name in (_SETUP, *sorted(scripts - {_SETUP})):
+        if script := parse_code(project.text(name), project.top / name):
+            _claim_code(project, claims, script, packages)
     return claims
 
 
@@ -192,8 +195,7 @@ def _words_of(
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield _Word(name, node.lineno, key, node.value)
     elif isinstance(node, ast.Name) and node.id in values:
-        others = {one: value for one, value in values.items() if one != node.id}
-        yield from _words_of(values[node.id], name, key, others)
+        yield from _words_of(values[node.id], name, key)  # not further: names of names multiply
     for child in ast.iter_child_nodes(node):
         own = child.arg or key if isinstance(child, ast.keyword) else key
         yield from _words_of(child, name, own, values)
@@ -201,13 +203,18 @@ def _words_of(
 
 def _searches(code: Code) -> Iterator[tuple[int, str]]:
     """Yield the patterns of names that are looked for in no folder that the call names, with their lines."""
+    given = {
+        node.arg for node in ast.walk(code.tree) if isinstance(node, ast.arg)
+    }  # a caller says which folder
     for node in ast.walk(code.tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _WALKS:
-            parts = [
-                part
-                for word in _words_of(node, "", values=assigned(code.tree))
-                for part in word.text.split("/")
-            ]
+        called = (
+            getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+        )
+        if called in _WALKS and not any(
+            isinstance(one, ast.Name) and one.id in given for one in ast.walk(node)
+        ):
+            words = _words_of(node, "", values=assigned(code.tree))
+            parts = [part for word in words for part in word.text.split("/")]
             parts = [part for part in parts if part not in ("", ".", "..", "**")]
             if not parts or _WILD.search(parts[0]):
                 yield node.lineno, (parts or ["*"])[-1]
