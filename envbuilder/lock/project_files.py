@@ -206,18 +206,17 @@ def _searches(code: Code) -> Iterator[tuple[int, str]]:
     given = {
         node.arg for node in ast.walk(code.tree) if isinstance(node, ast.arg)
     }  # a caller says which folder
-    for node in ast.walk(code.tree):
-        called = (
-            getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-        )
+    for call in (node for node in ast.walk(code.tree) if isinstance(node, ast.Call)):
+        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if called in _WALKS and not any(
-            isinstance(one, ast.Name) and one.id in given for one in ast.walk(node)
+            isinstance(one, ast.Name) and one.id in given for one in ast.walk(call)
         ):
-            words = _words_of(node, "", values=assigned(code.tree))
-            parts = [part for word in words for part in word.text.split("/")]
-            parts = [part for part in parts if part not in ("", ".", "..", "**")]
+            words = _words_of(call, "", values=assigned(code.tree))
+            parts = [
+                part for word in words for part in word.text.split("/") if part not in ("", ".", "..", "**")
+            ]
             if not parts or _WILD.search(parts[0]):
-                yield node.lineno, (parts or ["*"])[-1]
+                yield call.lineno, (parts or ["*"])[-1]
 
 
 # ---- the other files of a build, and packages

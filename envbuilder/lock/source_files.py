@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,6 @@ from envbuilder.lock.project_files import (
     claims_of_imports,
 )
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
-from envbuilder.recipe.load import list_recipes, load_all
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 # What an import of a captured project may read. Its folder may also hold gigabytes of data.
@@ -37,9 +37,8 @@ CODE: Final = frozenset(
 )
 # Beside code, what a build of a project may read. The recipe's own folder may hold data as well.
 _BESIDE_CODE: Final = frozenset({"", ".md", ".rst", ".in", ".cmake"})
-_SITES: Final = "sites"  # where `--profile` looks
-_LOGS: Final = "logs"  # of `launch`
-MADE: Final = (".so", ".o", ".a", ".pyc", ".egg", ".whl", ".egg-info")  # leftovers of an earlier build
+_APART: Final = ("sites", "logs")  # where `--profile` looks, and `launch` writes; recipes are apart too
+_MADE: Final = r"\.(so|o|a|pyc|egg|whl|egg-info)"  # leftovers of an earlier build
 
 
 def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
@@ -54,7 +53,7 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
     return {
-        extension.name: tuple(_digested(folder, path) for path in sorted(_counting(extension, recipe)))
+        extension.name: tuple(_digested(folder, path) for path in sorted(_counting(extension, folder)))
         for extension in recipe.extensions
     }
 
@@ -68,19 +67,8 @@ def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
         if (recipe.path.parent / path).is_file()
     }
     for extension in recipe.extensions:
-        found |= _counting(extension, recipe)
+        found |= _counting(extension, recipe.path.parent)
     return found
-
-
-def _own(recipe: Recipe) -> set[str]:
-    """Return envbuilder's own files in the recipe's folder: recipes, and profiles of sites.
-
-    No project is built from them. A lock must not name its own recipe, and stays valid when `add` writes another one.
-    """
-    folder = recipe.path.parent
-    beside = load_all(folder)[0] if list_recipes(folder) else ()
-    recipes = {path.name for path in (*recipe.files, *(one.path for one in beside)) if path.suffix == SUFFIX}
-    return recipes | {f"{_SITES}/{path.name}" for path in (folder / _SITES).glob(f"*{SUFFIX}")}
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
@@ -88,16 +76,13 @@ def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, 
     return {file.path: file.sha256 for some in files.values() for file in some}
 
 
-def _counting(extension: Extension, recipe: Recipe) -> dict[str, str]:
+def _counting(extension: Extension, folder: Path) -> dict[str, str]:
     """Return the files of the recipe's folder that an extension is built from, each with why it counts."""
-    folder, found = recipe.path.parent, dict[str, str]()
+    found: dict[str, str] = {}
     if extension.form is Form.LOAD:
         found = dict.fromkeys(_headers(extension, folder), "a source of the extension may include it")
     elif not extension.is_remote:
         found = _project(extension, folder)
-        if extension.path == HERE:
-            own = _own(recipe)
-            found = {path: why for path, why in found.items() if path not in own}
     return found | dict.fromkeys(filter(None, (*extension.sources, extension.patch)), "the recipe names it")
 
 
@@ -190,7 +175,7 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
 
     def counted() -> dict[str, str]:
         for entry in project.entries if claims.patterns else claims.entries:
-            is_apart = entry in (_LOGS, _SITES) or holds_recipes(place / entry)
+            is_apart = entry in _APART or entry.endswith(SUFFIX) or holds_recipes(place / entry)
             if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
         found = {path: claims.reason(path) for paths in listed.values() for path in paths}
@@ -216,11 +201,7 @@ def _suffix(path: str) -> str:
 def _visible_names(folder: Path) -> list[str]:
     """Return the names in a folder of a project, sorted, without hidden files and the leftovers of a build."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() or path.is_dir())
-    return [
-        name
-        for name in names
-        if not name.startswith(".") and name != "__pycache__" and not name.endswith(MADE)
-    ]
+    return [name for name in names if not re.fullmatch(rf"\..*|__pycache__|.*({_MADE})", name)]
 
 
 def _unignored(
@@ -231,8 +212,8 @@ def _unignored(
     only_named = (only_named or ignored.ignores(place / path, is_folder=is_folder)) and path not in named
     if not is_folder:
         yield from () if only_named else (path,)
-    elif not (place / path).is_symlink() and (
-        not only_named or any(name.startswith(f"{path}/") for name in named)
-    ):
+        return
+    is_entered = not only_named or any(name.startswith(f"{path}/") for name in named)
+    if is_entered and not (place / path).is_symlink():
         for name in _visible_names(place / path):
             yield from _unignored(place, f"{path}/{name}", ignored, named, only_named=only_named)

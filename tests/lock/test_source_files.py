@@ -320,10 +320,10 @@ def test_the_recipes_own_folder_is_locked_without_recipe_lock_and_data(tmp_path:
 
 def test_another_recipe_and_a_site_beside_a_project_leave_its_lock_as_it_is(tmp_path: Path):
     pins = 'base: debian/bookworm\npython: "3.11"\ngcc: "12"\npytorch: "2.13.0"\n'
-    write(tmp_path, "setup.py", "config.yaml", "net/sites/a.yaml", "sites/my-site.yaml")
+    write(tmp_path, "setup.py", "net/sites/a.yaml", "sites/my-site.yaml")
     (tmp_path / "x.yaml").write_text(f"{pins}extensions: [{{name: net, path: .}}]\n")
     before = own_files(load(tmp_path / "x.yaml"))
-    assert [file.path for file in before["net"]] == ["config.yaml", "net/sites/a.yaml", "setup.py"]
+    assert [file.path for file in before["net"]] == ["net/sites/a.yaml", "setup.py"]
 
     (tmp_path / "added.yaml").write_text("extends: x\nadd: [rich]\n")
     (tmp_path / "other.yaml").write_text(pins)

@@ -74,7 +74,6 @@ ALLOWED = {
     ("lock/git.py", "export_commit", "sha256_file"): FRESH,
     ("lock/git.py", "export_commit", "add_artifact"): FRESH,
     ("lock/git.py", "check_out", "mkdir"): FRESH,
-    ("lock/source_files.py", "_own", "glob"): LISTED,
     ("lock/source_files.py", "visible", "rglob"): LISTED,
     ("lock/source_files.py", "_visible_names", "iterdir"): LISTED,
     ("lock/project_files.py", "_searches", "walk"): "a syntax tree",

@@ -39,14 +39,9 @@ def _lacking(text: str, extension: LockedExtension, folder: Path) -> str:
     """Return a file that the text misses and that is in the folder, but not in the lock; "" if there is none."""
     names = {quoted or plain for line in _LACKS.findall(text) for quoted, plain in _NAMED.findall(line)}
     names |= {f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py")}
-    ends = [f"/{name.removeprefix('./').strip('/')}" for name in sorted(names)]
+    ends = tuple(f"/{name.removeprefix('./').strip('/')}" for name in sorted(names))
     locked = {file.path for file in extension.files}
-    left_out = (path for path in sorted(visible(folder / extension.path, folder)) if path not in locked)
-    return next(
-        (
-            path
-            for path in left_out
-            if any(f"/{path}".endswith(end) or f"{end}/" in f"/{path}" for end in ends)
-        ),
-        "",
-    )
+    for path in sorted(set(visible(folder / extension.path, folder)) - locked):
+        if f"/{path}".endswith(ends) or any(f"{end}/" in f"/{path}" for end in ends):
+            return path
+    return ""
