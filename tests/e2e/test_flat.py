@@ -1,5 +1,6 @@
 """A project in its usual shape, from lock to run: setup.py, package and `train.py` in one folder, which is the working folder."""
 
+import io
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.node.diagnose import diagnose
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -59,10 +61,18 @@ class Flat:
     recipe: Path
     sif: Path
 
-    def inside(self, *words: str, **env: str) -> list[str]:
-        settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-        place = ("--no-home", "--bind", f"{self.folder}:/work", "--pwd", "/work")
-        return run("apptainer", "exec", *place, *settings, self.sif, *words).splitlines()
+    @property
+    def inside(self) -> tuple[object, ...]:
+        return (
+            "apptainer",
+            "exec",
+            "--no-home",
+            "--bind",
+            f"{self.folder}:/work",
+            "--pwd",
+            "/work",
+            self.sif,
+        )
 
     def lock_check(self) -> tuple[int, str]:
         ended = attempt(ENVBUILDER, "lock", "--check", self.recipe)
@@ -88,12 +98,19 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_the_folders_python_runs_with_the_environments_compiled_module(flat: Flat):
-    shown, again = flat.inside("python", "train.py", "again")
+    shown, again = run(*flat.inside, "python", "train.py", "again").splitlines()
     python, compiled, answer = json.loads(shown)
     assert (python, answer, again) == ("/work/pkg/__init__.py", 84, "84")
     assert compiled.startswith(f"{SITE}/_C.")
-    ranks = flat.inside("torchrun", "--standalone", "--nproc-per-node=2", "-m", "train")
+    ranks = run(*flat.inside, "torchrun", "--standalone", "--nproc-per-node=2", "-m", "train").splitlines()
     assert [json.loads(line) for line in ranks] == [[python, compiled, 84]] * 2
+
+
+def test_where_the_folder_hides_the_module_its_error_is_known(flat: Flat):
+    ended = attempt(*flat.inside, "env", "ENVBUILDER_EXTENSIONS=off", "python", "train.py")
+    assert ended.returncode == 1
+    found = diagnose(["-"], io.BytesIO(ended.stderr.encode())).found
+    assert [one.failure.code for one in found] == ["EB848"]
 
 
 def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat: Flat):
