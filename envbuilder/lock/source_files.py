@@ -23,6 +23,7 @@ from envbuilder.lock.model import Lock, SourceFile
 from envbuilder.lock.project_files import (
     COMPILED,
     HEADERS,
+    Claims,
     Project,
     claim_included,
     claims_of_build,
@@ -169,7 +170,10 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
             return stream.read(MAX_BYTES).decode(errors="replace")
 
     project = Project(place, [name for name in _visible_names(place) if name not in ("build", "dist")], read)
-    claims = claims_of_imports(project, extension.capture) if is_capture else claims_of_build(project)
+    try:
+        claims = claims_of_imports(project, extension.capture) if is_capture else claims_of_build(project)
+    except RecursionError:  # an expression that is nested without end
+        claims = Claims(patterns={"*": "its Python cannot be read, so every file counts"})
     suffixes = CODE if is_capture else CODE | _BESIDE_CODE | claims.suffixes
     listed, scanned = dict[str, list[str]](), set[str]()
 

@@ -262,6 +262,19 @@ def test_a_hostile_gitignore_neither_hangs_nor_is_followed(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("capture", [(), ("import setup",)])
+def test_python_that_is_nested_without_end_is_not_read_and_every_file_counts(
+    tmp_path: Path, capture: tuple[str, ...]
+):
+    files = {
+        "setup.py": "x = " + "+".join(["'csrc'"] * 2000),
+        "csrc/a.cu": "",
+        "other.py": "",
+        "logs/x.json": "",
+    }
+    assert locked(tmp_path, files, capture=capture) == {"setup.py", "csrc/a.cu", "other.py"}
+
+
 def test_a_folder_in_an_ignored_place_of_a_larger_repository_has_its_own_rules(tmp_path: Path):
     """A home with its settings in git ignores `*`."""
     (tmp_path / ".git").mkdir()
