@@ -67,7 +67,8 @@ def _matches(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
         return not pattern and not parts
     first, rest = pattern[0], pattern[1:]
     if first == _ANY:
-        return not rest or any(_matches(rest, parts[start:]) for start in range(len(parts)))
+        starts = range(len(parts)) if _ANY in rest else range(max(0, len(parts) - len(rest)), len(parts))
+        return not rest or any(_matches(rest, parts[start:]) for start in starts)
     return bool(_component(first).match(parts[0])) and _matches(rest, parts[1:])
 
 
