@@ -127,7 +127,7 @@ SITE = "/opt/env/lib/python3.11/site-packages"
 
 
 @runs_programs
-def test_a_compiled_module_is_found_behind_the_folder_that_hides_it_and_nothing_else_is(tmp_path):
+def test_a_compiled_module_is_found_behind_the_folder_that_hides_it(tmp_path):
     """`pkg` of the working folder hides the installed one. The index is read once, when the first submodule is not found."""
     suffix = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
     files = [
