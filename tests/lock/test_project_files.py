@@ -262,6 +262,16 @@ def test_a_hostile_gitignore_neither_hangs_nor_is_followed(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("line", ["import =", "raise SystemExit(0)", "import torch, none.such"])
+def test_where_a_capture_imports_nothing_of_the_folder_every_file_counts(tmp_path: Path, line: str):
+    files = {"ops.py": "", "csrc/a.cu": "", "config.yaml": "", "logs/x.json": "", "w.pt": ""}
+    assert locked(tmp_path / "net", files | {"other/x.yaml": ""}, capture=(line,)) == {
+        "ops.py",
+        "csrc/a.cu",
+        "other/x.yaml",
+    }
+
+
 @pytest.mark.parametrize("capture", [(), ("import setup",)])
 def test_python_that_is_nested_without_end_is_not_read_and_every_file_counts(
     tmp_path: Path, capture: tuple[str, ...]
