@@ -13,6 +13,7 @@ from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.context import make_context
+from envbuilder.compat.project_code import describe_layout
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
@@ -95,6 +96,7 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     lines = [] if findings else [f"{name}: no problems found"]
     own = build and recipe.pytorch
     lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if own else []
+    lines += describe_layout(recipe)
     if unlisted is None:
         lines.append(
             "the names under `apt` were not looked at: `lock` brings the lists of the suite's packages"

@@ -60,6 +60,25 @@ def check_modules(recipe: Recipe) -> Iterator[Finding]:
                     )
 
 
+def describe_layout(recipe: Recipe) -> Iterator[str]:
+    """Yield how each project runs whose package lies in the folder of its setup.py, where it hides the installed one."""
+    for extension in recipe.extensions:
+        for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
+            calls = (call for call in code.calls if call.short.endswith("Extension"))
+            names = [
+                code.text(code.keyword(call, "name") or next(iter(call.node.args), None)) for call in calls
+            ]
+            folder = code.path.parent
+            hidden = [
+                one
+                for one in names
+                if "." in one and (folder / one.rpartition(".")[0].replace(".", "/")).is_dir()
+            ]
+            if hidden:
+                package, modules = hidden[0].partition(".")[0], ", ".join(f"`{one}`" for one in hidden)
+                yield f"programs in `{folder}` run that folder's `{package}` with the environment's compiled {modules}, as with an editable install"
+
+
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
     """Yield the files that say how an extension of the recipe's folder is compiled."""
     if extension.form is Form.LOAD or extension.is_remote:

@@ -94,7 +94,7 @@ class Code:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
             return (*self.texts(node.left, depth), *self.texts(node.right, depth))
         if isinstance(node, ast.Name) and depth < _LONGEST:
-            value = _assigned(self.tree).get(node.id)
+            value = assigned(self.tree).get(node.id)
             return self.texts(value, depth + 1) if value else ()
         return ()
 
@@ -107,7 +107,7 @@ def project_files(top: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.is_symlink():
                 depth = len(path.relative_to(top).parts)
-                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
+                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not holds_recipes(path):
                     folders.append(path)
             elif (
                 path.suffix in (".py", ".toml", *CODE)
@@ -118,7 +118,7 @@ def project_files(top: Path) -> Iterator[Path]:
                 yield path
 
 
-def _holds_recipes(folder: Path) -> bool:
+def holds_recipes(folder: Path) -> bool:
     return any(path.with_suffix(".lock").is_file() for path in folder.glob("*.yaml"))
 
 
@@ -151,7 +151,7 @@ def _full(node: ast.expr, names: dict[str, str]) -> str:
 
 
 @functools.lru_cache(16)
-def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
+def assigned(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the last value of each name."""
     return {_names(one): one.value for one in ast.walk(tree) if isinstance(one, ast.Assign)}
 

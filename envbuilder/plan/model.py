@@ -22,7 +22,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, Locke
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
-LAYOUT: Final = 5  # of the extensions layer; raise it to rebuild only those layers
+LAYOUT: Final = 6  # of the extensions layer; raise it to rebuild only those layers
 ENV_PREFIX: Final = "/opt/env"
 STANDALONE_PREFIX: Final = "/opt/python"
 OWN: Final = "/opt/envbuilder"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.project_code import check_code, check_modules
+from envbuilder.compat.project_code import check_code, check_modules, describe_layout
 from envbuilder.recipe.extension import Extension
 from tests.support.check_inputs import RECIPE, TABLES
 
@@ -59,3 +59,22 @@ def test_two_projects_that_build_one_module_are_told_before_they_are_compiled(tm
     assert found.message.replace(f"{tmp_path}/", "") == (
         "`a` and `b` both build the module `ops` (a/setup.py:2, b/setup.py:2), and one environment can have one of them"
     )
+
+
+@pytest.mark.parametrize(("folder", "name", "shown"), [
+    ("pkg", "'pkg._C'", "run that folder's `pkg` with the environment's compiled `pkg._C`, as with an editable install"),
+    ("pkg/ops", "name='pkg.ops._C'", "run that folder's `pkg` with the environment's compiled `pkg.ops._C`"),
+    ("src/pkg", "'pkg._C'", ""),
+    ("pkg", "'pkg_cuda'", ""),
+    ("pkg", "f'{pkg}._C'", ""),
+])  # fmt: skip
+def test_how_a_flat_project_runs_is_one_line(folder: str, name: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "setup.py").write_text(
+        f"from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension({name}, sources=['a.cu'])\n"
+    )
+    extension = Extension(name="pkg", path=".")
+    recipe = dataclasses.replace(RECIPE, path=tmp_path / "x.yaml", extensions=(extension, CAPTURE))
+    lines = list(describe_layout(recipe))
+    assert len(lines) == bool(shown)
+    assert all(line.startswith(f"programs in `{tmp_path}` {shown}") for line in lines)

@@ -40,7 +40,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "images": ("rendered", "foreign", "on_top", "desk"),
     "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "inside": ("load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
+    "inside": ("flat", "load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
     "tiny": (

@@ -5,6 +5,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -54,6 +55,7 @@ from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
+from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
@@ -87,7 +89,16 @@ def lock_recipe(
         save_text(path, text)
     if old and old.recipe == LOST:
         old = replace(without_lost(old), recipe=new.recipe)
-    return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
+    return tuple(_shown(recipe, old, new)) if old else (f"+ {path}",)
+
+
+def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
+    """Yield the changes, and why each source of an extension counts."""
+    changes = diff_locks(old, new)
+    why = reasons(recipe, old) if any(one.name.startswith("extension ") for one in changes) else {}
+    for one in changes:
+        reason = why.get(one.name.partition(": ")[2], "")
+        yield f"{one} ({reason})" if reason else f"{one}"
 
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
