@@ -189,14 +189,14 @@ def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
 def loaded(image: AuditedImage, elf: Elf, name: str) -> str | None:
     """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
     origin = posixpath.dirname(elf.path)
-    for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(image))):
+    for folder in (*elf.runpaths, *(f"/{folder}" for folder in system_folders(image))):
         plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
         if plain.startswith("/") and (real := image.real(f"{plain}/{name}")):
             return real
     return None
 
 
-def _system_folders(image: AuditedImage) -> Iterator[str]:
+def system_folders(image: AuditedImage) -> Iterator[str]:
     """Yield the folders of the loader's cache, in its order."""
     for path in sorted(
         path for path in image.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)
