@@ -16,6 +16,7 @@ from envbuilder.compat.problem import CheckCode, Problem
 from envbuilder.compat.project_code import check_code, check_modules
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
+from envbuilder.compat.variables import check_variables
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, mistaken, read
@@ -56,6 +57,7 @@ def examine(
         findings=(
             *recipe.notes,
             *(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
+            *check_variables(recipe),
         ),
         repairs=repairs,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.outputs import rejected
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
