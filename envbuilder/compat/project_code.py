@@ -3,12 +3,23 @@
 Only `check` reads them: a rule of `rules` decides by the recipe and the tables alone.
 """
 
+import ast
+import contextlib
 import re
 from collections.abc import Iterator
 
 from envbuilder.compat.context import Tables
 from envbuilder.compat.problem import CheckCode
-from envbuilder.compat.python_code import Code, plain_texts, project_files, read_code, set_variables
+from envbuilder.compat.python_code import (
+    Call,
+    Code,
+    certain_calls,
+    imported_modules,
+    plain_texts,
+    project_files,
+    read_code,
+    set_variables,
+)
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.core.beneath import leads_out
 from envbuilder.core.findings import Finding, Severity
@@ -39,6 +50,55 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
                 yield _warning(
                     CheckCode.OWN_GPUS, place, f"{message}, and is compiled for those of the recipe"
                 )
+
+
+def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
+    """Refuse a build without CUDA that surely asks for it: torch's CUDAExtension fails without a toolkit, and `.cu` needs nvcc.
+
+    On an image that may have a toolkit of its own it is a warning. A file that looks for CUDA or a GPU decides for itself.
+    """
+    for index, extension in enumerate(() if recipe.cuda else recipe.extensions):
+        for code in _codes(recipe, extension):
+            certain = {id(node) for node in certain_calls(code)}
+            calls = code.extensions if extension.form is Form.PROJECT else _captured(recipe, extension, code)
+            asking = [call for call in calls if id(call.node) in certain and _needs_cuda(code, call)]
+            if asking:
+                what = f"`{asking[0].short}` with CUDA at {code.path}:{asking[0].node.lineno}"
+                message = f"`{extension.name}` is built by {what}, and the recipe has no CUDA"
+                hint = (
+                    'add `gpus: [A100]` and `cuda: "12.4"`, with your GPU and a CUDA that torch has builds for; or take '
+                    "CppExtension in the file where `torch.utils.cpp_extension.CUDA_HOME` is None"
+                )
+                severity = Severity.WARNING if recipe.image else Severity.ERROR
+                place = recipe.place(f"$.extensions[{index}]")
+                yield Finding(
+                    code=CheckCode.CUDA_SOURCE, severity=severity, where=place, message=message, hint=hint
+                )
+
+
+def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, ...]:
+    """Return the `load()` calls of a file that the lines of `capture` import."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        parts = code.path.relative_to(recipe.path.parent / extension.path).with_suffix("").parts
+        names = ".".join(part for part in parts if part != "__init__")
+        if names in imported_modules("\n".join(extension.capture)):
+            return code.loads
+    return ()
+
+
+def _needs_cuda(code: Code, call: Call) -> bool:
+    texts = (
+        text.value
+        for one in (*call.node.args, *call.node.keywords)
+        for text in ast.walk(one)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str)
+    )
+    named = code.texts(code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None))
+    return (
+        call.short == "CUDAExtension"
+        or any(text.endswith(".cu") for text in (*texts, *named))
+        or code.keyword(call, "cuda_sources") is not None
+    )
 
 
 def check_modules(recipe: Recipe) -> Iterator[Finding]:
