@@ -74,7 +74,7 @@ def test_what_may_be_meant_is_warned_of(name: str, value: str) -> None:
     assert (found.severity, bool(found.hint)) == (Severity.WARNING, True)
 
 
-def test_without_cuda_no_path_of_a_toolkit_is_good_and_each_choice_of_the_drivers_parts_is() -> None:
+def test_without_cuda_no_toolkit_is_named_and_the_drivers_parts_are_free() -> None:
     without = {"cuda": "", "gpus": ()}
     for name, value, count in (
         ("CUDA_HOME", "/usr/local/cuda", 1),
@@ -84,7 +84,7 @@ def test_without_cuda_no_path_of_a_toolkit_is_good_and_each_choice_of_the_driver
         assert len([one for one in examine(recipe, TABLES).findings if one.code == "EB124"]) == count
 
 
-def test_an_extension_keeps_the_path_and_python_of_its_build_and_chooses_everything_else() -> None:
+def test_an_extension_keeps_the_path_and_the_python_of_its_build() -> None:
     env = (
         ("CUDA_HOME", "/x"),
         ("PATH", "/opt/x:$PATH"),

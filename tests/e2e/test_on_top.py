@@ -192,7 +192,7 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     assert "hint: `envbuilder lock tiny-more`" in stale.stderr
 
 
-def test_a_wheel_whose_library_nothing_brings_is_refused_and_debians_package_is_named(
+def test_a_wheel_whose_library_nothing_brings_is_refused_and_the_package_named(
     recipes: Path, places: dict[str, str]
 ):
     """As opencv-python: its module loads a library of the wheel, which needs one of the system."""
@@ -222,6 +222,16 @@ def test_a_wheel_whose_library_nothing_brings_is_refused_and_debians_package_is_
     sif = rejected(recipes / "out/tiny-more.sif")
     inside = attempt("apptainer", "exec", sif, "python", "-c", "import seeing")
     assert "ImportError: libGL.so.1: cannot open shared object file" in inside.stderr
+
+
+@pytest.mark.release
+def test_opencv_python_is_refused_with_the_packages_that_it_lacks(recipes: Path):
+    words = ("add", "tiny", "opencv-python", "--as", "tiny-more", "--output", recipes / "out", "--no-load")
+    ended = attempt(ENVBUILDER, *words, "--json", env={"ENVBUILDER_RECIPES": str(recipes)})
+    error = next(one for one in findings(ended) if one["severity"] == "error")
+    assert (ended.returncode, error["code"]) == (7, "EB725")
+    assert error["message"].startswith("`import cv2` fails: nothing in the image has `libGL.so.1`")
+    assert error["hint"].startswith("add `apt: [libgl1, libglib2.0-0")
 
 
 def compile_library(path: Path, code: str, *options: object) -> None:

@@ -198,7 +198,7 @@ IMPORTED = {
 
 
 @pytest.mark.parametrize("case", IMPORTED)
-def test_an_import_that_fails_for_lack_of_a_library_is_an_error_and_names_the_package(case: str):
+def test_an_import_that_lacks_a_library_is_an_error_and_names_the_package(case: str):
     ((severity, _, message, hint),) = needed_findings(IMPORTED[case])
     assert severity == Severity.ERROR
     assert message == "`import view` fails: nothing in the image has `libGL.so.1`"
@@ -245,7 +245,7 @@ def test_a_library_in_a_folder_of_ld_library_path_is_not_missing():
     assert len(needed_findings(files)) == 1  # a folder of the system that its cache does not have
 
 
-def test_the_drivers_libraries_and_other_processors_files_are_no_part_of_the_image():
+def test_the_drivers_libraries_and_files_for_other_processors_are_not_missed():
     driver = library(needed=("libcuda.so.1", "libnvidia-ml.so.1", "libEGL_nvidia.so.0"))
     foreign = library(needed=("libGL.so.1",), machine=AARCH64.elf)
     fabric = library(needed=("libfabric.so.1",))
