@@ -147,17 +147,15 @@ def _check_variable(name: str) -> Iterator[Mistake]:
         yield Mistake(message=message, code=RecipeCode.VARIABLE, hint=VARIABLE.hint)
 
 
-def own_reference(name: str) -> re.Pattern[str]:
-    """Return the pattern of `$NAME` and `${NAME}`, which in the value of NAME stand for what it would be without the recipe."""
-    return re.compile(rf"\$(?:{name}\b|\{{{name}\}})")
+def own_reference(name: str) -> str:
+    """Return the pattern of `$NAME` and `${NAME}`. In the value of NAME, they stand for what it would be without the recipe."""
+    return rf"\$(?:{name}\b|\{{{name}\}})"
 
 
 def expand_own(name: str, value: str, before: str) -> str:
-    """Return the value with what the variable would be in place of its own name. An empty one leaves no empty entry in a list."""
-    pattern = own_reference(name)
-    if before or not pattern.search(value):
-        return pattern.sub(lambda _: before, value)
-    return ":".join(entry for entry in pattern.sub("", value).split(":") if entry)
+    """Put what the variable would be in place of its own name. An empty one leaves no empty entry in a list."""
+    expanded = re.sub(own_reference(name), lambda _: before, value)
+    return expanded if before or expanded == value else ":".join(filter(None, expanded.split(":")))
 
 
 # A map in the file; sorted by name.

@@ -5,9 +5,7 @@ import dataclasses
 import pytest
 
 from envbuilder.compat.check import examine
-from envbuilder.compat.variables import load_rows
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.extension import Extension
 from tests.support.check_inputs import RECIPE, TABLES
 
 GOOD = {
@@ -72,32 +70,3 @@ def test_what_breaks_the_environment_is_refused_with_what_to_write(name: str, va
 def test_what_may_be_meant_is_warned_of(name: str, value: str) -> None:
     (found,) = judged(name, value)
     assert (found.severity, bool(found.hint)) == (Severity.WARNING, True)
-
-
-def test_without_cuda_no_toolkit_is_named_and_the_drivers_parts_are_free() -> None:
-    without = {"cuda": "", "gpus": ()}
-    for name, value, count in (
-        ("CUDA_HOME", "/usr/local/cuda", 1),
-        ("NVIDIA_DRIVER_CAPABILITIES", "utility", 0),
-    ):
-        recipe = dataclasses.replace(RECIPE, env=((name, value),), **without)  # type: ignore[arg-type]
-        assert len([one for one in examine(recipe, TABLES).findings if one.code == "EB124"]) == count
-
-
-def test_an_extension_keeps_the_path_and_the_python_of_its_build() -> None:
-    env = (
-        ("CUDA_HOME", "/x"),
-        ("PATH", "/opt/x:$PATH"),
-        ("PYTHONHOME", "/x"),
-        ("TORCH_CUDA_ARCH_LIST", "8.0"),
-    )
-    recipe = dataclasses.replace(RECIPE, extensions=(Extension(name="a", path="a", env=env),))
-    found = [
-        one.message.partition(": ")[0] for one in examine(recipe, TABLES).findings if one.code == "EB124"
-    ]
-    assert found == ["$.extensions[0].env.PATH", "$.extensions[0].env.PYTHONHOME"]
-
-
-def test_each_name_of_the_table_has_one_row() -> None:
-    names = [name for row in load_rows() for name in row.names]
-    assert len(names) == len(set(names))

@@ -188,12 +188,14 @@ def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
 
 def loaded(image: AuditedImage, elf: Elf, name: str) -> str | None:
     """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
-    origin = posixpath.dirname(elf.path)
-    for folder in (*elf.runpaths, *(f"/{folder}" for folder in system_folders(image))):
-        plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
-        if plain.startswith("/") and (real := image.real(f"{plain}/{name}")):
-            return real
-    return None
+    folders = (*elf.runpaths, *(f"/{folder}" for folder in system_folders(image)))
+    return next(filter(None, (resolved(image, elf, folder, name) for folder in folders)), None)
+
+
+def resolved(image: AuditedImage, elf: Elf, folder: str, name: str) -> str | None:
+    """Return the file of this name in a folder that the loader searches on behalf of `elf`."""
+    plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{posixpath.dirname(elf.path)}")
+    return image.real(f"{plain}/{name}") if plain.startswith("/") else None
 
 
 def system_folders(image: AuditedImage) -> Iterator[str]:

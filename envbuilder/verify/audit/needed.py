@@ -1,7 +1,7 @@
-"""Find libraries that programs and modules of the environment need and nothing in the image brings.
+"""Find libraries that modules and programs of the environment need and nothing in the image brings.
 
-A missing library is an error where an import surely fails: the module is an extension of the recipe, a top-level module, or one
-that `import PACKAGE` reaches by its plain import lines. Elsewhere it is a warning: plugins and optional parts may never be loaded.
+It is an error where an import fails for certain: of an extension of the recipe, a module beside the packages, or one that
+`import PACKAGE` reaches by import lines in no condition. Elsewhere it is a warning: plugins and optional parts may never be loaded.
 """
 
 import ast
@@ -19,59 +19,21 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
 from envbuilder.lock.base_image.packages import DPKG
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in
-from envbuilder.verify.audit.libraries import LIBRARY, system_folders
+from envbuilder.verify.audit.libraries import resolved, system_folders
 
+Missing = dict[str, tuple[str, ...]]  # path → libraries
+_LISTED: Final = 6  # libraries that one finding names; its hint names all their packages
 # The driver's own, which `--nv` and Docker's runtime bring from the node.
 _DRIVER: Final = re.compile(
     r"lib(cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+|(GLX|EGL|GLESv\w+|vdpau)_nvidia)\.so[\w.]*"
 )
-# Parts of NVIDIA's libraries that these open only on a machine with that fabric.
-_OPENED_BY_OWNER: Final = re.compile(r".*/site-packages/nvidia/(nvshmem|cufile)/.*")
-_LISTED: Final = 6  # libraries that one finding names; its hint names all their packages
 _OS: Final = re.compile(r"(usr/(?!local/)|lib|s?bin/)")
-_JUDGED: Final = re.compile(r"(opt/(env|envbuilder|python)/|usr/(?!local/)|lib|s?bin/)")
+# NVIDIA's libraries open these parts only on a machine with that fabric. Other folders are of an image that someone else made.
+_JUDGED: Final = re.compile(
+    r"(?!.*/site-packages/nvidia/(nvshmem|cufile)/)(opt/(env|envbuilder|python)/|usr/(?!local/)|lib|s?bin/)"
+)
 _SITE: Final = re.compile(r"(opt/env/lib/python(\d\.\d+)/site-packages)/(.*)")
 _RECIPE: Final = re.compile(r"opt/envbuilder/extensions/[^/]+/([^/]+)\.so")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loader:
-    """Which libraries the loader finds in an image, by the name in DT_NEEDED."""
-
-    image: AuditedImage
-    system: frozenset[str]  # in the folders of its cache and of LD_LIBRARY_PATH
-    # Outside the system's folders. A package loads its own and its dependencies' libraries first, as torch does, so any will do.
-    environment: Mapping[str, Elf]
-    by_path: Mapping[str, Elf]
-
-    def taken(self, user: Elf, name: str) -> Elf | None:
-        """Return the library of the environment that is loaded, if it is not one of the system."""
-        for folder in user.runpaths:
-            plain = re.sub(r"\$ORIGIN|\$\{ORIGIN\}", f"/{posixpath.dirname(user.path)}", folder)
-            if plain.startswith("/") and (elf := self.by_path.get(self.image.real(f"{plain}/{name}") or "")):
-                return elf
-        return None if name in self.system else self.environment.get(name)
-
-    def missing(self, elf: Elf) -> tuple[str, ...]:
-        return tuple(
-            name
-            for name in elf.needed
-            if not (name in self.system or _DRIVER.fullmatch(name) or self.taken(elf, name))
-            and self.image.real(name) is None  # a path
-        )
-
-    def missing_below(self, elf: Elf) -> dict[str, tuple[str, ...]]:
-        """Return path → missing libraries of a module and of every library that is loaded with it."""
-        todo, seen, found = [elf], {elf.path}, {}
-        while todo:
-            one = todo.pop()
-            if names := self.missing(one):
-                found[one.path] = names
-            for taken in (self.taken(one, name) for name in one.needed):
-                if taken and taken.path not in seen:
-                    seen.add(taken.path)
-                    todo.append(taken)
-        return found
 
 
 def is_of_environment(path: str) -> bool:
@@ -81,28 +43,31 @@ def is_of_environment(path: str) -> bool:
 
 def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
     """Find what the loader will not. `machine` is the ELF number of the image's processor: files for another are no part of it."""
-    elves = [elf for elf in image.elves if machine in (None, elf.machine)]
-    loader = _make_loader(image, elves)
+    loader = _make_loader(image, [elf for elf in image.elves if machine in (None, elf.machine)])
     missing = {
-        elf.path: names
-        for elf in elves
-        if _JUDGED.match(elf.path)
-        and not _OPENED_BY_OWNER.fullmatch(elf.path)
-        and (names := loader.missing(elf))
+        path: names
+        for path, elf in loader.elves.items()
+        if _JUDGED.match(path) and (names := loader.missing(elf))
     }
-    told: set[str] = set()
-    for owner, files in sorted(_failing_imports(loader).items()) if missing else ():
-        told |= files.keys()
-        yield _finding(image, owner, files, Severity.ERROR)
-    whole = {_family(elf.path) for elf in elves if elf.path not in missing}
-    rest: dict[str, dict[str, tuple[str, ...]]] = {}
+    failing = _failing_imports(loader) if missing else {}
+    told = {path for files in failing.values() for path in files}
+    whole = {_family(path) for path in loader.elves if path not in missing}
+    rest: dict[str, Missing] = {}
     for path, names in missing.items():
         if path not in told and _family(path) not in whole:
             rest.setdefault(_owner(path), {})[path] = names
-    for owner, files in sorted(rest.items()):
-        yield _finding(image, owner, files, Severity.WARNING)
-    preloaded = re.split(r"[ :]+", dict(image.outside.environment).get("LD_PRELOAD", ""))
-    for name in filter(None, preloaded):
+    for owner, files in (*sorted(failing.items()), *sorted(rest.items())):
+        every = sorted({name for names in files.values() for name in names})
+        listed = ", ".join(f"`{name}`" for name in every[:_LISTED])
+        more = f" and {len(every) - _LISTED} more libraries" if len(every) > _LISTED else ""
+        is_error, repair = files is failing.get(owner), _repair(image, every)
+        lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
+        yield Finding(
+            code=Code.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
+            message=f"{lead}: nothing in the image has {listed}{more}{same_in(list(files))}",
+            hint=repair if is_error else f"if you use that part: {repair}",
+        )  # fmt: skip
+    for name in re.findall(r"[^ :]+", dict(image.outside.environment).get("LD_PRELOAD", "")):
         if not (name in loader.system or _DRIVER.fullmatch(name) or image.real(name)):
             yield Finding(
                 code=Code.NEEDED, severity=Severity.WARNING, where="the environment's LD_PRELOAD",
@@ -111,131 +76,129 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _finding(
-    image: AuditedImage, owner: str, files: Mapping[str, tuple[str, ...]], severity: Severity
-) -> Finding:
-    names = sorted({name for missing in files.values() for name in missing})
-    more = f" and {len(names) - _LISTED} more libraries" if len(names) > _LISTED else ""
-    listed = ", ".join(f"`{name}`" for name in names[:_LISTED]) + more
-    repair = _repair(image, names)
-    is_error = severity is Severity.ERROR
-    lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
-    return Finding(
-        code=Code.NEEDED, severity=severity, where=f"/{next(iter(files))}",
-        message=f"{lead}: nothing in the image has {listed}{same_in(list(files))}",
-        hint=repair if is_error else f"if you use that part: {repair}",
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loader:
+    """The libraries that the loader finds in an image."""
 
+    image: AuditedImage
+    system: frozenset[str]  # names in the folders of its cache and of LD_LIBRARY_PATH
+    # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
+    environment: Mapping[str, Elf]
+    elves: Mapping[str, Elf]  # by path
 
-def _repair(image: AuditedImage, names: Sequence[str]) -> str:
-    """Name the packages that have the libraries, as the image's distribution calls them."""
-    is_newer = _is_t64(image)
-    tables, packages, unknown = _load_packages(), [], []
-    for name in names:
-        keys = (name, name.partition(".so")[0])
-        same = next((tables["same"][key] for key in keys if key in tables["same"]), "")
-        t64 = tables["t64"].get(name, "")
-        if package := same or (t64 + "t64" * is_newer if t64 else ""):
-            packages.append(package)
-        else:
-            unknown.append(name)
-    debian = f"`apt: [{', '.join(dict.fromkeys(packages))}]`"
-    parts = []
-    if packages:
-        parts.append(
-            f"add {debian} to the recipe, then `envbuilder lock`"
-            if DPKG in image.paths
-            else f"take a base that has them; Debian's packages are {debian}"
-        )
-    if others := [name for name in unknown if LIBRARY.fullmatch(name)]:
-        listed = ", ".join(f"`{name}`" for name in others)
-        parts.append(f"{listed}: of another CUDA than the recipe's; take the package's build for that one")
-    if others := [name for name in unknown if not LIBRARY.fullmatch(name)]:
-        parts.append(f"`apt-file search {others[0]}` names a package, if Debian has one")
-    return "; ".join(parts)
+    def taken(self, user: Elf, name: str) -> Elf | None:
+        """Return the library of the environment that is loaded, if it is not one of the system."""
+        paths = (resolved(self.image, user, folder, name) for folder in user.runpaths)
+        own = next((elf for path in paths if path and (elf := self.elves.get(path))), None)
+        return own or (None if name in self.system else self.environment.get(name))
 
+    def missing(self, elf: Elf) -> tuple[str, ...]:
+        def is_there(name: str) -> bool:
+            return bool(
+                name in self.system
+                or _DRIVER.fullmatch(name)
+                or self.taken(elf, name)
+                or self.image.real(name)
+            )
 
-@functools.cache
-def _load_packages() -> Mapping[str, Mapping[str, str]]:
-    mistakes = Mistakes()
-    root = load(Path(__file__).with_name("packages.yaml"), mistakes)
-    assert root is not None, mistakes.findings
-    tables: Mapping[str, Mapping[str, str]] = root.value
-    return tables
+        return tuple(name for name in elf.needed if not is_there(name))
 
-
-def _is_t64(image: AuditedImage) -> bool:
-    """Return whether the names of packages are those since Debian 13 and Ubuntu 24.04."""
-    path = image.real("etc/os-release")
-    text = image.read(path).decode("utf-8", "replace") if path else ""
-    facts = dict(re.findall(r'^(ID|VERSION_ID)="?([\w.]+)"?$', text, re.MULTILINE))
-    number = float(match[0]) if (match := re.match(r"\d+(\.\d+)?", facts.get("VERSION_ID", ""))) else 0
-    return number >= {"debian": 13, "ubuntu": 24.04}.get(facts.get("ID", ""), 1000)
+    def missing_below(self, elf: Elf) -> Missing:
+        """Return the same for a module and every library that is loaded with it."""
+        todo = {elf.path: elf}
+        for path in (queue := [elf.path]):
+            taken = (self.taken(todo[path], name) for name in todo[path].needed)
+            new = {one.path: one for one in taken if one and one.path not in todo}
+            todo |= new
+            queue += new
+        return {path: names for path, one in todo.items() if (names := self.missing(one))}
 
 
 def _make_loader(image: AuditedImage, elves: Sequence[Elf]) -> _Loader:
     named = dict(image.outside.environment).get("LD_LIBRARY_PATH", "").split(":")
     folders = {image.real(folder) for folder in (*system_folders(image), *filter(None, named))}
-    system = {
-        posixpath.basename(path)
-        for path in image.paths
-        if posixpath.dirname(path) in folders and image.real(path) is not None
-    }
-    environment: dict[str, Elf] = {}
-    for elf in elves:
-        if is_of_environment(elf.path):
-            for name in (elf.name, posixpath.basename(elf.path)):
-                environment.setdefault(name, elf)
-    by_path = {elf.path: elf for elf in elves}
-    return _Loader(image=image, system=frozenset(system), environment=environment, by_path=by_path)
+    paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
+    others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
+    return _Loader(
+        image=image,
+        system=frozenset(map(posixpath.basename, paths)),
+        environment={name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))},
+        elves={elf.path: elf for elf in elves},
+    )
 
 
 def _family(path: str) -> str:
-    """Return what variants of one library have in common: a package brings them for several versions and loads the fitting one."""
+    """Return what variants of a library for several versions have in common. Their package loads the one that fits."""
     folder, name = posixpath.split(path)
     return f"{folder}/{re.sub(r'[0-9]+', '#', name)}"
 
 
 def _owner(path: str) -> str:
     """Return the Python package or the extension of a file, otherwise its folder."""
-    if match := _SITE.fullmatch(path) or _RECIPE.fullmatch(path):
-        return match[match.lastindex or 0].partition("/")[0].partition(".")[0]
-    return f"/{posixpath.dirname(path)}"
+    match = _SITE.fullmatch(path) or _RECIPE.fullmatch(path)
+    return re.split(r"[/.]", match[match.lastindex or 0])[0] if match else f"/{posixpath.dirname(path)}"
+
+
+def _repair(image: AuditedImage, names: Sequence[str]) -> str:
+    """Name the packages that have the libraries, as the image's distribution calls them."""
+    tables, installed = _load_packages(), image.read(DPKG) if DPKG in image.paths else b""
+    t64 = "t64" if re.search(rb"^Package: \S+t64$", installed, re.MULTILINE) else ""
+    packages: dict[str, None] = {}
+    unknown: list[str] = []
+    for name in names:
+        if package := tables["same"].get(name) or tables["same"].get(name.partition(".so")[0]):
+            packages[package] = None
+        elif package := tables["t64"].get(name):
+            packages[f"{package}{t64}"] = None
+        else:
+            unknown.append(name)
+    listed = f"`apt: [{', '.join(packages)}]`"
+    debian = f"add {listed} to the recipe, then `envbuilder lock`"
+    other = f"take a base that has them; Debian's packages are {listed}"
+    parts = [debian if installed else other] if packages else []
+    if unknown:
+        parts.append(
+            f"for {', '.join(f'`{name}`' for name in unknown[:_LISTED])}, take another build of the package"
+        )
+    return "; ".join(parts)
+
+
+@functools.cache
+def _load_packages() -> Mapping[str, Mapping[str, str]]:
+    root = load(Path(__file__).with_name("packages.yaml"), mistakes := Mistakes())
+    assert root, mistakes.findings
+    tables: Mapping[str, Mapping[str, str]] = root.value
+    return tables
 
 
 # ---- what an import reaches
 
 
-def _failing_imports(loader: _Loader) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return owner → file → missing libraries of the modules whose import fails for certain."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    modules: dict[str, str] = {}  # path without its ending → path
-    for path in loader.by_path:
+def _failing_imports(loader: _Loader) -> dict[str, Missing]:
+    """Return by owner what modules lack whose import fails for certain."""
+    modules: dict[
+        str, Elf
+    ] = {}  # path without its ending → extension module that the environment's Python imports
+    found: dict[str, Missing] = {}
+    for path, elf in loader.elves.items():
+        folder, (name, _, ending) = posixpath.dirname(path), posixpath.basename(path).partition(".")
         if match := _SITE.fullmatch(path):
-            tag = f"cpython-{match[2].replace('.', '')}"
-            name, _, ending = posixpath.basename(path).partition(".")
-            if ending == "abi3.so" or (ending.startswith(tag) and ending.endswith(".so")):
-                modules[f"{posixpath.dirname(path)}/{name}"] = path
+            if re.fullmatch(rf"(abi3|cpython-{match[2].replace('.', '')}\b.*)\.so", ending):
+                modules[f"{folder}/{name}"] = elf
+        elif _RECIPE.fullmatch(path) and (below := loader.missing_below(elf)):
+            found.setdefault(name, {}).update(below)
     reached = functools.cache(functools.partial(_reached, loader.image, modules))
-    for base, path in modules.items():
-        match = _SITE.fullmatch(base)
-        assert match is not None
-        below = loader.missing_below(loader.by_path[path])
-        parts = match[3].split("/")
-        if below and (
-            len(parts) == 1
-            or parts == [parts[0], parts[0]]  # as cv2/cv2.abi3.so: its package looks for it by a path
-            or path in reached(match[1], parts[0])
-        ):
-            found.setdefault(parts[0], {}).update(below)
-    for path, elf in loader.by_path.items():
-        if (recipe := _RECIPE.fullmatch(path)) and (below := loader.missing_below(elf)):
-            found.setdefault(recipe[1], {}).update(below)
+    for base, elf in modules.items():
+        if (match := _SITE.fullmatch(base)) and (below := loader.missing_below(elf)):
+            top, _, rest = match[3].partition("/")
+            # A package such as cv2 looks for the module of its own name by a path.
+            if rest in ("", top) or elf.path in reached(match[1], top):
+                found.setdefault(top, {}).update(below)
     return found
 
 
-def _reached(image: AuditedImage, modules: Mapping[str, str], site: str, top: str) -> set[str]:
-    """Return the files of a package that `import` of it loads by import lines in no condition, function or `try` that goes on without."""
+def _reached(image: AuditedImage, modules: Mapping[str, Elf], site: str, top: str) -> set[str]:
+    """Return the files of a package that its import loads for certain."""
     todo, seen, files = [top], set[str](), set[str]()
     while todo:
         name = todo.pop()
@@ -243,39 +206,24 @@ def _reached(image: AuditedImage, modules: Mapping[str, str], site: str, top: st
             continue
         seen.add(name)
         base = f"{site}/{name.replace('.', '/')}"
-        ways = (f"{base}/__init__.py", modules.get(base, ""), f"{base}.py")
-        path = next((way for way in ways if way in image.paths), "")
+        module = modules[base].path if base in modules else ""
+        path = next((way for way in (f"{base}/__init__.py", module, f"{base}.py") if way in image.paths), "")
         files.add(path)
-        package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
         if path.endswith(".py"):
-            for line in _plain_imports(image.read(path).decode("utf-8", "replace")):
-                todo += _names(line, package)
+            package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+            todo += _imported(image.read(path).decode("utf-8", "replace"), package.split("."))
     return files
 
 
-def _plain_imports(text: str) -> Iterator[ast.Import | ast.ImportFrom]:
+def _imported(text: str, package: Sequence[str]) -> Iterator[str]:
+    """Yield the modules that import lines in no condition, function or `try` load, and the packages around them."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in texts
-        todo: list[ast.stmt] = list(ast.parse(text).body)
-        while todo:
-            line = todo.pop()
-            if isinstance(line, ast.Import | ast.ImportFrom):
-                yield line
-            elif isinstance(line, ast.Try) and all(
-                isinstance(one.body[-1], ast.Raise) for one in line.handlers
-            ):
-                todo += line.body  # it says why in its own words
-
-
-def _names(line: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """Yield the modules that an import line loads, and the packages around them."""
-    if isinstance(line, ast.Import):
-        whole = [one.name for one in line.names]
-    else:
-        parts = package.split(".")
-        above = ".".join(parts[: len(parts) + 1 - line.level]) if line.level else ""
-        module = ".".join(filter(None, (above, line.module)))
-        whole = [module, *(f"{module}.{one.name}" for one in line.names)]
-    for name in whole:
-        parts = name.split(".")
-        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        for line in ast.parse(text).body:
+            lead: Sequence[str] = ()
+            if isinstance(line, ast.ImportFrom):
+                above = package[: len(package) + 1 - line.level] if line.level else ()
+                lead = (*above, *(line.module or "").split("."))
+            for one in line.names if isinstance(line, ast.Import | ast.ImportFrom) else ():
+                parts = [part for part in (*lead, *one.name.split(".")) if part]
+                yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
