@@ -55,50 +55,38 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
 def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
     """Refuse a build without CUDA that surely asks for it: torch's CUDAExtension fails without a toolkit, and `.cu` needs nvcc.
 
-    On an image that may have a toolkit of its own it is a warning. A file that looks for CUDA or a GPU decides for itself.
+    On an image, which may have a toolkit of its own, it is a warning. A file that looks for CUDA or a GPU decides for itself.
     """
     for index, extension in enumerate(() if recipe.cuda else recipe.extensions):
         for code in _codes(recipe, extension):
-            certain = {id(node) for node in certain_calls(code)}
             calls = code.extensions if extension.form is Form.PROJECT else _captured(recipe, extension, code)
-            asking = [call for call in calls if id(call.node) in certain and _needs_cuda(code, call)]
-            if asking:
-                what = f"`{asking[0].short}` with CUDA at {code.path}:{asking[0].node.lineno}"
-                message = f"`{extension.name}` is built by {what}, and the recipe has no CUDA"
-                hint = (
-                    'add `gpus: [A100]` and `cuda: "12.4"`, with your GPU and a CUDA that torch has builds for; or take '
-                    "CppExtension in the file where `torch.utils.cpp_extension.CUDA_HOME` is None"
-                )
-                severity = Severity.WARNING if recipe.image else Severity.ERROR
-                place = recipe.place(f"$.extensions[{index}]")
-                yield Finding(
-                    code=CheckCode.CUDA_SOURCE, severity=severity, where=place, message=message, hint=hint
-                )
+            certain = {id(node) for node in certain_calls(code)}
+            for call in calls:
+                if id(call.node) in certain and _needs_cuda(code, call):
+                    where = f"{code.path}:{call.node.lineno}"
+                    yield Finding(
+                        code=CheckCode.CUDA_SOURCE, severity=Severity.WARNING if recipe.image else Severity.ERROR,
+                        where=recipe.place(f"$.extensions[{index}]"),
+                        message=f"`{extension.name}` calls `{call.short}` for CUDA at {where}, and the recipe has no CUDA",
+                        hint='add `gpus: [A100]` and `cuda: "12.4"`, with your GPU and a CUDA that this torch is built for; '
+                        "or call CppExtension where `torch.utils.cpp_extension.CUDA_HOME` is None",
+                    )  # fmt: skip
 
 
 def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, ...]:
     """Return the `load()` calls of a file that the lines of `capture` import."""
+    parts = code.path.relative_to(recipe.path.parent / extension.path).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
     with contextlib.suppress(SyntaxError, ValueError):
-        parts = code.path.relative_to(recipe.path.parent / extension.path).with_suffix("").parts
-        names = ".".join(part for part in parts if part != "__init__")
-        if names in imported_modules("\n".join(extension.capture)):
-            return code.loads
+        return code.loads if name in imported_modules("\n".join(extension.capture)) else ()
     return ()
 
 
 def _needs_cuda(code: Code, call: Call) -> bool:
-    texts = (
-        text.value
-        for one in (*call.node.args, *call.node.keywords)
-        for text in ast.walk(one)
-        if isinstance(text, ast.Constant) and isinstance(text.value, str)
-    )
-    named = code.texts(code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None))
-    return (
-        call.short == "CUDAExtension"
-        or any(text.endswith(".cu") for text in (*texts, *named))
-        or code.keyword(call, "cuda_sources") is not None
-    )
+    texts = (getattr(node, "value", "") for node in ast.walk(call.node))
+    sources = code.texts(code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None))
+    has_source = any(isinstance(text, str) and text.endswith(".cu") for text in (*texts, *sources))
+    return call.short == "CUDAExtension" or has_source or bool(code.keyword(call, "cuda_sources"))
 
 
 def check_modules(recipe: Recipe) -> Iterator[Finding]:
