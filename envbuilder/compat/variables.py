@@ -52,12 +52,13 @@ def check_variables(recipe: Recipe) -> Iterator[Finding]:
     for name, value in recipe.env:
         row = next((row for row in load_rows() if row.has(name) and not row.allows(name, value)), None)
         unexpanded = _EXPANDED.search(re.sub(own_reference(name), "", value))
-        if row or unexpanded:
+        severity = Severity.WARNING if row and row.warns and not unexpanded else Severity.ERROR
+        message, hint = (f"it {row.harm}", row.instead) if row else ("", "")
+        if unexpanded and (row is None or row.warns):
+            message = f"nothing expands `{unexpanded[0]}`: programs get these letters"
+            hint = "write it out, or set the variable where you start the program"
+        if message:
             yield Finding(
-                code=RecipeCode.VARIABLE,
-                severity=Severity.WARNING if row and row.warns else Severity.ERROR,
-                where=recipe.place(f"$.env.{name}"),
-                message=f"$.env.{name}: "
-                + (f"it {row.harm}" if row else f"nothing expands `{unexpanded and unexpanded[0]}`: programs get these letters"),
-                hint=row.instead if row else "write it out, or set the variable where you start the program",
+                code=RecipeCode.VARIABLE, severity=severity, where=recipe.place(f"$.env.{name}"),
+                message=f"$.env.{name}: {message}", hint=hint,
             )  # fmt: skip

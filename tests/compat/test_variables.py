@@ -28,6 +28,7 @@ REFUSED = {
     "CUDA_PATH": ("/opt/cuda",),
     "NVIDIA_DRIVER_CAPABILITIES": ("utility", ""),
     "HF_HOME": ("~/hf", "~", "$HOME/hf", "${HOME}/hf"),
+    "TMPDIR": ("$SCRATCH/tmp", "~/tmp"),
     "OMP_NUM_THREADS": ("$(nproc)", "`nproc`", "$SLURM_CPUS_PER_TASK"),
 } | dict.fromkeys(
     (

@@ -93,15 +93,8 @@ class _Loader:
         return own or (None if name in self.system else self.environment.get(name))
 
     def missing(self, elf: Elf) -> tuple[str, ...]:
-        def is_there(name: str) -> bool:
-            return bool(
-                name in self.system
-                or _DRIVER.fullmatch(name)
-                or self.taken(elf, name)
-                or self.image.real(name)
-            )
-
-        return tuple(name for name in elf.needed if not is_there(name))
+        others = (name for name in elf.needed if name not in self.system and not _DRIVER.fullmatch(name))
+        return tuple(name for name in others if not (self.taken(elf, name) or self.image.real(name)))
 
     def missing_below(self, elf: Elf) -> Missing:
         """Return the same for a module and every library that is loaded with it."""
@@ -178,7 +171,7 @@ def _failing_imports(loader: _Loader) -> dict[str, Missing]:
     """Return by owner what modules lack whose import fails for certain."""
     modules: dict[
         str, Elf
-    ] = {}  # path without its ending → extension module that the environment's Python imports
+    ] = {}  # path without its ending → a module that the environment's Python can import
     found: dict[str, Missing] = {}
     for path, elf in loader.elves.items():
         folder, (name, _, ending) = posixpath.dirname(path), posixpath.basename(path).partition(".")
