@@ -24,6 +24,7 @@ from envbuilder.artifacts.outputs import (
     rejected,
     versions_to_keep,
 )
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build import unused
 from envbuilder.build.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
@@ -41,13 +42,14 @@ from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.findings import Finding
+from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
 from envbuilder.core.toolbox import toolbox_files
+from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve import lock_recipe
@@ -57,7 +59,8 @@ from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
-from envbuilder.verify.compare import verify
+from envbuilder.verify.audit import ImageTexts, check_needed, is_of_environment, read_audited
+from envbuilder.verify.compare import opened_sif, verify
 from envbuilder.verify.proof import load_contents, save_contents
 
 # ---- plan → artifacts that are verified, loaded and tested
@@ -185,8 +188,8 @@ def _locked_context(
     return found
 
 
-# Both artifacts, the loading of the image, and the findings of the imports.
-_Verified: TypeAlias = tuple[Artifacts, ImageLoader, Future[tuple[Finding, ...]]]
+# Both artifacts, the loading of the image, the findings of the imports, and the paths of the SIF.
+_Verified: TypeAlias = tuple[Artifacts, ImageLoader, Future[tuple[Finding, ...]], tuple[Entry, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +208,9 @@ class _Build:
         outputs, docker = self.outputs, self.docker
         with unused.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
-            built, loading, imported = self._make_verified(staged)
+            built, loading, imported, entries = self._make_verified(staged)
             with self._keep_rejected(staged):
-                findings = imported.result()
+                findings = (*self._find_missing_libraries(staged, entries), *imported.result())
             image = loading.finish()
             with self._keep_rejected(staged):
                 findings += self._run_tests(staged, image)
@@ -261,11 +264,11 @@ class _Build:
         built = build_artifacts(self.engine, staged, loading)
         with worker_threads(1, self.context.runner) as pool:
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
-            self._verify(staged, built)
-        return built, loading, imported
+            entries = self._verify(staged, built)
+        return built, loading, imported, entries
 
-    def _verify(self, staged: Outputs, built: Artifacts) -> None:
-        """Raise VerifyError unless both artifacts are what the layers promise."""
+    def _verify(self, staged: Outputs, built: Artifacts) -> tuple[Entry, ...]:
+        """Return the paths of the SIF. Raise VerifyError unless both artifacts are what the layers promise."""
         with self.context.console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
             known = load_contents(self.context.store, built.layers)
@@ -278,6 +281,19 @@ class _Build:
                         hint=f"the log is `{self.outputs.log}`",
                     )
             save_contents(self.context.store, built.layers, known)
+        return report.entries
+
+    def _find_missing_libraries(self, staged: Outputs, entries: tuple[Entry, ...]) -> tuple[Finding, ...]:
+        """Return warnings of parts that may never be loaded. Raises VerifyError if an import fails for certain."""
+        plan = self.engine.job.plan
+        with self.context.console.step("look for missing libraries"), opened_sif(staged.sif) as system:
+            outside = ImageTexts(environment=plan.runtime.env)
+            tree = SquashfsTree(system, entries)
+            image = read_audited(tree, outside=outside, is_read=is_of_environment)
+            findings = tuple(check_needed(image, plan.processor.elf))
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError("libraries that the environment's modules need are missing", findings=findings)
+        return findings
 
     def _import(self, staged: Outputs) -> tuple[Finding, ...]:
         """Import the extensions. Returns a warning if that is not possible here."""

@@ -27,7 +27,7 @@ class CheckCode(CodeEnum):
     TORCH_CUDA = "EB309", "toolkit and torch of different major versions of CUDA"
     TORCH_CUDA_MINOR = "EB310", "the same major version, but another minor one"
     TOOLKIT = "EB311", "a CUDA that envbuilder cannot lay out"
-    CUDA_SOURCE = "EB312", "a .cu file and no CUDA"
+    CUDA_SOURCE = "EB312", "a .cu file or a CUDAExtension, and no CUDA"
     CUDA = "EB313", "no such release"
     CUDA_NEWER = "EB314", "newer than the tables"
     NVCC_GCC_NEW = "EB315", "gcc newer than nvcc supports"

@@ -246,6 +246,42 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+_ASKED: Final = ("is_available", "device_count", "CUDA_HOME")  # a file with one decides by the machine
+_BRANCHES: Final = (
+    ast.If, ast.Try, ast.While, ast.For, ast.Match, ast.IfExp, ast.BoolOp, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp,
+)  # fmt: skip
+
+
+def certain_calls(code: Code) -> Iterator[ast.Call]:
+    """Yield the calls that a run of the file reaches whatever it asks: those in no branch, and in functions that these call."""
+    words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(code.tree)}
+    if words.isdisjoint(_ASKED):
+        functions = {node.name: node for node in code.tree.body if isinstance(node, Function)}
+        yield from _certain(code.tree.body, functions)
+
+
+def _certain(body: Sequence[ast.AST], functions: dict[str, Function]) -> Iterator[ast.Call]:
+    """Yield the calls of statements up to a branch that may leave them. Each function is taken out of `functions` once."""
+    for node in body:
+        if isinstance(node, ast.If) and _is_main(node.test):
+            yield from _certain(node.body, functions)
+        elif isinstance(node, _BRANCHES):
+            if any(_leaves(one) for one in ast.walk(node)):
+                return
+        elif not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+            yield from _certain(tuple(ast.iter_child_nodes(node)), functions)
+            if isinstance(node, ast.Call):
+                yield node
+                if isinstance(node.func, ast.Name) and (function := functions.pop(node.func.id, None)):
+                    yield from _certain(function.body, functions)
+
+
+def _leaves(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return | ast.Raise) or (
+        isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] in ("exit", "_exit", "setup")
+    )
+
+
 def plain_texts(code: Code) -> Iterator[tuple[int, str]]:
     """Yield each text of a file with its line, also the parts of one that is put together."""
     for node in ast.walk(code.tree):

@@ -19,6 +19,7 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
+from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
@@ -432,26 +433,28 @@ def _image_python(recipe: Recipe, lock: Lock) -> str:
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
     """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
 
-    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. With CUDA, the image
+    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. In the recipe's own
+    value of a variable, `$NAME` of the same name stands for what it would be without. With CUDA, the image
     asks for every GPU and for at least what torch needs of the driver.
     """
-    own = inside.env if inside else {}
-    path = own.get("PATH", SYSTEM_PATH)
+    below = inside.env if inside else {}
+    path = below.get("PATH", SYSTEM_PATH)
     search = [
         f"{ENV_PREFIX}/bin",
         *(["/usr/local/cuda/bin"] if cuda else []),
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
     ]
-    fixed = own | {"PATH": ":".join(search)}
+    fixed = below | {"PATH": ":".join(search)}
     if recipe.pytorch:
         fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
         fixed[GPUS] = "all"
-        parts = [*filter(None, own.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
+        parts = [*filter(None, below.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
         fixed[DRIVER_PARTS] = "all" if "all" in parts else ",".join(dict.fromkeys(parts))
-    return tuple((fixed | dict(recipe.env)).items())
+    own = {name: expand_own(name, value, fixed.get(name, "")) for name, value in recipe.env}
+    return tuple((fixed | own).items())
 
 
 def _file_line(file: tuple[str, str]) -> str:

@@ -49,7 +49,7 @@ class RecipeCode(CodeEnum):
     REQUIREMENT = "EB121", "not a requirement of PEP 508, or one that envbuilder decides itself"
     PATH = "EB122", "a path that is absolute, outside the recipe's folder, or not there"
     EXTENSION = "EB123", "keys that exclude each other, a name or a source of no known kind"
-    VARIABLE = "EB124", "a variable that envbuilder sets itself"
+    VARIABLE = "EB124", "a variable that is not the recipe's to set, or no name or value of one"
     NAME = "EB125", "a file name that cannot name a recipe"
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
@@ -154,6 +154,17 @@ def _check_variable(name: str) -> Iterator[Mistake]:
     if not re.fullmatch(VARIABLE.pattern, name):
         message = f"{shown(name)} cannot be the name of an environment variable"
         yield Mistake(message=message, code=RecipeCode.VARIABLE, hint=VARIABLE.hint)
+
+
+def own_reference(name: str) -> str:
+    """Return the pattern of `$NAME` and `${NAME}`. In the value of NAME, they stand for what it would be without the recipe."""
+    return rf"\$(?:{name}\b|\{{{name}\}})"
+
+
+def expand_own(name: str, value: str, before: str) -> str:
+    """Put what the variable would be in place of its own name. An empty one leaves no empty entry in a list."""
+    expanded = re.sub(own_reference(name), lambda _: before, value)
+    return expanded if before or expanded == value else ":".join(filter(None, expanded.split(":")))
 
 
 # A map in the file; sorted by name.

@@ -220,7 +220,7 @@ def write_wheel(
     *,
     tag: str = "py3-none-any",
     requires: tuple[str, ...] = (),
-    files: Mapping[str, str] = MappingProxyType({}),
+    files: Mapping[str, str | bytes] = MappingProxyType({}),
     headers: tuple[str, ...] = (),
 ) -> Path:
     """Write a wheel with these files, or with an empty module. `headers` are more lines of its metadata."""
@@ -236,9 +236,10 @@ def write_wheel(
     record = ""
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in every.items():
-            archive.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            record += f"{file},sha256={digest},{len(text)}\n"
+            content = text if isinstance(text, bytes) else text.encode()
+            archive.writestr(file, content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            record += f"{file},sha256={digest},{len(content)}\n"
         archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
     return path
 
