@@ -19,6 +19,7 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
@@ -33,6 +34,7 @@ from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.full import FULL, full_error
 from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
 
@@ -178,11 +180,13 @@ def _wrong_use(words: str, context: Any) -> UsageError:
     return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 
 
-def _path_error(failure: Exception) -> UsageError | None:
+def _path_error(failure: Exception) -> EnvbuilderError | None:
     """Return the error about a path that cannot be used, or None if the failure is another one."""
     if not isinstance(failure, OSError):
         return None
     path = failure.filename2 or failure.filename
+    if failure.errno in FULL:
+        return full_error([Path(os.fsdecode(path or "."))], number=failure.errno)
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"

@@ -5,7 +5,6 @@ allow-list, so the user's shell settings do not change a build.
 """
 
 import contextlib
-import errno
 import functools
 import io
 import logging
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
-from envbuilder.core.errors import CommandError, SpaceError, ToolError
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.full import FULL, full_error
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
 from envbuilder.core.plain import redacted
@@ -220,11 +220,13 @@ class ProcessRunner:
     ) -> None:
         errors.seek(0)
         lines = deque[str](maxlen=TAIL)
-        is_full = False
+        full: int | None = None
         for stream in (errors, io.BytesIO(stdout)):
             while raw := stream.readline(LINE):
                 line = redacted(raw.decode(errors="replace"))
-                is_full = is_full or os.strerror(errno.ENOSPC) in line  # the text of the locale C.UTF-8
+                full = full or next(
+                    (one for one in FULL if os.strerror(one) in line), None
+                )  # as C.UTF-8 has it
                 lines += [part[:_WIDEST] for part in line.splitlines()[-TAIL:]]
                 if stream is errors:
                     for part in line.splitlines():
@@ -235,9 +237,9 @@ class ProcessRunner:
             return
         tail = "\n".join(lines)
         message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
-        if is_full:
-            hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
-            raise SpaceError(message, hint=hint)
+        if full:
+            paths = [Path(word) for word in command.argv if word.startswith("/") and os.path.exists(word)]  # noqa: PTH110 - raises nothing
+            raise full_error([*paths, command.cwd or Path.cwd()], number=full, message=message)
         raise CommandError(message, hint=f"to repeat it: {command}")
 
     def _start(self, command: Command, stdin: int, stderr: int | IO[bytes]) -> "subprocess.Popen[bytes]":

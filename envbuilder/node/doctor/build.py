@@ -11,6 +11,7 @@ from typing import Final
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.full import lacks_inodes
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
@@ -196,7 +197,9 @@ def check_space(machine: Machine) -> Iterator[Item]:
             yield space.unknown(f"{path} cannot be read", repair)
             continue
         found = f"{gigabytes(free)} free at {path}"
-        if free >= ROOM:
+        if inodes := lacks_inodes(path):
+            yield space.missing(inodes, repair)
+        elif free >= ROOM:
             yield space.ok(found)
         else:
             yield space.warning(found, repair) if free >= LEAST else space.missing(found, repair)
