@@ -10,6 +10,7 @@ from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
@@ -122,7 +123,7 @@ def measure_in(recipe: str, output: Path) -> Measured:
         raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
     sif = find_outputs(recipe, output).sif
     if not sif.exists():
-        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {pasted(recipe)}` makes it")
     ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
     answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
     if ran.code or not answer:

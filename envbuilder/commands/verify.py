@@ -24,6 +24,7 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
@@ -183,7 +184,7 @@ def verify_built(
     older = Finding(
         code=Code.OTHER_PLAN, severity=Severity.WARNING, where=str(outputs.sif),
         message=f"`{outputs.name}` was built from an earlier recipe or lock than those that are here",
-        hint=f"`envbuilder build {name}` builds what they say",
+        hint=f"`envbuilder build {pasted(name)}` builds what they say",
     )  # fmt: skip
     return replace(verified, findings=(*verified.findings, older))
 
@@ -243,8 +244,8 @@ def _exports(tree: SquashfsTree) -> dict[str, str]:
 def _need_pair(image: str, sif: Path) -> None:
     """Raise UsageError for a pair that is not an image and a SIF, before either is read for minutes."""
     if is_sif(Path(image)):
-        swapped = f"the image comes first: envbuilder verify {sif} {image}"
-        hint = f"`envbuilder diff {image} {sif}` compares two SIFs" if is_sif(sif) else swapped
+        swapped = f"the image comes first: envbuilder verify {pasted(sif, image)}"
+        hint = f"`envbuilder diff {pasted(image, sif)}` compares two SIFs" if is_sif(sif) else swapped
         raise UsageError(f"`{image}` is a SIF; an image is expected there", hint=hint)
     if not sif.is_file():
         raise UsageError(

@@ -37,6 +37,7 @@ from typing import Final, NewType
 from envbuilder.core.errors import UsageError
 from envbuilder.core.full import FULL, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder
 from envbuilder.core.system import (
     IS_POSIX,
@@ -135,7 +136,7 @@ class Store:
         if stat.S_ISLNK(status.st_mode):
             raise UsageError(
                 f"the cache folder `{root}` is a link",
-                hint=f"name the folder: ENVBUILDER_CACHE={root.resolve()}",
+                hint=f"name the folder: ENVBUILDER_CACHE={pasted(root.resolve())}",
             )
         if not is_ours(status):
             raise UsageError(

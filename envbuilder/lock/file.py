@@ -10,7 +10,7 @@ from pydantic import Field
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import Line, Whole, read_node
 from envbuilder.core.places import Mistakes, check_credentials, load_text, parse_json
-from envbuilder.core.plain import has_credentials
+from envbuilder.core.plain import has_credentials, pasted
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.recipe.model import SUFFIX
 
@@ -47,7 +47,7 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     """Read a lockfile. Raises LockError if it is missing or unusable; its hint names `recipe`, as typed."""
     recipe = recipe or str(path.with_suffix(SUFFIX))
     if not path.is_file():
-        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {recipe}` makes it")
+        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {pasted(recipe)}` makes it")
     mistakes = Mistakes()
     text = load_text(path, mistakes)
     if text is None:
@@ -63,7 +63,7 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     if head and head.version != VERSION:
         raise LockError(
             f"the lock `{where}` has version {head.version}; this envbuilder reads version {VERSION}",
-            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
+            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {pasted(recipe)}` makes it anew",
         )
     lock = None
     if root and has_credentials(text):
@@ -86,6 +86,6 @@ def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
 def _unusable(where: str, recipe: str, mistakes: Mistakes) -> LockError:
     return LockError(
         f"the lock `{where}` cannot be used",
-        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {recipe}` makes it anew",
+        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {pasted(recipe)}` makes it anew",
         findings=mistakes.findings,
     )

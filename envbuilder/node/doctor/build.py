@@ -13,6 +13,7 @@ from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.full import lacks_inodes
 from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
@@ -214,11 +215,13 @@ def check_cache(machine: Machine) -> Iterator[Item]:
         yield cache.ok(f"{folder} is not there yet")
         return
     if stat.S_ISLNK(status.st_mode):
-        yield cache.missing(f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={folder.resolve()}")
+        yield cache.missing(
+            f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={pasted(folder.resolve())}"
+        )
     elif status.st_uid != machine.uid:
         yield cache.missing(f"{folder} is not a folder of yours", "point ENVBUILDER_CACHE at another folder")
     elif status.st_mode & 0o022:
-        command = f"chmod go-w {folder}"
+        command = f"chmod go-w {pasted(folder)}"
         fix = Fix(command=command, run=lambda: folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022))
         yield cache.missing(f"others may write to {folder}", command, fix)
     else:
@@ -235,7 +238,7 @@ def _leftovers(machine: Machine) -> Iterator[Item]:
         yield leftovers.warning(
             f"{len(left)} temporary folders of builds that were killed in {work}",
             "envbuilder doctor --fix",
-            Fix(command=f"rm -r {' '.join(map(str, left))}", run=lambda: Store(machine.cache).sweep()),
+            Fix(command=f"rm -r {pasted(*left)}", run=lambda: Store(machine.cache).sweep()),
         )
 
 
