@@ -32,9 +32,10 @@ from envbuilder import __version__
 from envbuilder.commands import COMMANDS, HIDDEN
 from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.full import FULL, full_error
+from envbuilder.core.http.proxies import blame
 from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
 
@@ -164,6 +165,8 @@ def run(arguments: list[str]) -> int:
             raise
     if interrupted:
         _leave()
+    if isinstance(error, FetchError):
+        blame(error, SESSION.environment)
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)

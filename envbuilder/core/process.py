@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 PASSED_ON: Final = frozenset(
     {
         "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
-        "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+        "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
         "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
         "SSH_AUTH_SOCK",  # for a Docker engine at ssh://
@@ -116,6 +116,8 @@ class ProcessRunner:
         `owner` names one of several parallel builds in the log.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
+        if not whole:
+            self._base |= _proxies(environment)
         self._base["PATH"] = environment.get("PATH", SYSTEM_PATH)
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._log = owned(log, owner)
@@ -261,6 +263,18 @@ class ProcessRunner:
             what = f"could not {command.why}: `{command.argv[0]}` {what}"
             raise ToolError(what, hint=install_hint(command.argv[0])) from error
         return process
+
+
+def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of proxies in both spellings, because programs differ in the one they read. Loopback needs no proxy."""
+    found: dict[str, str] = {}
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        value = environment.get(name) or environment.get(name.upper(), "")
+        if name == "no_proxy" and found:
+            value = ",".join(filter(None, (value, "localhost,127.0.0.1,::1")))
+        if value:
+            found |= {name: value, name.upper(): value}
+    return found
 
 
 @contextlib.contextmanager

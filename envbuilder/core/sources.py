@@ -44,6 +44,7 @@ _BY_LABEL: Final = {
     ("Debian", "Debian-Security"): DEBIAN_SECURITY,
     ("Ubuntu", "Ubuntu"): UBUNTU,
 }
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -153,6 +154,11 @@ def shown(url: str) -> str:
     except ValueError:
         return "an address that cannot be read"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def is_loopback(place: str) -> bool:
+    """Whether a host, with a port or without, is this machine."""
+    return _LOOPBACK.fullmatch(place) is not None
 
 
 def file_path(url: str) -> Path | None:

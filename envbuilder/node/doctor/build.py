@@ -12,6 +12,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.full import lacks_inodes
+from envbuilder.core.http.proxies import trouble
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
@@ -249,7 +250,9 @@ def check_sources(machine: Machine) -> Iterator[Item]:
     reached = machine.reach()
     for one in reached:
         if one.trouble:
-            yield source.warning(f"{one.url} {one.trouble}", repair)
+            yield source.warning(
+                trouble(one.url, one.trouble, machine.environment) or f"{one.url} {one.trouble}", repair
+            )
         else:
             yield source.ok(f"{one.url} answers")
     yield _clock(machine, [one.skew for one in reached if one.skew is not None])
