@@ -47,6 +47,7 @@ from envbuilder.verify.proof import (
 )
 from envbuilder.verify.subjects import open_image
 
+UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
 PLAN: Final = "opt/envbuilder/plan.txt"
 
 
@@ -64,8 +65,7 @@ class VerifiedPair(Answer):
     def text(self) -> str:
         plan = ", those of the plan" if self.plan else ""
         head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
-        if self.signed:
-            head = f"{head}\nreleased as {self.signed}"
+        head += f"\n{f'the signatures of both are good: {self.signed}' if self.signed else UNSEEN}"
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
@@ -92,9 +92,9 @@ class VerifiedSif(Answer):
 
     def text(self) -> str:
         signed = (
-            f"signed with the key {self.key}; a signature in a SIF has neither a tag nor a time"
+            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
             if self.signed
-            else "whoever made it is not known: `--key` checks its signature"
+            else UNSEEN
         )
         return (
             f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
