@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.console import Console
@@ -39,7 +40,11 @@ def diff(
 
 
 def _is_image(text: str, recipes: Path) -> bool:
-    return find_lock(text, recipes) is None and Path(text).suffix != ".sif"
+    return find_lock(text, recipes) is None and not _is_sif(text)
+
+
+def _is_sif(text: str) -> bool:
+    return Path(text).suffix == SIF and not Path(text).is_dir()
 
 
 def _nearest(text: str, recipes: Path) -> str:
@@ -51,7 +56,7 @@ def _read_subject(text: str, session: Session, recipes: Path, console: Console) 
     if lock := find_lock(text, recipes):
         return read_lock(*lock)
     step = console.step(f"read `{text}`")
-    if Path(text).suffix == ".sif":
+    if _is_sif(text):
         with step:
             return read_sif(Path(text), threads=usable_cores())
     near, store = _nearest(text, recipes), open_store(session)

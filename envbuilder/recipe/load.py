@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from envbuilder.artifacts.outputs import SIF
+from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
@@ -119,6 +119,7 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
+    need_no_folder(name)
     if name.endswith(SIF):
         beside = Path(name).parent.parent / folder.name / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
