@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from envbuilder.build.extensions.cache import SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
+from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
@@ -60,6 +62,8 @@ def explain_failure(
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
     ended = read_report(lines[-1], _CAPTURE) if lines else None
     lines = lines[:-1] if ended else lines
+    cause = find_cause(lines) if compiles else None
+    cause_place = str(Path(folder, cause.where)) if cause and cause.where else ""
     known = [row for row in load_messages() if row.build]
     raw = [line.encode() for line in lines]
     for row in known if compiles else known[:-1]:
@@ -70,7 +74,7 @@ def explain_failure(
                 shown = "\n".join(f"    {one}" for one in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
-                where = _place(key_lines) or (ended.place if ended else "")
+                where = _place(key_lines) or (ended.place if ended else cause_place)
                 return extension_error(row.build.code, message, repair, where=where)
     if ended:
         return extension_error(
@@ -78,6 +82,13 @@ def explain_failure(
             f"the line `{ended.line}` of `capture` of the extension `{name}` ends in {ended.error}",
             "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
             where=ended.place,
+        )
+    if cause:
+        return extension_error(
+            ExtensionCode.RAISED,
+            f"{cause.message}\n  so ends the build of the extension `{name}`",
+            f"look at {cause_place or 'the project'}: what does it ask for that the recipe can bring? The log has all of the output",
+            where=cause_place,
         )
     return failure
 
