@@ -151,6 +151,16 @@ def test_a_sound_proxy_is_named_and_not_blamed(proxy: Proxy):
     assert proxy.asked == ["HEAD http://mirror.invalid/x"]
 
 
+def test_a_proxy_without_a_scheme_is_blamed_where_apt_refuses_it(proxy: Proxy):
+    place = f"127.0.0.1:{proxy.port}"
+    error = FetchError(
+        f"Failed to fetch http://mirror.invalid/x  Unsupported proxy configured: 127.0.0.1://{proxy.port}"
+    )
+    blame(error, {"http_proxy": place})
+    assert error.message.startswith(f"the proxy `{place}` of http_proxy cannot be used: it has no scheme")
+    assert error.hint.startswith(f"write `http_proxy=http://{place}`")
+
+
 def test_an_address_that_needs_no_proxy_blames_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_PROXY", "mirror.invalid")
     for address in ("http://mirror.invalid/x", "http://127.0.0.1:8080/x", "http://ann@localhost/x"):

@@ -25,11 +25,9 @@ _ADDRESS: Final = re.compile(r"https?://[^\s`'\"<>()]*[^\s`'\"<>().,:;]")
 
 def blame(error: FetchError, environment: Mapping[str, str]) -> None:
     """Say first what is wrong with the proxy that the address in an error is asked through, if anything is."""
-    causes = [
-        error,
-        error.__cause__ or error.__context__,
-    ]  # a registry's error has the address in its cause alone
-    words = "\n".join([*map(str, causes), *(one.message for one in error.findings)])
+    # The error of a registry has the address in its cause alone.
+    texts = [str(error), str(error.__cause__), *(one.message for one in error.findings)]
+    words = "\n".join(texts)
     found = _ADDRESS.search(words)
     name, value = _proxy_of(found[0], environment) if found else ("", "")
     if not found or not name:
