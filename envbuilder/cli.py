@@ -189,7 +189,7 @@ def _path_error(failure: Exception) -> EnvbuilderError | None:
         return None
     path = failure.filename2 or failure.filename
     if failure.errno in FULL:
-        return full_error([Path(os.fsdecode(path or "."))], number=failure.errno)
+        return full_error(Path(os.fsdecode(path or ".")), number=failure.errno)
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"

@@ -83,7 +83,7 @@ def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
         free = shutil.disk_usage(place).free
         words = f"this build needs up to {need / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free"
         if lacks_inodes(folder):
-            raise full_error([folder])
+            raise full_error(folder)
         if free < need:
             raise SpaceError(words, hint=f"{_HINT}; `envbuilder cache` shows what can go")
         job.console.say(words)

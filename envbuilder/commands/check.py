@@ -73,6 +73,7 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     torch = make_context(recipe, load_tables()).torch
     build = index_build(torch, recipe.cuda_minor)
     missed = missed_updates(recipe, store, open_runner(session, store))
+    security = missed if isinstance(missed, MissedUpdates) else None
     unlisted = check_packages(recipe, store)
     unseen = tuple(_not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None))
     repairs = [repair.data() for repair in report.repairs]
@@ -81,16 +82,14 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
             "name": recipe.name,
             "torch_index": build,
             "repairs": repairs,
-            "security": missed if isinstance(missed, MissedUpdates) else None,
+            "security": security,
             "apt_checked": False,
             "not_checked": unseen,
         }
     )
     session.data = checked
     need_sound(recipe, report)
-    lacking = (
-        (missed_finding(recipe, missed),) if isinstance(missed, MissedUpdates) and missed.updates else ()
-    )
+    lacking = (missed_finding(recipe, security),) if security and security.updates else ()
     session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})
     findings = (*report.findings, *(unlisted or ()), *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings

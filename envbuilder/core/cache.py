@@ -637,7 +637,7 @@ def space_errors(place: Path) -> Iterator[None]:
         texts = str(error) if isinstance(error, shutil.Error) else ""
         number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
         if number:
-            raise full_error([_lasting(place)], number=number) from error
+            raise full_error(_lasting(place), number=number) from error
         raise
 
 

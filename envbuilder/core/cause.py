@@ -21,9 +21,10 @@ _ERRORS: Final = (
 _PLAIN: Final = re.compile(r"(?i)error: (?!command |subprocess-exited|metadata-generation)(?P<message>.+)")
 _FRAME: Final = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(?:|:.*)")
+# What says only that another program, or an earlier exception, failed.
 _WRAPPER: Final = re.compile(
-    r"[\w.]*(?:CalledProcess|Compile|DistutilsExec|Build|SystemExit)\w*\b"
-)  # of another error
+    r"[\w.]*(?:CalledProcess|Compile|DistutilsExec|Build|SystemExit)\w*\b|RuntimeError: Error (?:building|compiling)"
+)
 _MARGIN: Final = " │"  # before the lines that pip and uv show of another program's
 _SETUP: Final = "<string>"  # setuptools runs the text of setup.py
 

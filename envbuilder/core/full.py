@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -28,15 +27,17 @@ def lacks_inodes(place: Path) -> str:
     )
 
 
-def full_error(places: Iterable[Path], *, number: int | None = errno.ENOSPC, message: str = "") -> SpaceError:
+def full_error(*places: Path, number: int = errno.ENOSPC, message: str = "") -> SpaceError:
     """Return the error for a write that failed in one of these places. A `message` follows the cause."""
-    *_, last = places = [*places]
     if number == errno.EDQUOT:
-        cause = f"your quota on the file system of `{last}` is used up, of bytes or of files"
+        where = (
+            "" if message else f" on the file system of `{places[0]}`"
+        )  # a program's message names its own
+        cause = f"your quota{where} is used up, of bytes or of files"
         hint = f"`quota -s`, on Lustre `lfs quota`, shows which; remove what you do not need, {_ELSEWHERE}"
     elif cause := next(filter(None, map(lacks_inodes, places)), ""):
         hint = f"remove files there, large or small, {_ELSEWHERE}"
     else:
-        cause = "" if message else f"no space left on the file system of `{last}`"
+        cause = "" if message else f"no space left on the file system of `{places[0]}`"
         hint = f"free space there, {_ELSEWHERE}"
     return SpaceError("\n".join(filter(None, (cause, message))), hint=hint)

@@ -241,7 +241,7 @@ class ProcessRunner:
         message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
         if full:
             paths = [Path(word) for word in command.argv if word.startswith("/") and os.path.exists(word)]  # noqa: PTH110 - raises nothing
-            raise full_error([*paths, command.cwd or Path.cwd()], number=full, message=message)
+            raise full_error(command.cwd or Path.cwd(), *paths, number=full, message=message)
         raise CommandError(message, hint=f"to repeat it: {command}")
 
     def _start(self, command: Command, stdin: int, stderr: int | IO[bytes]) -> "subprocess.Popen[bytes]":

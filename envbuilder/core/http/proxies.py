@@ -15,7 +15,7 @@ from envbuilder.core.http.failure import reason
 from envbuilder.core.plain import HIDDEN
 from envbuilder.core.sources import is_loopback
 
-SECONDS: Final = 5.0
+SECONDS: Final = 3.0
 _INEXACT: Final = (
     "it has no scheme, and apt takes none without",
     "it names no port, and programs differ in the one they take",
