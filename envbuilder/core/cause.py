@@ -11,14 +11,18 @@ from typing import Final, NamedTuple
 class Cause(NamedTuple):
     message: str
     where: str  # a file of the project and its line: setup.py:182; "" where none is named
+    compiles: bool = True  # whether it may be a compiler's, or stand for a compiler that failed
 
 
 _PLACE: Final = r"(?P<file>[^\s:]+):(?P<line>\d+)(?::\d+)?"
 _ERRORS: Final = (
     re.compile(rf"CMake Error(?: at {_PLACE})?(?: \(\S+\))?:(?P<message>.*)"),
-    re.compile(rf"{_PLACE}: (?:ERROR|fatal error|error): (?P<message>.+)"),
+    re.compile(rf"{_PLACE}: ERROR: (?P<message>.+)"),
 )
-_PLAIN: Final = re.compile(r"(?i)error: (?!command |subprocess-exited|metadata-generation)(?P<message>.+)")
+_COMPILER: Final = re.compile(rf"{_PLACE}: (?:fatal )?error: (?P<message>.+)")
+_PLAIN: Final = re.compile(
+    r"(?i)error: (?!command |subprocess-exited|metadata-generation|failed to build )(?P<message>.+)"
+)
 _FRAME: Final = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(?:|:.*)")
 # What says only that another program, or an earlier exception, failed.
@@ -31,15 +35,18 @@ _SETUP: Final = "<string>"  # setuptools runs the text of setup.py
 
 def find_cause(lines: Sequence[str]) -> Cause | None:
     """Return the cause that the output of a build names. Relative paths in it are the project's."""
-    for pattern in _ERRORS:
+    for pattern in (*_ERRORS, _COMPILER):
         for at, line in enumerate(lines):
             if found := pattern.match(line.lstrip(_MARGIN)):
-                return Cause(
-                    _sentence(found["message"], lines[at + 1 :]), _place(found["file"], found["line"])
+                where, message = (
+                    _place(found["file"], found["line"]),
+                    _sentence(found["message"], lines[at + 1 :]),
                 )
+                return Cause(message, where, compiles=pattern is _COMPILER)
     raised = list(_exceptions(lines))
+    own = [one for one in raised if not one.compiles]
     if raised:
-        return next((one for one in reversed(raised) if not _WRAPPER.match(one.message)), raised[-1])
+        return (own or raised)[-1]
     plain = next(filter(None, (_PLAIN.match(line.lstrip(_MARGIN)) for line in lines)), None)
     return Cause(plain["message"], "") if plain else None
 
@@ -52,7 +59,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[Cause]:
             margin = len(frame["before"])
             where = _place(frame["file"], frame["line"]) or where
         elif margin is not None and _EXCEPTION.fullmatch(text := line[margin:].rstrip()):
-            yield Cause(_sentence(text, lines[at + 1 :]), where)
+            yield Cause(_sentence(text, lines[at + 1 :]), where, compiles=_WRAPPER.match(text) is not None)
             margin, where = None, ""
 
 
