@@ -14,12 +14,15 @@ class Cause(NamedTuple):
     compiles: bool = True  # whether it may be a compiler's, or stand for a compiler that failed
 
 
+MOST: Final = 12  # lines of a message
 _PLACE: Final = r"(?P<file>[^\s:]+):(?P<line>\d+)(?::\d+)?"
 _ERRORS: Final = (
     re.compile(rf"CMake Error(?: at {_PLACE})?(?: \(\S+\))?:(?P<message>.*)"),
     re.compile(rf"{_PLACE}: ERROR: (?P<message>.+)"),
 )
-_COMPILER: Final = re.compile(rf"{_PLACE}: (?:fatal )?error: (?P<message>.+)")
+_COMPILER: Final = re.compile(
+    r"(?P<file>[^\s:()]+)[:(](?P<line>\d+)[\d:)]*: (?:fatal |catastrophic )?error: (?P<message>.+)"
+)
 _PLAIN: Final = re.compile(
     r"(?i)error: (?!command |subprocess-exited|metadata-generation|failed to build )(?P<message>.+)"
 )
@@ -38,11 +41,8 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     for pattern in (*_ERRORS, _COMPILER):
         for at, line in enumerate(lines):
             if found := pattern.match(line.lstrip(_MARGIN)):
-                where, message = (
-                    _place(found["file"], found["line"]),
-                    _sentence(found["message"], lines[at + 1 :]),
-                )
-                return Cause(message, where, compiles=pattern is _COMPILER)
+                message = _sentence(found["message"], lines[at + 1 : at + MOST])
+                return Cause(message, _place(found["file"], found["line"]), compiles=pattern is _COMPILER)
     raised = list(_exceptions(lines))
     own = [one for one in raised if not one.compiles]
     if raised:
@@ -59,7 +59,8 @@ def _exceptions(lines: Sequence[str]) -> Iterator[Cause]:
             margin = len(frame["before"])
             where = _place(frame["file"], frame["line"]) or where
         elif margin is not None and _EXCEPTION.fullmatch(text := line[margin:].rstrip()):
-            yield Cause(_sentence(text, lines[at + 1 :]), where, compiles=_WRAPPER.match(text) is not None)
+            message = _sentence(text, lines[at + 1 : at + MOST])
+            yield Cause(message, where, compiles=_WRAPPER.match(text) is not None)
             margin, where = None, ""
 
 

@@ -72,9 +72,10 @@ setuptools.errors.CompileError: ops
         (CHAIN, "KeyError: 'OPS_HOME'", "build_ops.py:7"),
         ('meson.build:3:0: ERROR: Dependency "openblas" not found\n', 'Dependency "openblas" not found', "meson.build:3"),
         ("[1/2] c++ a.o\nFAILED: a.o\na.cpp:4:3: error: expected ';'\nninja: build stopped\n", "expected ';'", "a.cpp:4"),
+        (f"ops.cu(7): error: expected a ;\n{CHAIN}", "expected a ;", "ops.cu:7"),
         ("Collecting x\nERROR: Could not find a version that satisfies x\n", "Could not find a version that satisfies x", ""),
     ],
-    ids=["cmake", "pip", "torch", "chain", "meson", "ninja", "plain"],
+    ids=["cmake", "pip", "torch", "chain", "meson", "ninja", "nvcc", "plain"],
 )  # fmt: skip
 def test_the_cause_is_found(text: str, message: str, where: str):
     cause = find_cause(text.splitlines())
