@@ -92,6 +92,7 @@ def closed_port() -> int:
         ("http://127.0.0.1", "http://127.0.0.1", "it names no port", "http://HOST:PORT"),
         ("http://", "http://", "it names no host", "http://HOST:PORT"),
         ("http://proxy:31x8", "http://proxy:31x8", "its port is no number", "http://HOST:PORT"),
+        ("proxy:31x8", "proxy:31x8", "its port is no number", "http://HOST:PORT"),
         ("socks5h://PLACE", "socks5h://PLACE", "it is of the kind SOCKS", "http://HOST:PORT"),
     ],
 )  # fmt: skip
@@ -148,7 +149,7 @@ def test_a_sound_proxy_is_named_and_not_blamed(proxy: Proxy):
     blame(error, {"HTTP_PROXY": f"127.0.0.1:{proxy.port}"})
     assert error.message == "http://mirror.invalid/x: it is gone"
     assert error.hint == "look; it was asked through the proxy of HTTP_PROXY"
-    assert proxy.asked == ["HEAD http://mirror.invalid/x"]
+    assert proxy.asked == ["HEAD http://mirror.invalid/"]
 
 
 def test_a_proxy_without_a_scheme_is_blamed_where_apt_refuses_it(proxy: Proxy):

@@ -77,11 +77,9 @@ def _proxy_of(url: str, environment: Mapping[str, str]) -> tuple[str, str]:
 
 def mistake(value: str) -> str:
     """Return what is wrong with the form of a proxy's address, "" if every program reads it alike."""
-    scheme, mark, rest = value.partition("://")
+    scheme, mark, rest = value.partition("://") if "://" in value else ("http", "", value)
     if re.search(r"\s", value):
         return "it has a blank, which a password writes as %20"
-    if not mark:
-        return _INEXACT[0]
     if scheme.lower().startswith("socks"):
         return "it is of the kind SOCKS, and envbuilder needs one for HTTP"
     if scheme.lower() not in ("http", "https"):
@@ -92,6 +90,8 @@ def mistake(value: str) -> str:
         return "its port is no number; a password writes / as %2F, ? as %3F and # as %23"
     if not host:
         return "it names no host"
+    if not mark:
+        return _INEXACT[0]
     return "" if port else _INEXACT[1]
 
 
@@ -107,10 +107,14 @@ def _refusal(url: str, proxy: str) -> str:
     is_tunnel = target.scheme == "https"
     host = f"{target.hostname}:{target.port or 443}"
     try:
-        connection.request(*(("CONNECT", host) if is_tunnel else ("HEAD", url)), headers=headers)
+        connection.request(
+            *(("CONNECT", host) if is_tunnel else ("HEAD", f"http://{target.netloc}/")), headers=headers
+        )
         answer = connection.getresponse()
     except http.client.HTTPException:
         return "does not answer in HTTP"
+    except ValueError:  # the address cannot be sent
+        return ""
     except OSError as error:
         return f"does not answer: {reason(error)}"
     finally:
