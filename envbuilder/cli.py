@@ -19,6 +19,7 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
@@ -31,8 +32,10 @@ from envbuilder import __version__
 from envbuilder.commands import COMMANDS, HIDDEN
 from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.full import FULL, full_error
+from envbuilder.core.http.proxies import blame
 from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
 
@@ -169,6 +172,8 @@ def run(arguments: list[str]) -> int:
             raise
     if interrupted:
         _leave()
+    if isinstance(error, FetchError):
+        blame(error, SESSION.environment)
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)
@@ -190,11 +195,13 @@ def _wrong_use(words: str, context: Any) -> UsageError:
     return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 
 
-def _path_error(failure: Exception) -> UsageError | None:
+def _path_error(failure: Exception) -> EnvbuilderError | None:
     """Return the error about a path that cannot be used, or None if the failure is another one."""
     if not isinstance(failure, OSError):
         return None
     path = failure.filename2 or failure.filename
+    if failure.errno in FULL:
+        return full_error(Path(os.fsdecode(path or ".")), number=failure.errno)
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"

@@ -27,6 +27,7 @@ from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
 from envbuilder.layers.tar import CHUNK
@@ -275,7 +276,7 @@ def need_recorded(outputs: Outputs) -> Sha256:
         return digest
     raise VerifyError(
         f"`{outputs.sif}` is not what was built: its sha256 is {digest}, that of the build {record.sif}",
-        hint=f"remove it; `envbuilder build {outputs.name}` makes it again",
+        hint=f"remove it; `envbuilder build {pasted(outputs.name)}` makes it again",
     )
 
 

@@ -34,6 +34,7 @@ from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
@@ -91,7 +92,7 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; "
+            hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs them; "
             "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
     content = read_beneath(bundle.parent.resolve(), bundle.name, limit=_MOST)
@@ -114,7 +115,7 @@ def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
     except CommandError as error:
         raise VerifyError(
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it and replaces the earlier signature",
+            hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs it and replaces the earlier signature",
         ) from error
     return key_name(public)
 

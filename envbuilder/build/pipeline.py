@@ -24,6 +24,7 @@ from envbuilder.artifacts.outputs import (
     rejected,
     versions_to_keep,
 )
+from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build import unused
 from envbuilder.build.artifacts import Artifacts, ImageLoader, build_artifacts
@@ -60,7 +61,7 @@ from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.audit import ImageTexts, check_needed, is_of_environment, read_audited
-from envbuilder.verify.compare import opened_sif, verify
+from envbuilder.verify.compare import verify
 from envbuilder.verify.proof import load_contents, save_contents
 
 # ---- plan → artifacts that are verified, loaded and tested

@@ -27,6 +27,7 @@ from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
@@ -226,7 +227,7 @@ def _build_as_array(
         path = start.save_script(write, script) if write and not show else None
         session.data = ArrayScript(script=str(path or ""), text=script.text)
         session.is_document = path is None
-        session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
+        session.text = pasted("sbatch", path) if path else script.text.removesuffix("\n")
         return
     runner = ProcessRunner(session.environment, whole=True)
     started = start.submit(script, runner, wait=wait, report=Console(color=session.color).say)

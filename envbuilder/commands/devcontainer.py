@@ -11,6 +11,7 @@ from envbuilder.artifacts.outputs import find_outputs, image_name
 from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import UBUNTU, probe_sources, shown
 from envbuilder.lock.file import load_lock
@@ -100,7 +101,7 @@ def devcontainer(
         config = set_up_session(ssh, runner, force=force)
         session.data = SshHost(config=config, host=ssh.alias)
         session.text = (
-            f"{config}: `ssh -F {config} {ssh.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+            f"{config}: `{pasted('ssh', '-F', config, ssh.alias)}`; with `Include {config}` as the first line of ~/.ssh/config "
             f"VS Code knows `{ssh.alias}`, too"
         )
         return

@@ -44,7 +44,11 @@ def diff(
 
 
 def _is_image(text: str, recipes: Path) -> bool:
-    return find_lock(text, recipes) is None and Path(text).suffix != SIF
+    return find_lock(text, recipes) is None and not _is_sif(text)
+
+
+def _is_sif(text: str) -> bool:
+    return Path(text).suffix == SIF and not Path(text).is_dir()
 
 
 def _nearest(text: str, recipes: Path) -> str:
@@ -56,7 +60,7 @@ def _read_subject(text: str, session: Session, recipes: Path, console: Console) 
     if lock := find_lock(text, recipes):
         return read_lock(*lock)
     step = console.step(f"read `{text}`")
-    if Path(text).suffix == SIF:
+    if _is_sif(text):
         with step:
             return read_sif(Path(text), threads=usable_cores())
     near, store = _nearest(text, recipes), open_store(session)

@@ -11,6 +11,7 @@ import typer.core
 
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.core.system import user_ids
 from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
@@ -114,7 +115,7 @@ def exec(  # noqa: A001
 ) -> None:
     """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
     if not context.args:
-        raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+        raise UsageError("there is no command to run", hint=f"envbuilder exec {pasted(name)} -- python -V")
     run_inside(session, name, context.args, form=inside, profile=profile, env=env, show=show, output=output)
 
 

@@ -14,6 +14,7 @@ from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
 from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import connect, parse_form
 from envbuilder.run.kernel import NEEDED, Kernel, save_kernel
@@ -96,6 +97,6 @@ def _need_ipykernel(typed: str, outputs: Outputs, output: Path, recipes: Path) -
     if not any(one["name"] == NEEDED for one in json.loads(sbom)["packages"]):
         raise UsageError(
             f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",
-            hint=f"`envbuilder add {name} {NEEDED} --as {name}-notebook` puts it into a layer on top, "
-            f"and `envbuilder kernel {name}-notebook` makes the kernel",
+            hint=f"`envbuilder add {pasted(name)} {NEEDED} --as {pasted(name)}-notebook` puts it into a layer on top, "
+            f"and `envbuilder kernel {pasted(name)}-notebook` makes the kernel",
         )

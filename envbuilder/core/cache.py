@@ -34,8 +34,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
 
-from envbuilder.core.errors import SpaceError, UsageError
+from envbuilder.core.errors import UsageError
+from envbuilder.core.full import FULL, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder, open_to_all
 from envbuilder.core.system import (
     IS_POSIX,
@@ -134,7 +136,7 @@ class Store:
         if stat.S_ISLNK(status.st_mode):
             raise UsageError(
                 f"the cache folder `{root}` is a link",
-                hint=f"name the folder: ENVBUILDER_CACHE={root.resolve()}",
+                hint=f"name the folder: ENVBUILDER_CACHE={pasted(root.resolve())}",
             )
         if not is_ours(status):
             raise UsageError(
@@ -310,7 +312,8 @@ class Store:
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
                 stack.enter_context(_locked(self._holder(path)))
             try:
-                yield path
+                with space_errors(self.root):  # once more: what is removed below counts as used
+                    yield path
             finally:
                 remove_tree(path)
                 unlink_open(self._holder(path))
@@ -624,15 +627,11 @@ def space_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = (errno.ENOSPC, errno.EDQUOT)
         # `shutil.copytree` goes on after an error, and raises the texts of all.
-        if error.errno in full or any(
-            os.strerror(one) in str(error) for one in full if isinstance(error, shutil.Error)
-        ):
-            raise SpaceError(
-                f"no space left on the file system of `{_lasting(place)}`",
-                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
-            ) from error
+        texts = str(error) if isinstance(error, shutil.Error) else ""
+        number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
+        if number:
+            raise full_error(_lasting(place), number=number) from error
         raise
 
 
@@ -669,7 +668,8 @@ def beside(final: Path) -> Iterator[Path]:
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
         with held(path, wait=True) as opened:
             try:
-                yield Path(lasting_path(str(path), opened))
+                with space_errors(final):  # before the folder is removed
+                    yield Path(lasting_path(str(path), opened))
             finally:
                 with contextlib.suppress(
                     FileNotFoundError

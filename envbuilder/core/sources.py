@@ -51,6 +51,7 @@ _ADDRESSES: Final = (  # settings of one or more addresses
     "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR", "ENVBUILDER_CUDA_REDIST", "ENVBUILDER_DEBIAN_SNAPSHOT",
     "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES",
 )  # fmt: skip
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -173,6 +174,11 @@ def shown(url: str) -> str:
     except ValueError:
         return "an address that cannot be read"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def is_loopback(place: str) -> bool:
+    """Whether a host, with a port or without, is this machine."""
+    return _LOOPBACK.fullmatch(place) is not None
 
 
 def file_path(url: str) -> Path | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuilder.core.errors import LockError
+from envbuilder.core.plain import pasted
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
@@ -30,7 +31,7 @@ def load_fresh(recipe: Recipe, name: str, read_lock: Callable[[Path], Lock] = lo
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
-            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
+            hint=f"`envbuilder lock {pasted(name)}` renews what changed and keeps the rest",
         )
     return lock
 

@@ -16,6 +16,7 @@ from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import make_folder_for_all, open_to_all
 from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
 from envbuilder.lock.known_base import lock_path
@@ -72,7 +73,8 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
     return Vendored(
         files=len(copies) + len(texts),
         bytes=size,
-        command=f"ENVBUILDER_FOLDERS={folder / FILES} envbuilder build {folder / recipe.name}{SUFFIX} --offline",
+        command=f"ENVBUILDER_FOLDERS={pasted(folder / FILES)} "
+        + pasted("envbuilder", "build", folder / f"{recipe.name}{SUFFIX}", "--offline"),
     )
 
 

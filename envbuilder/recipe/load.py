@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from envbuilder.artifacts.outputs import SIF
+from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
@@ -21,6 +21,7 @@ from envbuilder.core.places import (
     shown,
 )
 from envbuilder.core.places import load as load_yaml
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
@@ -118,6 +119,7 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
+    need_no_folder(name)
     if name.endswith((SIF, ".lock")):
         kind = "lock" if name.endswith(".lock") else "SIF"
         place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
@@ -191,7 +193,7 @@ def hint_to_build(name: str, folder: Path) -> str:
     except UsageError as error:
         if list_recipes(folder):
             return f"{error.message}; {error.hint}"
-    make = f"`envbuilder build {name}` makes image and SIF, `envbuilder pull {name}` fetches them"
+    make = f"`envbuilder build {pasted(name)}` makes image and SIF, `envbuilder pull {pasted(name)}` fetches them"
     return f"{make}; `--output` says where they are"
 
 
@@ -390,7 +392,7 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
         what = f"the {kind} `{one.git or one.url or one.path}`"
         hint = f"write `extensions: [{one.entry()}]`"
         if one.git and not one.commit:
-            hint += f"; `git ls-remote {one.git} {one.revision or 'HEAD'}` says the commit"
+            hint += f"; `git ls-remote {pasted(one.git, one.revision or 'HEAD')}` says the commit"
         message = f"{what} is a project, which the recipe takes as an extension"
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
 

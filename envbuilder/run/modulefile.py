@@ -14,7 +14,7 @@ from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.core.models import Shape
-from envbuilder.core.plain import one_line
+from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
@@ -132,9 +132,9 @@ def _keep_version(sif: Path, name: str, version: str) -> Path:
     if kept.exists():
         raise UsageError(
             f"version {version} is there: `{kept}` is another SIF than `{sif}`",
-            hint=f"choose another `--version`; or `envbuilder module {kept} --version {version}` writes its module anew",
+            hint=f"choose another `--version`; or `envbuilder module {pasted(kept)} --version {pasted(version)}` writes its module anew",
         )
-    hint = f"make a copy, `cp {sif} {kept}`, and give its path in place of the name"
+    hint = f"make a copy, `{pasted('cp', sif, kept)}`, and give its path in place of the name"
     with blaming_path(f"cannot give `{sif}` a second name, `{kept}`", hint=hint):
         os.link(sif, kept)
     return kept

@@ -118,6 +118,29 @@ def test_a_package_is_locked_with_what_it_requires_and_is_built_with(
     assert tools(found) == built_with
 
 
+# As flash-attn's: hundreds of lines of a traceback, whose last line says why.
+DEEP = """
+import os
+def first(depth): second(depth - 1)
+def second(depth):
+    if depth > 0: first(depth)
+    raise RuntimeError("FlashAttention is only supported on CUDA 11.7 and above.")
+for name in range(200): print("compiling", name)
+first(90)
+"""
+
+
+def test_a_setup_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path, lock: Lock) -> None:
+    sdist = write_sdist(tmp_path / "files", "flash", "2.5.8", {"setup.py": DEEP})
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("flash",), sdist)
+    assert caught.value.message.splitlines() == [
+        "RuntimeError: FlashAttention is only supported on CUDA 11.7 and above.",
+        "  setup.py:6 ends so: `flash 2.5.8` has no wheel for this Python, and its source distribution cannot be built",
+    ]
+    assert "sdist: flash==2.5.8" in caught.value.hint
+
+
 @pytest.mark.parametrize(("is_kept", "tool"), [(True, "0.44"), (False, "0.45.0")])
 def test_what_builds_a_package_keeps_its_version_as_long_as_the_package(
     tmp_path: Path, lock: Lock, tool: str, *, is_kept: bool

@@ -12,7 +12,6 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-
 _PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _REPOSITORY: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +91,6 @@ def parse_reference(text: str) -> Reference:
     return Reference(
         registry=registry, repository=repository, tag=tag, digest=parse_sha256(digest[7:]) if at else None
     )  # fmt: skip
-
-
-def is_loopback(registry: str) -> bool:
-    return _LOOPBACK.fullmatch(registry) is not None
 
 
 def _bare(text: str) -> str:

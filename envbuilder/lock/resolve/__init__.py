@@ -22,6 +22,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.places import Mistakes, load_text
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
@@ -205,7 +206,7 @@ def add_to_parent(
     if options.security_only or not moving <= {one.name for one in known}:
         raise UsageError(
             f"only what `{recipe.name}` itself adds can be upgraded here",
-            hint=f"`envbuilder lock {recipe.parent} --upgrade` upgrades what it stands on",
+            hint=f"`envbuilder lock {pasted(recipe.parent)} --upgrade` upgrades what it stands on",
         )
     anew = options.upgrade or (options.before is not None and not moving)
     extensions = lock_extensions(recipe, context, old=old or below)
@@ -268,7 +269,7 @@ def _kept_parts(
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
-            hint=f"{nearest(unknown[0], names)}`envbuilder lock {recipe.path}` locks what is new in the recipe",
+            hint=f"{nearest(unknown[0], names)}`envbuilder lock {pasted(recipe.path)}` locks what is new in the recipe",
         )
     if options.before is not None and not options.upgrade_only:
         return {}

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 from envbuilder.artifacts.outputs import SIF
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.recipe.packages import NO_TORCH
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
@@ -180,7 +181,7 @@ def _check(job: Job) -> None:
     if not job.program:
         raise UsageError(
             "there is no program to launch",
-            hint=f"envbuilder launch {job.where} {job.environment.name} -- train.py; `--smoke` needs none",
+            hint=f"envbuilder launch {job.where} {pasted(job.environment.name)} -- train.py; `--smoke` needs none",
         )
     if launcher := launcher_in(job.program):
         own = next((at for at, word in enumerate(job.program) if word.endswith(".py")), len(job.program))

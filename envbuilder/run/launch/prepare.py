@@ -19,6 +19,7 @@ from envbuilder.core.cache import (
     sha256_text,
 )
 from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError
+from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_processor
@@ -54,7 +55,7 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
 def _find_site(options: LaunchOptions) -> Site:
     if options.where != "slurm":
         return find_site(options.profile)
-    words = f"{options.name} --profile {options.profile}"
+    words = pasted(options.name, "--profile", options.profile)
     hint = (
         f"inside a job, `envbuilder launch local {words} -- PROGRAM` runs on its node, "
         f"and `envbuilder launch ssh {words} --hosts NODE,NODE -- PROGRAM` on several"

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
@@ -95,7 +96,7 @@ def _need_own_logs(folder: Path) -> None:
         raise UsageError(
             f"the folder of logs `{folder}` belongs to user {status.st_uid} with mode {status.st_mode & 0o7777:o}: "
             "others could exchange what your job runs there",
-            hint=f"`--logs` names another folder; `chmod o-w {folder}` if it is yours",
+            hint=f"`--logs` names another folder; `chmod o-w {pasted(folder)}` if it is yours",
         )
 
 
