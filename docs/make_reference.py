@@ -409,7 +409,7 @@ def codes_page() -> str:
     )
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",
-        "Codes EB849, from EB851 to EB867 and from EB898 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
+        "Codes EB848, EB849, from EB851 to EB867 and from EB898 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
     ]  # fmt: skip
     known = codes()
     for first, (title, note) in GROUPS.items():

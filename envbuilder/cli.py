@@ -19,6 +19,7 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
@@ -31,8 +32,10 @@ from envbuilder import __version__
 from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.full import FULL, full_error
+from envbuilder.core.http.proxies import blame
 from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
 
@@ -47,8 +50,15 @@ _ELSEWHERE: Final = {
     "run": "exec",
     "nccl": "detect",
     "topology": "detect",
+    "help": "--help",
+    "install": "add",
+    "activate": "shell",
+    "clean": "cache --gc",
+    "create": "init",
+    "upgrade": "lock --upgrade",
+    "sbatch": "launch slurm",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
-_EXAMPLE: Final = re.compile(r"\$ (.+)")  # in the help of a command
+_EXAMPLE: Final = re.compile(r"(?:\$ |`)(envbuilder [^`\n]+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
 _PATH_ERRORS: Final = (
@@ -162,6 +172,8 @@ def run(arguments: list[str]) -> int:
             raise
     if interrupted:
         _leave()
+    if isinstance(error, FetchError):
+        blame(error, SESSION.environment)
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)
@@ -169,20 +181,27 @@ def run(arguments: list[str]) -> int:
 
 
 def _wrong_use(words: str, context: Any) -> UsageError:
-    """Return Typer's words of wrong use with the first example of the command."""
+    """Return Typer's words of wrong use with an example of the command, if possible one of the option that is wrong."""
     named = "envbuilder " + (SESSION.command if SESSION.command in COMMANDS else "")
     program = getattr(context, "command_path", named.strip())
-    example = _EXAMPLE.search(getattr(getattr(context, "command", None), "epilog", None) or "")
-    such_as = f"such as `{example[1]}`; " if example else ""
+    command = getattr(context, "command", None)
+    examples = _EXAMPLE.findall(f"{getattr(command, 'epilog', '')}\n{getattr(command, 'help', '')}")
+    option = "".join(re.findall(r"'(--[a-z-]+)", words)[:1])
+    such_as = "".join(f"such as `{one}`; " for one in sorted(examples, key=lambda one: option not in one)[:1])
+    given = re.search(rf"{option}[ =](\S+)", " ".join(SESSION.typed))
+    found = f", found `{given[1]}`" if given else ""
+    words = re.sub(r"Input should be ([^,]+).*", lambda bound: f"expected {bound[1]}{found}", words)
     words = words.replace("Value error, ", "").removesuffix(".")
     return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 
 
-def _path_error(failure: Exception) -> UsageError | None:
+def _path_error(failure: Exception) -> EnvbuilderError | None:
     """Return the error about a path that cannot be used, or None if the failure is another one."""
     if not isinstance(failure, OSError):
         return None
     path = failure.filename2 or failure.filename
+    if failure.errno in FULL:
+        return full_error(Path(os.fsdecode(path or ".")), number=failure.errno)
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"

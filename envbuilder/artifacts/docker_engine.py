@@ -70,6 +70,11 @@ class DockerEngine:
             why = "" if isinstance(error, docker.errors.NotFound) else f": {error.explanation or error}"
             raise UsageError(f"the Docker engine has no image `{name}`{why}") from error
 
+    def labels(self, name: str) -> dict[str, str]:
+        """Return the labels of the image, none if the engine has no such image."""
+        image = self._find(name)
+        return dict(image.labels) if image else {}
+
     def holds(self, name: str, manifest: Sha256) -> bool:
         """Whether the image `name` has exactly this manifest, with all its layers.
 

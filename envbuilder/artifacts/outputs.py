@@ -11,12 +11,13 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
-from envbuilder.core.plain import one_line
+from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.processor import PROCESSORS, Processor, own_processor
 
 SIF: Final = ".sif"
 VERSIONS: Final = "ENVBUILDER_VERSIONS"  # how many versions of a SIF a folder keeps
+OCI_LAYOUT: Final = "oci-layout"  # a file in the folder of an image
 _RECIPE: Final = (".yaml", ".yml")
 VARIANT: Final = "@"  # in a recipe's name, before its variant: a100@torch2.6.0
 
@@ -77,13 +78,19 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record of a build: the key of its inputs, the digests of the artifacts and of their files, its steps."""
+    """The record of a build: the key of its inputs, the digests of the artifacts and of their files, its steps.
+
+    A later build has nothing to do if its key is the same and its tests passed here. Recipe and lock are for people.
+    """
 
     key: str
     manifest: Sha256
     sif: Sha256
     sif_size: int
     content_size: int  # bytes of all files in the tree
+    recipe: str = ""  # sha256 of the values that decide the artifacts, as their label has it
+    lock: str = ""  # the same of the lock
+    tested: tuple[str, ...] = ()  # "SIF" and "image", each with the sha256 of the tests that passed there
     steps: tuple[tuple[str, float], ...] = ()  # title and seconds, as they ended
     # Path beside the record, sha256, and a state that each write changes: of the SIF and of each file of the layout.
     files: tuple[tuple[str, str, str], ...] = ()
@@ -165,11 +172,30 @@ def environment_name(name: str) -> str:
     return path.stem if "/" in name or path.suffix in (SIF, *_RECIPE) else name
 
 
+def need_no_folder(name: str) -> None:
+    """Raise UsageError for a path that names a SIF, and that is a folder: an image's, or one with artifacts."""
+    path = Path(name)
+    is_image = ("/" in name or path.suffix == ".oci") and (path / OCI_LAYOUT).is_file()
+    if not path.is_dir() or not (is_image or path.suffix == SIF):
+        return
+    if (path / OCI_LAYOUT).is_file():
+        raise UsageError(
+            f"`{name}` is an image, an OCI layout in a folder; a SIF or a recipe is expected",
+            hint=f"`{pasted('envbuilder', 'verify', path)} SIF` compares it with a SIF",
+        )
+    inside = next(iter(sorted(path.glob(f"*{SIF}"))), path / f"NAME{SIF}")
+    raise UsageError(
+        f"`{name}` is a folder; a SIF or a recipe is expected",
+        hint=f"a SIF in it is `{pasted(inside)}`; `{pasted('--output', path)}` names the folder of a recipe's artifacts",
+    )
+
+
 def find_outputs(name: str, folder: Path) -> Outputs:
     """Return the output files of a recipe, given by name or file; for the path of a SIF, the files beside it.
 
-    Of a recipe that was built for several processors, they are those for this machine's.
+    Of a recipe that was built for several processors, they are those for this machine's. Raises UsageError for a folder.
     """
+    need_no_folder(name)
     named = Outputs(
         folder=Path(name).parent if Path(name).suffix == SIF else folder, name=environment_name(name)
     )
@@ -201,7 +227,8 @@ def read_record(outputs: Outputs) -> Record | None:
         return None
     try:
         record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        return replace(record, files=tuple((name, digest, state) for name, digest, state in record.files))
+        files = tuple((name, digest, state) for name, digest, state in record.files)
+        return replace(record, files=files, tested=tuple(record.tested))
     except (OSError, ValueError, TypeError):
         return None
 

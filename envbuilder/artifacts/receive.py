@@ -21,7 +21,7 @@ from typing import IO, Any, Iterator
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.parts import Assembly
-from envbuilder.core.private import is_trusted, private_folder
+from envbuilder.core.private import is_trusted, make_folder_for_all, private_folder
 
 OTHERS = 3  # other SIFs of the folder that are read, the newest first
 
@@ -30,7 +30,7 @@ def main(request: dict[str, Any]) -> None:
     """Answer a request with one line of JSON on stdout."""
     try:
         folder = os.path.expanduser(request["folder"])
-        os.makedirs(folder, exist_ok=True)
+        make_folder_for_all(folder)
         with locked(folder):  # a call of another `sync` waits
             answer = _answer(request, folder, sys.stdin.buffer)
     except OSError as error:

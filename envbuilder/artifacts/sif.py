@@ -5,6 +5,7 @@ before it starts. The format is that of its `sif` package, version 01: a header 
 of 585 bytes, then the data. The file system begins at a multiple of its block size.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -21,10 +22,12 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.artifacts.outputs import Outputs, read_record
+from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
-from envbuilder.core.errors import BuildError, UsageError, VerifyError
+from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
 from envbuilder.layers.tar import CHUNK
@@ -45,6 +48,14 @@ _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
 _SPDX_JSON: Final = 4  # the number of an SBOM's format
+LABELS: Final = ".singularity.d/labels.json"  # Apptainer keeps those of an image that it converts
+# What lies under the name of a SIF by mistake: where, the bytes there, what it is, and what helps.
+_MISTAKEN: Final = (
+    (0, b"version https://git-lfs", "is a pointer of Git LFS", "`git lfs pull` fetches the SIF that it stands for"),
+    (0, b"<", "is a page of a web server or a proxy", "download the SIF again, past the login or the proxy"),
+    (0, b"{", "is a JSON text, such as an error of a registry", "download the SIF again"),
+    (257, b"ustar", "is a tar archive, as `docker save` writes", "`apptainer build NEW.sif docker-archive:FILE` converts it"),
+)  # fmt: skip
 # Our namespace. Identities are UUIDv5 of the content in it.
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
@@ -201,14 +212,37 @@ def _damaged(blob: Path, why: str) -> BuildError:
 
 
 def read_sif(path: Path) -> Sif:
-    """Read the header and the descriptors; raises VerifyError for a file that is no SIF, cut off or damaged."""
+    """Read the header and the descriptors. Raises ForeignError for a file that is no SIF, DamagedError for one that is cut off or
+    damaged, VerifyError for one that cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             return _parse(path, stream, path.stat().st_size)
     except OSError as error:
         raise VerifyError(f"`{path}` is not readable: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
-        raise VerifyError(f"`{path}` is {error}", hint="build or pull it again") from error
+        raise DamagedError(f"`{path}` is {error}", hint="build or pull it again") from error
+
+
+@contextlib.contextmanager
+def opened_sif(path: Path) -> Iterator[Squashfs]:
+    """Open the file system in a SIF. Raises what `read_sif` raises, and DamagedError when the file system is damaged."""
+    part = read_sif(path).system
+    try:
+        with path.open("rb") as stream:
+            yield Squashfs(stream, offset=part.offset, size=part.size)
+    except (OSError, ValueError, IndexError, ArithmeticError, MemoryError, struct.error) as error:
+        raise DamagedError(
+            f"the file system in `{path}` is damaged: {error}", hint="build it again"
+        ) from error
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Return the labels in the file system of a SIF, none if it has no such file. Raises what `opened_sif` raises."""
+    labels = None
+    with contextlib.suppress(KeyError, RecursionError), opened_sif(path) as system:
+        labels = json.loads(system.open(LABELS).read(DOCUMENT))
+    return {name: str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
 
 def is_sif(path: Path) -> bool:
@@ -242,7 +276,7 @@ def need_recorded(outputs: Outputs) -> Sha256:
         return digest
     raise VerifyError(
         f"`{outputs.sif}` is not what was built: its sha256 is {digest}, that of the build {record.sif}",
-        hint=f"remove it; `envbuilder build {outputs.name}` makes it again",
+        hint=f"remove it; `envbuilder build {pasted(outputs.name)}` makes it again",
     )
 
 
@@ -295,8 +329,9 @@ def _descriptor(
 
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
-    head = stream.read(_HEADER.size)
-    _need_start(head)
+    start = stream.read(512)  # more than a header, for what it is otherwise
+    head = start[: _HEADER.size]
+    _need_start(path, start)
     need_within("not a SIF that can be read: its bytes", total, SIF)
     _, _, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
     if version != _VERSION:
@@ -319,15 +354,16 @@ def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
 
 
-def _need_start(head: bytes) -> None:
-    """Raise ValueError unless this is the whole header of a SIF."""
+def _need_start(path: Path, head: bytes) -> None:
+    """Raise ForeignError for another file than a SIF, ValueError for one without the whole header."""
     if not head:
-        raise ValueError(f"not a SIF: the file is empty, expected a header of {_HEADER.size} bytes")
+        raise ValueError(f"empty, expected a header of {_HEADER.size} bytes")
     magic = head[len(_LAUNCH) + 1 :][: len(_MAGIC)]  # the launch line has a field of 32 bytes
     if not _MAGIC.startswith(magic) or (len(head) <= len(_LAUNCH) and not _LAUNCH.startswith(head)):
-        raise ValueError(
-            f"not a SIF: it begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
-        )
+        found = (row[2:] for row in _MISTAKEN if head[row[0] :].lstrip().startswith(row[1]))
+        begins = f"begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
+        what, hint = next(found, (begins, "build or pull it again"))
+        raise ForeignError(f"`{path}` is not a SIF: it {what}", hint=hint)
     if len(head) < _HEADER.size:
         raise ValueError(f"cut off: the header has {_HEADER.size} bytes, the file {len(head)}")
 

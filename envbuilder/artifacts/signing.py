@@ -34,6 +34,7 @@ from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
@@ -87,11 +88,11 @@ def sign(
 
 def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> str:
     """Return for what, when and by which key both artifacts were signed; raises VerifyError for another key, and without one."""
-    public = _load_public(key)  # a file that is no key is a usage error, whatever is signed
+    public = load_public(key)  # a file that is no key is a usage error, whatever is signed
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; "
+            hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs them; "
             "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
     content = read_beneath(bundle.parent.resolve(), bundle.name, limit=_MOST)
@@ -107,14 +108,14 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
 
 def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
     """Return the name of the key; raises VerifyError unless the SIF is signed with it. This signature has no tag and no time."""
-    public = _load_public(key)
+    public = load_public(key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
     except CommandError as error:
         raise VerifyError(
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it and replaces the earlier signature",
+            hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs it and replaces the earlier signature",
         ) from error
     return key_name(public)
 
@@ -175,7 +176,7 @@ def signed_digests(content: bytes, key: PublicKey, name: str, predicate_type: st
 
 def read_signed_release(content: bytes, key: Path | None, name: str) -> SignedRelease:
     """Return the release that a bundle is about; raises VerifyError as `read_bundle`, and for any other statement."""
-    statement = read_bundle(content, _load_public(key) if key else None, name)
+    statement = read_bundle(content, load_public(key) if key else None, name)
     try:
         return SignedRelease(
             digests=subject_digests(statement, SLSA_PROVENANCE), release=read_release(statement), text=content
@@ -230,11 +231,11 @@ def load_either(path: Path, passphrase: Passphrase) -> tuple[PublicKey, PrivateK
         if b"PRIVATE KEY-----" in path.read_bytes():
             private = _load_private(path, passphrase)
             return private.public_key(), private
-    return _load_public(path), None
+    return load_public(path), None
 
 
 def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
-    with blaming_path(f"cannot read the key `{path}`"):
+    with blaming_path(f"cannot read the key `{path}`", hint=_KEY_HINT):
         content = path.read_bytes()
     try:
         try:
@@ -259,8 +260,8 @@ def _ask(path: Path, passphrase: Passphrase) -> bytes:
     return answer.encode()
 
 
-def _load_public(path: Path) -> PublicKey:
-    with blaming_path(f"cannot read the key `{path}`"):
+def load_public(path: Path) -> PublicKey:
+    with blaming_path(f"cannot read the key `{path}`", hint=_KEY_HINT):
         content = path.read_bytes()
     try:
         key = serialization.load_pem_public_key(content)

@@ -20,7 +20,7 @@ from envbuilder.build.engine import Engine, Job, KeptStep, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
-from envbuilder.plan.model import Plan
+from envbuilder.plan.model import LOCK_LABEL, RECIPE_LABEL, Plan
 from envbuilder.run.devcontainer import image_labels
 
 if TYPE_CHECKING:
@@ -112,8 +112,11 @@ def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Ar
     loader.load_image(layout)
     with job.console.step("write the SIF"):
         facts = _write_sif(job.plan, outputs, layers)
+    labels = dict(job.plan.runtime.labels)
     record = Record(
         key=record_key(job.plan, job.engine),
+        recipe=labels[RECIPE_LABEL].removeprefix("sha256:"),
+        lock=labels[LOCK_LABEL].removeprefix("sha256:"),
         manifest=layout.manifest.digest,
         sif=facts.sha256,
         sif_size=facts.size,

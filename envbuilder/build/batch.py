@@ -37,7 +37,7 @@ class Outcome:
     def words(self) -> str:
         if self.error:
             return f"failed: {self.error.message.splitlines()[0]}"
-        return "built and verified" if self.result and self.result.done else "nothing to do"
+        return self.result.words if self.result else ""
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the findings of the build, and the reason if it failed."""

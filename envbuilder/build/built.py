@@ -12,7 +12,8 @@ from envbuilder.build.context import BuildContext, build_lock
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
-from envbuilder.recipe.load import hint_to_build
+from envbuilder.recipe.load import hint_to_build, recipes_folder
+from envbuilder.run.named import need_file, need_pair
 
 EPOCH: Final = "SOURCE_DATE_EPOCH"
 
@@ -38,8 +39,7 @@ def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
 def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     """Return the SBOM and the provenance of a built recipe, or of any SIF."""
     path = find_outputs(target, output).sif
-    if not path.is_file():
-        raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
+    need_file(path, target, recipes)
     sif = read_sif(path)
     sbom, provenance = (sif.read(kind).decode(errors="replace") for kind in (DataType.SBOM, DataType.JSON))
     if not sbom or not provenance:
@@ -60,12 +60,12 @@ def make_release(name: str, tag: str, environment: Mapping[str, str]) -> Release
 
 
 def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path, release: Release) -> Signed:
-    """Sign both artifacts with the user's key. A later build has nothing to do."""
+    """Sign both artifacts with the user's key, if they are what `name` says. A later build has nothing to do."""
     from envbuilder.artifacts.signing import sign  # noqa: PLC0415 - cryptography, for signatures alone
 
     outputs = find_outputs(name, output.absolute())
     with context.store.in_use(), build_lock(outputs, context):
-        need_built(outputs, name, context.recipes)
+        need_pair(name, output, recipes_folder(context.environment))
         need_recorded(outputs)
         record = load_record(outputs)
         sign(

@@ -20,7 +20,7 @@ from envbuilder.build.extensions.cache import TREE, recipe_call
 from envbuilder.build.extensions.install import install_path
 from envbuilder.build.extensions.list import find_extensions
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.emulate import machine_has
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
 from envbuilder.core.fetch import Fetcher
@@ -253,6 +253,17 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
     except CommandError as error:
         return Completed(code=1, output=error.message)
     return Completed(code=0, output=output)
+
+
+def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] = ()) -> tuple[str, ...]:
+    """Return what the record of a build with these findings says of the recipe's tests and imports: "SIF" and with `image` "image",
+    each with the sha256 of those that passed there.
+    """
+    imported = [one.name for one in recipe.extensions if one.is_imported]
+    skipped = {finding.code for finding in findings}
+    forms = ["SIF"] if (recipe.tests or imported) and BuildCode.UNTESTED not in skipped else []
+    forms += ["image"] if recipe.tests and image and BuildCode.UNTESTED_IMAGE not in skipped else []
+    return tuple(f"{form} {sha256_text(json.dumps([recipe.tests, imported]))}" for form in forms)
 
 
 def run_recipe_tests(

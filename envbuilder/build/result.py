@@ -18,6 +18,9 @@ class BuiltRecipe(Answer):
     layout: Path = Path()
     manifest: str = ""
     tree_bytes: int = 0
+    recipe_sha256: str = ""  # of the recipe's values, and of the lock, that the artifacts are made from
+    lock_sha256: str = ""
+    tested: tuple[str, ...] = ()  # "SIF" and "image", each with the sha256 of the tests that passed there
     image: str = ""
     built: bool
     log: str = ""
@@ -31,10 +34,18 @@ class BuildResult:
 
     outputs: Outputs
     record: Record
-    done: bool  # False: there was nothing to do
+    done: bool  # False: there was nothing to build
     image: str  # its name in the Docker engine; "" without an engine
     findings: tuple[Finding, ...]
     not_loaded: str = ""  # why the image is in no Docker engine
+    tested: bool = False  # the artifacts were there, and were tested anew
+
+    @property
+    def words(self) -> str:
+        unbuilt = (
+            "nothing to build; tested with the recipe's tests of now" if self.tested else "nothing to do"
+        )
+        return "built and verified" if self.done else unbuilt
 
     def answer(self) -> BuiltRecipe:
         return BuiltRecipe(
@@ -45,16 +56,20 @@ class BuildResult:
             layout=self.outputs.image,
             manifest=f"sha256:{self.record.manifest}",
             tree_bytes=self.record.content_size,
+            recipe_sha256=self.record.recipe,
+            lock_sha256=self.record.lock,
+            tested=self.record.tested,
             image=self.image,
             built=self.done,
         )
 
     def text(self) -> str:
         """Return the output of the command."""
-        status = "built and verified" if self.done else "nothing to do"
         image = self.image or f"not loaded: {self.not_loaded}"
+        compared = f"  of     recipe sha256:{self.record.recipe[:12]}, lock sha256:{self.record.lock[:12]}"
         lines = [
-            f"{self.outputs.name}: {status}",
+            f"{self.outputs.name}: {self.words}",
+            *(() if self.done else (compared,)),
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
             f"  image  {image}  sha256:{self.record.manifest}",
             f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",

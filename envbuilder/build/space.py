@@ -13,6 +13,7 @@ from envbuilder.build.extensions.list import find_extensions
 from envbuilder.build.unused import make_room
 from envbuilder.core.cache import Store, link_or_copy
 from envbuilder.core.errors import SpaceError
+from envbuilder.core.full import full_error, lacks_inodes
 from envbuilder.core.sources import Wanted
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact
@@ -81,6 +82,8 @@ def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
     for folder, place, need in disks.values():
         free = shutil.disk_usage(place).free
         words = f"this build needs up to {need / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free"
+        if lacks_inodes(folder):
+            raise full_error(folder)
         if free < need:
             raise SpaceError(words, hint=f"{_HINT}; `envbuilder cache` shows what can go")
         job.console.say(words)

@@ -1,11 +1,13 @@
 """The console of the commands that show progress, and the runner of those that use the toolbox."""
 
 import os
+from pathlib import Path
 from typing import Final
 
-from envbuilder.commands.context import Session
+from envbuilder.commands.context import OUTPUT, Session
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
+from envbuilder.core.private import kept_out
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
 from envbuilder.core.toolbox import PROGRAMS, toolbox_folder
 
@@ -23,6 +25,16 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
 
     session.stop, session.patience = stop, PATIENCE
     return shown
+
+
+def say_closed(
+    session: Session, place: Path, *paths: Path, instead: str = "choose another `--output`"
+) -> None:
+    """Say which folder keeps others from files that are for them, if one does. `build`, the default, is for its user."""
+    ways = (way for path in paths if path.exists() for way in (path.absolute(), path.resolve()))
+    closed = (kept_out(str(way)) for way in ways)
+    if place != OUTPUT and (why := next(filter(None, closed), "")):
+        Console(color=session.color).say(f"note: {why}, or {instead}")
 
 
 def open_runner(session: Session, store: Store) -> ProcessRunner:

@@ -11,6 +11,7 @@ from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
 from envbuilder.build.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
     Load,
     Output,
@@ -26,6 +27,7 @@ from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
@@ -207,11 +209,13 @@ def build(
         session.exit_code = max(one.exit_code for one in outcomes)
         session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
         session.text = columns([outcome.row() for outcome in outcomes], session.width)
+        say_closed(session, output, *(one.result.outputs.sif for one in outcomes if one.result))
         return
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
     session.data = BuiltRecipes((result.answer(),))
     session.findings, session.text = result.findings, result.text()
+    say_closed(session, output, result.outputs.sif, result.outputs.image)
 
 
 def _build_as_array(
@@ -223,7 +227,7 @@ def _build_as_array(
         path = start.save_script(write, script) if write and not show else None
         session.data = ArrayScript(script=str(path or ""), text=script.text)
         session.is_document = path is None
-        session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
+        session.text = pasted("sbatch", path) if path else script.text.removesuffix("\n")
         return
     runner = ProcessRunner(session.environment, whole=True)
     started = start.submit(script, runner, wait=wait, report=Console(color=session.color).say)

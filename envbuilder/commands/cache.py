@@ -88,6 +88,8 @@ def cache(
             return
         case ["vendor", *_]:
             raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
+        case ["keys", *_]:
+            raise UsageError("`keys` takes nothing else", hint="envbuilder cache keys")
         case kinds:
             pass
     store = open_store(session)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.context import make_context
+from envbuilder.compat.project_code import describe_layout
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
@@ -33,6 +35,7 @@ class CheckedRecipe(Answer):
     `torch_index` is `cpu` or `cu118` if that part of PyTorch's own index alone has the build, "" for the package index.
     `security` is null if it is not known: without a lock, or without package lists in the cache to compare it with.
     `apt_checked` is false if the names under `apt` were not looked at: without those lists, or with errors in the recipe.
+    `not_checked` has a line for each part of the recipe that was not looked at, with the reason.
     """
 
     name: str
@@ -40,6 +43,7 @@ class CheckedRecipe(Answer):
     repairs: tuple[dict[str, JsonValue], ...]
     security: MissedUpdates | None
     apt_checked: bool
+    not_checked: tuple[str, ...]
 
 
 class CheckedVariants(BareAnswer[tuple[CheckedRecipe, ...]]):
@@ -71,14 +75,18 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     torch = make_context(recipe, load_tables()).torch
     build = index_build(torch, recipe.cuda_minor)
     missed = missed_updates(recipe, store, open_runner(session, store))
+    security = missed if isinstance(missed, MissedUpdates) else None
+    unlisted = check_packages(recipe, store)
+    unseen = tuple(_not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None))
     repairs = [repair.data() for repair in report.repairs]
     checked = CheckedRecipe.model_validate(
         {
             "name": recipe.name,
             "torch_index": build,
             "repairs": repairs,
-            "security": missed,
+            "security": security,
             "apt_checked": False,
+            "not_checked": unseen,
         }
     )
     session.data = checked
@@ -87,20 +95,33 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     for path, typed in ((lock_path(recipe), name), *above):
         if path.exists():  # one that was edited is found before it is used
             load_lock(path, recipe=typed)
-    lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
-    unlisted = check_packages(recipe, store)
+    lacking = (missed_finding(recipe, security),) if security and security.updates else ()
     session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})
     findings = (*report.findings, *(unlisted or ()), *lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
     own = build and recipe.pytorch
     lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if own else []
-    if unlisted is None:
-        lines.append(
-            "the names under `apt` were not looked at: `lock` brings the lists of the suite's packages"
-        )
+    lines += describe_layout(recipe)
+    lines += [f"not looked at: {'; '.join(unseen)}"] if unseen else []
     session.text = "\n".join([*session.text.splitlines(), *lines])
     return checked
+
+
+def _not_checked(
+    recipe: Recipe, missed: MissedUpdates | str, *, has_host: bool, has_names: bool
+) -> Iterator[str]:
+    """Yield what the check passes over, each with the reason."""
+    if isinstance(missed, str) and missed:
+        yield f"security updates ({missed})"
+    if not has_names:
+        yield "the names under `apt` (`lock` brings the lists of the suite's packages)"
+    if not lock_path(recipe).is_file():
+        yield "whether the packages exist and fit each other (`lock` asks the package index)"
+    if remote := [f"`{one.name}`" for one in recipe.extensions if one.is_remote]:
+        yield f"the code of {', '.join(remote)} (it is not here)"
+    if recipe.gpus and not has_host:
+        yield "a machine's driver and GPUs (`--host` takes them)"
 
 
 def _twins(name: str, recipe: Recipe, recipes: Path, store: Store) -> tuple[Finding, ...]:

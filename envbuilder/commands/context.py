@@ -115,8 +115,9 @@ Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts"
 Load = Annotated[
     bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")
 ]
+OUTPUT: Final = Path("build")
 # A command that takes one of these gets its default as well.
-_DEFAULTS: Final[dict[object, object]] = {Recipes: RECIPES, Profile: "", Output: Path("build")}
+_DEFAULTS: Final[dict[object, object]] = {Recipes: RECIPES, Profile: "", Output: OUTPUT}
 
 
 def open_session(

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
@@ -21,6 +20,7 @@ from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
 from envbuilder.run.container import Surroundings, run_in_sif
+from envbuilder.run.named import need_sif
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 
@@ -71,7 +71,7 @@ def detect(
             "`--measure` tests this machine, and `--from` reads the outputs of another",
             hint="give one of them",
         )
-    measured = measure_in(recipe, output) if measure else None
+    measured = measure_in(recipe, output, recipes) if measure else None
     found = (
         detect_pasted(pasted, versions)
         if pasted
@@ -113,16 +113,14 @@ def recipe_versions(name: str, folder: Path) -> Facts:
     return Facts(nccl=known.get("nccl"), torch=known.get("torch"), sources=sources)
 
 
-def measure_in(recipe: str, output: Path) -> Measured:
+def measure_in(recipe: str, output: Path, recipes: Path) -> Measured:
     """Test P2P on this machine's GPUs with the torch and NCCL of a SIF.
 
-    Raises UsageError where the test cannot run, and BuildError where it ends without an answer.
+    Raises UsageError where the test cannot run, what `need_sif` raises, and BuildError where it ends without an answer.
     """
     if not recipe:
         raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
-    sif = find_outputs(recipe, output).sif
-    if not sif.exists():
-        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+    sif = need_sif(recipe, output, recipes).sif
     ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
     answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
     if ran.code or not answer:

@@ -1,5 +1,6 @@
 """`devcontainer`: let VS Code open a project in the environment, through Docker or through SSH."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,6 +11,7 @@ from envbuilder.artifacts.outputs import find_outputs, image_name
 from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import UBUNTU, probe_sources, shown
 from envbuilder.lock.file import load_lock
@@ -18,6 +20,7 @@ from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, save_files
 from envbuilder.run.exec import warn_of_missing_image
 from envbuilder.run.launch.site import find_site
+from envbuilder.run.named import need_sif
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
 SETTINGS: Final = Path("~/.ssh/envbuilder")  # of SSH sessions
@@ -84,6 +87,8 @@ def devcontainer(
         )
     if host or srun:
         outputs, folder = find_outputs(name, output), (write or SETTINGS.expanduser()).absolute()
+        if os.path.lexists(outputs.sif):  # otherwise it is on that host alone
+            need_sif(name, output, recipes)
         ssh = SshSession(
             name=outputs.name,
             sif=outputs.sif.absolute(),
@@ -96,7 +101,7 @@ def devcontainer(
         config = set_up_session(ssh, runner, force=force)
         session.data = SshHost(config=config, host=ssh.alias)
         session.text = (
-            f"{config}: `ssh -F {config} {ssh.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+            f"{config}: `{pasted('ssh', '-F', config, ssh.alias)}`; with `Include {config}` as the first line of ~/.ssh/config "
             f"VS Code knows `{ssh.alias}`, too"
         )
         return
@@ -113,15 +118,15 @@ def devcontainer(
         compose=(write or Path()).absolute().name or "root" if compose else "",
         mirror=shown(mirrors[0]) if mirrors else "",
     )  # fmt: skip
+    if not (show or image):
+        outputs = find_outputs(recipe.name, output)
+        warn_of_missing_image(name, recipe.processor, outputs, recipes, session.environment)
     saved = () if show else save_files(write or Path(), files, force=force)
     text = files.pop(FILE)
     session.data = DevContainerFile(file=str(saved[0]) if saved else "", text=text, beside=files)
     shown_files = "".join(f"\n==> {FOLDER}/{name} <==\n{one}" for name, one in files.items())
     session.is_document = show
     session.text = "\n".join(map(str, saved)) or f"{text}{shown_files}".rstrip()
-    if saved and not image:
-        outputs = find_outputs(recipe.name, output)
-        warn_of_missing_image(name, recipe.processor, outputs, session.environment)
 
 
 def parse_srun(text: str) -> tuple[str, ...] | None:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.console import Console
+from envbuilder.core.errors import UsageError
 from envbuilder.core.limits import usable_cores
 from envbuilder.core.spelling import nearest
 from envbuilder.recipe.load import list_recipes
@@ -32,6 +34,9 @@ def diff(
     images = [name for name in (one, other) if _is_image(name, recipes)]
     for name in images:
         find_image(name, session.environment, hint=_nearest(name, recipes))
+    for name in (one, other):
+        if name.endswith(SIF) and not Path(name).exists():
+            raise UsageError(f"there is no SIF `{name}`", hint="name two that are there")
     order = sorted((one, other), key=images.__contains__)
     read = {name: _read_subject(name, session, recipes, console) for name in order}
     session.data = found = compare(read[one], read[other])
@@ -39,7 +44,11 @@ def diff(
 
 
 def _is_image(text: str, recipes: Path) -> bool:
-    return find_lock(text, recipes) is None and Path(text).suffix != ".sif"
+    return find_lock(text, recipes) is None and not _is_sif(text)
+
+
+def _is_sif(text: str) -> bool:
+    return Path(text).suffix == SIF and not Path(text).is_dir()
 
 
 def _nearest(text: str, recipes: Path) -> str:
@@ -51,7 +60,7 @@ def _read_subject(text: str, session: Session, recipes: Path, console: Console) 
     if lock := find_lock(text, recipes):
         return read_lock(*lock)
     step = console.step(f"read `{text}`")
-    if Path(text).suffix == ".sif":
+    if _is_sif(text):
         with step:
             return read_sif(Path(text), threads=usable_cores())
     near, store = _nearest(text, recipes), open_store(session)

@@ -11,9 +11,10 @@ import typer.core
 
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.core.system import user_ids
-from envbuilder.run.exec import INSIDE, ExecOptions, command_line, execute, named_variables, parse_form
+from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
 Form = Annotated[
@@ -114,7 +115,7 @@ def exec(  # noqa: A001
 ) -> None:
     """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
     if not context.args:
-        raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+        raise UsageError("there is no command to run", hint=f"envbuilder exec {pasted(name)} -- python -V")
     run_inside(session, name, context.args, form=inside, profile=profile, env=env, show=show, output=output)
 
 
@@ -136,9 +137,6 @@ def run_inside(
         folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()),
     )  # fmt: skip
     if show:
-        names = named_variables(options, session.environment)
-        line = command_line(options, session.environment)
-        passed = "".join(f'{INSIDE}{name}="${name}" ' for name in names if line[0] != "docker")
-        session.text = passed + shlex.join(line)
+        session.text = printed(options, session.environment)
     else:
         execute(options, session.environment)

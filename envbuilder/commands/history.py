@@ -12,7 +12,8 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
 from envbuilder.core.system import utc_time
-from envbuilder.recipe.load import hint_to_build, recipes_folder
+from envbuilder.recipe.load import recipes_folder
+from envbuilder.run.named import need_file
 
 
 class KeptVersion(Answer):
@@ -61,12 +62,11 @@ def history(
     sif = find_outputs(name, output.absolute()).sif
     if sum((bool(switch), rollback, prune is not None)) > 1:
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
-    if not sif.is_file():
-        hint = hint_to_build(name, recipes_folder(session.environment))
-        raise UsageError(f"there is no SIF `{sif}`", hint=hint)
+    need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
+        chosen = _chosen(sif, switch)
         kept.adopt(str(sif))
-        kept.switch(str(sif), _chosen(sif, switch))
+        kept.switch(str(sif), chosen)
     removed = () if prune is None else tuple(one.digest for one in kept.prune(str(sif), prune))
     found = tuple(
         KeptVersion(version=one.digest, time=_day(one.time), bytes=one.size, current=one.current)

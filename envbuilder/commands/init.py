@@ -24,6 +24,7 @@ from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_
 from envbuilder.compat.init.readers.machine import read_machine
 from envbuilder.compat.init.readers.project import read_git
 from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.plain import need_no_credentials, plain
@@ -141,7 +142,8 @@ def init(
         )
     sources = (*(["this machine"] if from_machine else []), *(projects or ()))
     written = make(new, recipes, gathered, sources)
-    session.text, session.findings, reached = written.text(), written.findings, "checked"
+    session.text = "\n".join((written.text(), *describe_layout(written.recipe)))
+    session.findings, reached = written.findings, "checked"
     if goes_on:
         reached = _go_on(written.path, session, recipes, output)
     session.data = _answer(written, reached)

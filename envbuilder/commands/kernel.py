@@ -1,6 +1,7 @@
 """`kernel`: a Jupyter kernel that runs in the environment, here, over SSH or in a Slurm job."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,12 @@ from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
 from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
-from envbuilder.run.exec import parse_form
+from envbuilder.run.exec import connect, parse_form
 from envbuilder.run.kernel import NEEDED, Kernel, save_kernel
 from envbuilder.run.launch.site import find_site
+from envbuilder.run.named import need_image, need_sif
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
 
@@ -55,8 +58,11 @@ def kernel(
     if form == "image" and remote:
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs, site = find_outputs(name, output), find_site(profile)
-    if not host or outputs.sif.is_file():
+    if not host or os.path.lexists(outputs.sif):
+        need_sif(name, output, recipes)
         _need_ipykernel(name, outputs, output, recipes)
+    if form == "image" and (docker := connect(session.environment)):
+        need_image(docker, name, outputs, recipes)
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(
@@ -91,6 +97,6 @@ def _need_ipykernel(typed: str, outputs: Outputs, output: Path, recipes: Path) -
     if not any(one["name"] == NEEDED for one in json.loads(sbom)["packages"]):
         raise UsageError(
             f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",
-            hint=f"`envbuilder add {name} {NEEDED} --as {name}-notebook` puts it into a layer on top, "
-            f"and `envbuilder kernel {name}-notebook` makes the kernel",
+            hint=f"`envbuilder add {pasted(name)} {NEEDED} --as {pasted(name)}-notebook` puts it into a layer on top, "
+            f"and `envbuilder kernel {pasted(name)}-notebook` makes the kernel",
         )

@@ -11,11 +11,12 @@ from envbuilder.commands.context import BuiltName, Output, Profile, Session, com
 from envbuilder.commands.exec import Form, ProgramCommand
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
+from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import Job, LaunchOptions
+from envbuilder.run.launch.job import Job, LaunchOptions, local_paths
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
@@ -50,6 +51,7 @@ Ranks = Annotated[
 Write = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
 ]
+For = Annotated[str, typer.Option("--for", metavar="SITE", help="write it with the folders of this site")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
 Grace = Annotated[
@@ -91,13 +93,13 @@ def launch_slurm(
         typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
-    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, dry_run: DryRun = False,
-    logs: Logs = LOGS, grace: Grace = 120, output: Output,
+    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
 ) -> None:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
@@ -124,13 +126,13 @@ def launch_ssh(
     session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
-    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, dry_run: DryRun = False,
-    logs: Logs = LOGS, grace: Grace = 120, output: Output,
+    profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
 ) -> None:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
@@ -144,24 +146,24 @@ def launch_ssh(
 )
 def launch_local(
     session: Session, context: typer.Context, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
-    profile: Profile, smoke: SmokeRun = False, write: Write = None, dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, for_site: For = "",
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
 ) -> None:  # fmt: skip
     """Run a job on this machine."""
     options = LaunchOptions(
         name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
     if not _show_script(session, options, write, dry_run=dry_run):
         start.exec_script(_prepare(session, options))
 
 
-def _prepare(session: Session, options: LaunchOptions) -> Job:
-    """Return the job, after warnings of what it lacks on this machine."""
+def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> Job:
+    """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
     job = prepare(options, session.environment)
     late = check_time(job) if job.where == "slurm" else ""
-    for warning in filter(None, (start.missing_program(job), late)):
+    for warning in filter(None, (start.check_program(options, starts=starts), late)):
         Console(color=session.color).say(f"warning: {warning}")
     return job
 
@@ -169,8 +171,10 @@ def _prepare(session: Session, options: LaunchOptions) -> Job:
 def _show_script(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> bool:
     """Print the script, or write it and print the command that starts it. Returns False without such an option."""
     if path is None and not dry_run:
+        if options.for_site:
+            raise UsageError("`--for` writes a script for other machines", hint="add `--write FILE`")
         return False
-    job = _prepare(session, options)
+    job = _prepare(session, options, starts=False)
     script, written = start.script_of(job), ""
     session.is_document, session.text = True, script.text.removesuffix("\n")
     if path and not dry_run:
@@ -178,6 +182,12 @@ def _show_script(session: Session, options: LaunchOptions, path: Path | None, *,
             Console(color=session.color).say(f"the earlier `{path}` is kept as `{kept}`")
         written = str(start.save_script(path, script))
         session.is_document = False
+        say = Console(color=session.color).say
+        if (own := local_paths(job)) and job.where != "local":
+            repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
+            say(f"note: `{path}` has paths of this machine: {', '.join(own)}; elsewhere, {repair}")
+        if job.for_site:
+            say(f"it starts in {job.folder}, from {job.environment.location}")
         session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
     session.data = WrittenScript(script=written, text=script.text)
     return True

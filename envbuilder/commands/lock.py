@@ -10,6 +10,7 @@ from envbuilder.commands.context import Name, Recipes, Session, command, open_st
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -23,7 +24,12 @@ class LockChanges(Answer):
 
 @command(
     "lock",
-    ("envbuilder lock a100", "envbuilder lock a100 --upgrade numpy", "envbuilder lock a100 --check"),
+    (
+        "envbuilder lock a100",
+        "envbuilder lock a100 --upgrade numpy",
+        "envbuilder lock a100 --check",
+        "envbuilder lock a100 --before 2026-11-01",
+    ),
     LockChanges,
 )
 def lock(
@@ -51,11 +57,14 @@ def lock(
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:
         raise UsageError(
-            "package names require `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
+            "package names require `--upgrade`",
+            hint=f"envbuilder lock {pasted(name)} --upgrade {pasted(*packages)}",
         )
     if security and (packages or not upgrade):
-        hint = f"envbuilder lock {name} --upgrade --security"
+        hint = f"envbuilder lock {pasted(name)} --upgrade --security"
         raise UsageError("`--security` requires `--upgrade`, without package names", hint=hint)
+    if before and before.date() > datetime.now(UTC).date():
+        raise UsageError(f"`--before {before.date()}` is in the future", hint="leave it out for the newest")
     options = LockOptions(
         today=datetime.now(UTC).date(),
         upgrade=upgrade and not packages and not security,

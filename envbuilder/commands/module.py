@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.run.exec import need_sif
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.launch.prepare import probe_pins
 from envbuilder.run.launch.site import find_site, need_shape
 from envbuilder.run.modulefile import VERSION, Module, save_module
+from envbuilder.run.named import need_sif
 
 
 class WrittenModule(Answer):
@@ -39,11 +41,14 @@ def module(
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     need_shape("--version", (version,) if version else (), VERSION)
-    outputs, site = need_sif(name, output, session.environment), find_site(profile)
+    outputs, site = need_sif(name, output, recipes_folder(session.environment)), find_site(profile)
     sif = outputs.sif.resolve()
     pins = probe_pins(sif)
     stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name
     written = Module(name=stem, sif=sif, torch=pins.torch, cuda=pins.cuda, site=site, version=version)
     files = save_module(written, write.absolute())
+    commands = files.parent / "commands" / written.full_name
+    say_closed(session, write, files, commands, instead="choose another `--write`")
+    say_closed(session, sif, sif, instead="give the path of a SIF in an open folder")
     session.data = WrittenModule(modulefiles=files, commands=written.commands)
     session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"

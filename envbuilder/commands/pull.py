@@ -9,7 +9,7 @@ import typer
 
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
-from envbuilder.commands._console import open_console
+from envbuilder.commands._console import open_console, say_closed
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
 from envbuilder.core.errors import UsageError
@@ -72,6 +72,7 @@ def pull(
             cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()
+    say_closed(session, output, outputs.sif, outputs.image)
 
 
 def _parse_date(text: str) -> datetime:

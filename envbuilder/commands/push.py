@@ -15,8 +15,9 @@ from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import BareAnswer
 from envbuilder.core.errors import UsageError
-from envbuilder.recipe.load import hint_to_build, recipes_folder
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.registry import push as registry
+from envbuilder.run.named import need_pair
 
 
 class PushedVariants(BareAnswer[tuple[registry.Pushed, ...]]):
@@ -62,10 +63,7 @@ def push(
     for one in names:
         outputs = find_outputs(one, output.absolute())
         with shown.group(f"push {one}"):
-            for form, path in (("image", outputs.image), ("sif", outputs.sif)):
-                if form in forms and not path.exists():
-                    hint = hint_to_build(one, recipes_folder(session.environment))
-                    raise UsageError(f"there is no `{path}`", hint=hint)
+            need_pair(one, outputs.folder, recipes_folder(session.environment), forms=forms)
             if key is not None:
                 release = make_release(target.name, target.tag or LATEST, session.environment)
                 context = build_context(session, RECIPES)

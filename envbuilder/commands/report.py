@@ -10,6 +10,7 @@ from typing import Any, Final
 from envbuilder import __version__
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.outputs import Outputs, Record, load_record
+from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
@@ -30,7 +31,7 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
-from envbuilder.verify.compare import opened_sif, sif_manifest
+from envbuilder.verify.compare import sif_manifest
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
 

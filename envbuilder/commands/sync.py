@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.outputs import find_outputs, load_record, versions_to_keep
+from envbuilder.artifacts.outputs import load_record, versions_to_keep
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Output, Session, command, recipe_argument
 from envbuilder.core.cache import parse_sha256, sha256_file
-from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.recipe.load import hint_to_build, recipes_folder
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run import sync as ssh
+from envbuilder.run.named import need_sif
 
 
 @command(
@@ -33,10 +33,10 @@ def sync(
     output: Output,
 ) -> None:
     """Send a SIF over SSH, only what the other machine lacks: `envbuilder sync a100 login.site.org:/scratch/me/sifs`."""
-    outputs, shown = find_outputs(name, output.absolute()), open_console(session)
-    if not outputs.sif.is_file():
-        hint = hint_to_build(name, recipes_folder(session.environment))
-        raise UsageError(f"there is no SIF `{outputs.sif}`", hint=hint)
+    outputs, shown = (
+        need_sif(name, output.absolute(), recipes_folder(session.environment)),
+        open_console(session),
+    )
     record = load_record(outputs)
     with shown.group(f"sync {outputs.name}"):
         session.data = done = ssh.sync(

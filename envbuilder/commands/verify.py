@@ -10,7 +10,7 @@ import typer
 
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, load_record, names_built
-from envbuilder.artifacts.sif import is_sif, processor_in
+from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
 from envbuilder.build.choice import EngineName
@@ -23,16 +23,17 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
-from envbuilder.run.exec import need_sif
+from envbuilder.run.named import need_file
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
-from envbuilder.verify.compare import Code, VerifyReport, opened_sif
+from envbuilder.verify.compare import Code, VerifyReport
 from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.diff import EXPORTS, read_exports
 from envbuilder.verify.proof import (
@@ -45,6 +46,7 @@ from envbuilder.verify.proof import (
 )
 from envbuilder.verify.subjects import open_image
 
+UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
 PLAN: Final = "opt/envbuilder/plan.txt"
 
 
@@ -62,8 +64,7 @@ class VerifiedPair(Answer):
     def text(self) -> str:
         plan = ", those of the plan" if self.plan else ""
         head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
-        if self.signed:
-            head = f"{head}\nreleased as {self.signed}"
+        head += f"\n{f'the signatures of both are good: {self.signed}' if self.signed else UNSEEN}"
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
@@ -90,9 +91,9 @@ class VerifiedSif(Answer):
 
     def text(self) -> str:
         signed = (
-            f"signed with the key {self.key}; a signature in a SIF has neither a tag nor a time"
+            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
             if self.signed
-            else "whoever made it is not known: `--key` checks its signature"
+            else UNSEEN
         )
         return (
             f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
@@ -139,8 +140,8 @@ def verify(
     context = build_context(session, recipes)
     is_named = Path(name).suffix == SIF
     if sif is None and (is_named or is_sif(Path(name))) and not find_outputs(name, output).image.exists():
-        alone = need_sif(name, output, session.environment).sif if is_named else Path(name)
-        answer, warnings = verify_sif(alone, context, oldest_host=oldest_host, key=key)
+        need_file(Path(name), name, recipes)
+        answer, warnings = verify_sif(Path(name), context, oldest_host=oldest_host, key=key)
         session.data, session.text = answer, answer.text()
         session.findings += warnings
         return
@@ -183,7 +184,7 @@ def verify_built(
     older = Finding(
         code=Code.OTHER_PLAN, severity=Severity.WARNING, where=str(outputs.sif),
         message=f"`{outputs.name}` was built from an earlier recipe or lock than those that are here",
-        hint=f"`envbuilder build {name}` builds what they say",
+        hint=f"`envbuilder build {pasted(name)}` builds what they say",
     )  # fmt: skip
     return replace(verified, findings=(*verified.findings, older))
 
@@ -243,8 +244,8 @@ def _exports(tree: SquashfsTree) -> dict[str, str]:
 def _need_pair(image: str, sif: Path) -> None:
     """Raise UsageError for a pair that is not an image and a SIF, before either is read for minutes."""
     if is_sif(Path(image)):
-        swapped = f"the image comes first: envbuilder verify {sif} {image}"
-        hint = f"`envbuilder diff {image} {sif}` compares two SIFs" if is_sif(sif) else swapped
+        swapped = f"the image comes first: envbuilder verify {pasted(sif, image)}"
+        hint = f"`envbuilder diff {pasted(image, sif)}` compares two SIFs" if is_sif(sif) else swapped
         raise UsageError(f"`{image}` is a SIF; an image is expected there", hint=hint)
     if not sif.is_file():
         raise UsageError(

@@ -13,9 +13,10 @@ from envbuilder.compat.context import CheckContext, Tables, load_tables, make_co
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.problem import CheckCode, Problem
-from envbuilder.compat.project_code import check_code, check_modules
+from envbuilder.compat.project_code import check_code, check_cuda_code, check_modules
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
+from envbuilder.compat.variables import check_variables
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, mistaken, read
@@ -56,6 +57,7 @@ def examine(
         findings=(
             *recipe.notes,
             *(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
+            *check_variables(recipe),
         ),
         repairs=repairs,
     )
@@ -76,7 +78,15 @@ def examine_file(
     base = base_of(recipe) if recipe.image else None
     tables = load_tables()
     report = examine(recipe, tables, facts, base)
-    report = replace(report, findings=(*report.findings, *check_code(recipe, tables), *check_modules(recipe)))
+    report = replace(
+        report,
+        findings=(
+            *report.findings,
+            *check_code(recipe, tables),
+            *check_cuda_code(recipe),
+            *check_modules(recipe),
+        ),
+    )
     if mistakes:
         raise mistaken(path, (*mistakes, *report.findings))
     return recipe, report

@@ -4,10 +4,13 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import CodeEnum, Severity
+
+MINORS: Final = 9  # the most minor versions that may follow before the tables are read again
 
 
 class CheckCode(CodeEnum):
@@ -24,7 +27,7 @@ class CheckCode(CodeEnum):
     TORCH_CUDA = "EB309", "toolkit and torch of different major versions of CUDA"
     TORCH_CUDA_MINOR = "EB310", "the same major version, but another minor one"
     TOOLKIT = "EB311", "a CUDA that envbuilder cannot lay out"
-    CUDA_SOURCE = "EB312", "a .cu file and no CUDA"
+    CUDA_SOURCE = "EB312", "a .cu file or a CUDAExtension, and no CUDA"
     CUDA = "EB313", "no such release"
     CUDA_NEWER = "EB314", "newer than the tables"
     NVCC_GCC_NEW = "EB315", "gcc newer than nvcc supports"
@@ -91,6 +94,7 @@ class Problem:
     _: KW_ONLY
     pins: tuple[str, ...] = ()  # whose values decide it, the nearest to change first
     moves: tuple[Move, ...] = ()  # repairs beside the other values of those pins
+    are_equal: bool = False  # of the moves, each that passes is a repair
     advice: str = ""  # what to do if no pin helps
     source: str = ""
     severity: Severity = Severity.ERROR
@@ -110,9 +114,10 @@ def either(words: Sequence[str], last: str = "or") -> str:
 
 
 def is_ahead(asked: str, newest: str) -> bool:
-    """Whether a version is newer than the tables and plausible: 13.9 or 14.0 after 13.5, not 99.9."""
+    """Whether a version is newer than the tables and plausible: 13.9 or 14.0 after 13.5, not 13.99 or 99.9."""
     one, other = version_key(asked), version_key(newest)
-    return one > other and one[0] <= other[0] + 1
+    last = (other[0], other[1] + MINORS) if one[0] == other[0] else (other[0] + 1, MINORS)
+    return one > other and one[:2] <= last
 
 
 def distance(version: str, asked: str) -> tuple[int, ...]:

@@ -3,12 +3,23 @@
 Only `check` reads them: a rule of `rules` decides by the recipe and the tables alone.
 """
 
+import ast
+import contextlib
 import re
 from collections.abc import Iterator
 
 from envbuilder.compat.context import Tables
 from envbuilder.compat.problem import CheckCode
-from envbuilder.compat.python_code import Code, plain_texts, project_files, read_code, set_variables
+from envbuilder.compat.python_code import (
+    Call,
+    Code,
+    certain_calls,
+    imported_modules,
+    plain_texts,
+    project_files,
+    read_code,
+    set_variables,
+)
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.core.beneath import leads_out
 from envbuilder.core.findings import Finding, Severity
@@ -41,6 +52,43 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
                 )
 
 
+def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
+    """Refuse a build without CUDA that surely asks for it: torch's CUDAExtension fails without a toolkit, and `.cu` needs nvcc.
+
+    On an image, which may have a toolkit of its own, it is a warning. A file that looks for CUDA or a GPU decides for itself.
+    """
+    for index, extension in enumerate(() if recipe.cuda else recipe.extensions):
+        for code in _codes(recipe, extension):
+            calls = code.extensions if extension.form is Form.PROJECT else _captured(recipe, extension, code)
+            certain = {id(node) for node in certain_calls(code)}
+            for call in calls:
+                if id(call.node) in certain and _needs_cuda(code, call):
+                    where = f"{code.path}:{call.node.lineno}"
+                    yield Finding(
+                        code=CheckCode.CUDA_SOURCE, severity=Severity.WARNING if recipe.image else Severity.ERROR,
+                        where=recipe.place(f"$.extensions[{index}]"),
+                        message=f"`{extension.name}` calls `{call.short}` for CUDA at {where}, and the recipe has no CUDA",
+                        hint='add `gpus: [A100]` and `cuda: "12.4"`, with your GPU and a CUDA that this torch is built for; '
+                        "or call CppExtension where `torch.utils.cpp_extension.CUDA_HOME` is None",
+                    )  # fmt: skip
+
+
+def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, ...]:
+    """Return the `load()` calls of a file that the lines of `capture` import."""
+    parts = code.path.relative_to(recipe.path.parent / extension.path).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
+    with contextlib.suppress(SyntaxError, ValueError):
+        return code.loads if name in imported_modules("\n".join(extension.capture)) else ()
+    return ()
+
+
+def _needs_cuda(code: Code, call: Call) -> bool:
+    texts = (getattr(node, "value", "") for node in ast.walk(call.node))
+    sources = code.texts(code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None))
+    has_source = any(isinstance(text, str) and text.endswith(".cu") for text in (*texts, *sources))
+    return call.short == "CUDAExtension" or has_source or bool(code.keyword(call, "cuda_sources"))
+
+
 def check_modules(recipe: Recipe) -> Iterator[Finding]:
     """Warn of two projects that build one module. The build refuses them only when both are compiled."""
     builders: dict[str, tuple[Extension, Code, int]] = {}
@@ -58,6 +106,25 @@ def check_modules(recipe: Recipe) -> Iterator[Finding]:
                     yield _warning(
                         CheckCode.MODULE_TWICE, recipe.place(f"$.extensions[{index}]"), message, hint
                     )
+
+
+def describe_layout(recipe: Recipe) -> Iterator[str]:
+    """Yield how each project runs whose package lies in the folder of its setup.py, where it hides the installed one."""
+    for extension in recipe.extensions:
+        for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
+            calls = (call for call in code.calls if call.short.endswith("Extension"))
+            names = [
+                code.text(code.keyword(call, "name") or next(iter(call.node.args), None)) for call in calls
+            ]
+            folder = code.path.parent
+            hidden = [
+                one
+                for one in names
+                if "." in one and (folder / one.rpartition(".")[0].replace(".", "/")).is_dir()
+            ]
+            if hidden:
+                package, modules = hidden[0].partition(".")[0], ", ".join(f"`{one}`" for one in hidden)
+                yield f"programs in `{folder}` run that folder's `{package}` with the environment's compiled {modules}, as with an editable install"
 
 
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:

@@ -94,7 +94,7 @@ class Code:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.List):
             return (*self.texts(node.left, depth), *self.texts(node.right, depth))
         if isinstance(node, ast.Name) and depth < _LONGEST:
-            value = _assigned(self.tree).get(node.id)
+            value = assigned(self.tree).get(node.id)
             return self.texts(value, depth + 1) if value else ()
         return ()
 
@@ -107,7 +107,7 @@ def project_files(top: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.is_symlink():
                 depth = len(path.relative_to(top).parts)
-                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not _holds_recipes(path):
+                if not _SKIPPED.fullmatch(path.name) and depth <= _DEEPEST and not holds_recipes(path):
                     folders.append(path)
             elif (
                 path.suffix in (".py", ".toml", *CODE)
@@ -118,7 +118,7 @@ def project_files(top: Path) -> Iterator[Path]:
                 yield path
 
 
-def _holds_recipes(folder: Path) -> bool:
+def holds_recipes(folder: Path) -> bool:
     return any(path.with_suffix(".lock").is_file() for path in folder.glob("*.yaml"))
 
 
@@ -151,7 +151,7 @@ def _full(node: ast.expr, names: dict[str, str]) -> str:
 
 
 @functools.lru_cache(16)
-def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
+def assigned(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the last value of each name."""
     return {_names(one): one.value for one in ast.walk(tree) if isinstance(one, ast.Assign)}
 
@@ -244,6 +244,42 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{above}.{node.attr}" if (above := _dotted(node.value)) else ""
     return node.id if isinstance(node, ast.Name) else ""
+
+
+_ASKED: Final = ("is_available", "device_count", "CUDA_HOME")  # a file with one decides by the machine
+_BRANCHES: Final = (
+    ast.If, ast.Try, ast.While, ast.For, ast.Match, ast.IfExp, ast.BoolOp, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp,
+)  # fmt: skip
+
+
+def certain_calls(code: Code) -> Iterator[ast.Call]:
+    """Yield the calls that a run of the file reaches whatever it asks: those in no branch, and in functions that these call."""
+    words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(code.tree)}
+    if words.isdisjoint(_ASKED):
+        functions = {node.name: node for node in code.tree.body if isinstance(node, Function)}
+        yield from _certain(code.tree.body, functions)
+
+
+def _certain(body: Sequence[ast.AST], functions: dict[str, Function]) -> Iterator[ast.Call]:
+    """Yield the calls of statements up to a branch that may leave them. Each function is taken out of `functions` once."""
+    for node in body:
+        if isinstance(node, ast.If) and _is_main(node.test):
+            yield from _certain(node.body, functions)
+        elif isinstance(node, _BRANCHES):
+            if any(_leaves(one) for one in ast.walk(node)):
+                return
+        elif not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+            yield from _certain(tuple(ast.iter_child_nodes(node)), functions)
+            if isinstance(node, ast.Call):
+                yield node
+                if isinstance(node.func, ast.Name) and (function := functions.pop(node.func.id, None)):
+                    yield from _certain(function.body, functions)
+
+
+def _leaves(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return | ast.Raise) or (
+        isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] in ("exit", "_exit", "setup")
+    )
 
 
 def plain_texts(code: Code) -> Iterator[tuple[int, str]]:

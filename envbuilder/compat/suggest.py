@@ -108,8 +108,10 @@ def search(
 
 
 def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
-    """Find the nearest repairs of a recipe with errors; the second changes other pins than the first."""
+    """Find the nearest repairs of a recipe with errors. The second changes other pins than the first, or is its equal."""
     found: list[Repair] = []
+    problems = [problem for _, problem in find_problems(context) if problem.are_equal]
+    equal = {change for problem in problems for move in problem.moves for change in move}
     seen: set[tuple[Change, ...]] = {()}
     limit = LIMIT
 
@@ -125,7 +127,8 @@ def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
                 yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
     for one in search([Try((0.0,), 1, context)], _price, expand):
-        if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
+        is_equal = found and {*one.changes} ^ {*found[0].changes} <= equal
+        if not found or is_equal or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
             found.append(Repair(changes=one.changes, recipe=one.context.recipe))
             limit = min(LIMIT, len(seen) + MORE)
         if len(found) == WANTED:

@@ -93,10 +93,14 @@ def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[_
     try:
         at = _Open(os.open(folder, os.O_RDONLY | _FOLDER))
         for part in parts:
+            is_new = False
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=at.descriptor)
+                    is_new = True
             below = at.folder(part)
+            if is_new:  # whatever the umask, as files are written
+                os.fchmod(below.descriptor, stat.S_IMODE(os.fstat(below.descriptor).st_mode) | 0o055)
             at.close()
             at = below
     except OSError as error:

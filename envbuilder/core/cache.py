@@ -34,9 +34,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
 
-from envbuilder.core.errors import SpaceError, UsageError
+from envbuilder.core.errors import UsageError
+from envbuilder.core.full import FULL, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
-from envbuilder.core.private import lasting_path, open_folder
+from envbuilder.core.plain import pasted
+from envbuilder.core.private import lasting_path, open_folder, open_to_all
 from envbuilder.core.system import (
     NO_LINKS,
     boot_identity,
@@ -132,7 +134,7 @@ class Store:
         if stat.S_ISLNK(status.st_mode):
             raise UsageError(
                 f"the cache folder `{root}` is a link",
-                hint=f"name the folder: ENVBUILDER_CACHE={root.resolve()}",
+                hint=f"name the folder: ENVBUILDER_CACHE={pasted(root.resolve())}",
             )
         if not is_ours(status):
             raise UsageError(
@@ -230,7 +232,7 @@ class Store:
         with self.workspace() as work:
             copy = work / digest
             shutil.copyfile(path, copy)
-            show_to_sandbox(copy)
+            open_to_all(str(copy))  # a sandbox of root's has another id
             commit_path(copy, final)
         return final
 
@@ -308,7 +310,8 @@ class Store:
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
                 stack.enter_context(_locked(self._holder(path)))
             try:
-                yield path
+                with space_errors(self.root):  # once more: what is removed below counts as used
+                    yield path
             finally:
                 remove_tree(path)
                 self._holder(path).unlink(missing_ok=True)
@@ -495,12 +498,6 @@ def commit_path(temporary: Path, final: Path) -> None:
             raise
 
 
-def show_to_sandbox(path: Path) -> None:
-    """Let everybody read a file, whatever the umask: a sandbox of root's has another id. The cache's own folder is closed."""
-    if path.stat().st_mode & 0o444 != 0o444:
-        path.chmod(0o644)
-
-
 def sync_file(path: Path) -> None:
     """Wait until the file is on the disk."""
     with path.open("rb") as stream:
@@ -611,15 +608,11 @@ def space_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = (errno.ENOSPC, errno.EDQUOT)
         # `shutil.copytree` goes on after an error, and raises the texts of all.
-        if error.errno in full or any(
-            os.strerror(one) in str(error) for one in full if isinstance(error, shutil.Error)
-        ):
-            raise SpaceError(
-                f"no space left on the file system of `{_lasting(place)}`",
-                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
-            ) from error
+        texts = str(error) if isinstance(error, shutil.Error) else ""
+        number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
+        if number:
+            raise full_error(_lasting(place), number=number) from error
         raise
 
 
@@ -656,7 +649,8 @@ def beside(final: Path) -> Iterator[Path]:
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
         with held(path, wait=True) as opened:
             try:
-                yield Path(lasting_path(str(path), opened))
+                with space_errors(final):  # before the folder is removed
+                    yield Path(lasting_path(str(path), opened))
             finally:
                 with contextlib.suppress(
                     FileNotFoundError

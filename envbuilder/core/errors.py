@@ -5,6 +5,7 @@
     │   └── RecipeError    EB201   2
     ├── IncompatibleError  EB300   3
     ├── LockError          EB400   4
+    │   └── StaleError     EB401   4
     ├── FetchError         EB500   5
     │   └── RegistryError  EB520   5
     │       ├── AccessError   EB521   5
@@ -16,6 +17,10 @@
     │   ├── CommandError   EB601   6
     │   └── SpaceError     EB602   6
     ├── VerifyError        EB700   7
+    │   ├── OtherRecipeError   EB731   7
+    │   ├── OtherUserError     EB732   7
+    │   ├── ForeignError       EB733   7
+    │   └── DamagedError       EB734   7
     ├── ToolError          EB800   8
     └── LaunchError        EB850   9
 
@@ -103,6 +108,11 @@ class LockError(EnvbuilderError):
     exit_code = 4
 
 
+class StaleError(LockError):
+    code = "EB401"
+    meaning = "a SIF or image is of another version of its recipe or lock"
+
+
 class FetchError(EnvbuilderError):
     code = "EB500"
     meaning = "download, mirror or registry"
@@ -159,6 +169,26 @@ class VerifyError(EnvbuilderError):
     code = "EB700"
     meaning = "the artifacts differ from the plan"
     exit_code = 7
+
+
+class OtherRecipeError(VerifyError):
+    code = "EB731"
+    meaning = "the SIF or image under a recipe's name is another recipe's"
+
+
+class OtherUserError(VerifyError):
+    code = "EB732"
+    meaning = "the SIF under a recipe's name is another user's"
+
+
+class ForeignError(VerifyError):
+    code = "EB733"
+    meaning = "not a SIF, or envbuilder did not make it"
+
+
+class DamagedError(VerifyError):
+    code = "EB734"
+    meaning = "a SIF is cut off or damaged"
 
 
 class ToolError(EnvbuilderError):

@@ -274,7 +274,9 @@ def _report(
             _report_kind(node, "a map", f"keys: {keys}" if keys else "", mistakes)
         case "tuple_type":
             items = text_of(node.value).split()  # YAML joins the lines of a text
-            _report_kind(node, "a list", hint_to_part(*items[:1]) or LIST_HINT, mistakes)
+            is_below = node.key_where.rpartition(":")[0] != node.where.rpartition(":")[0]
+            hint = hint_to_part(*items[:1]) if is_below else ""
+            _report_kind(node, "a list", hint or LIST_HINT, mistakes)
         case "bool_type":
             found = text_of(node.value) or kind_of(node.value)
             mistakes.at(node, Code.TYPE, f"expected true or false, found {found}")

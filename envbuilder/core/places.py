@@ -149,7 +149,8 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        mistakes.add(Code.UNREADABLE, str(path), f"cannot be read: {(error.strerror or str(error)).lower()}")
+        message = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        mistakes.add(Code.UNREADABLE, str(path), message, hint="name a file that you may read")
         return None
     if len(data) > MAX_BYTES:
         mistakes.add(Code.UNREADABLE, str(path), f"is larger than {MAX_BYTES >> 20} MiB")
@@ -162,7 +163,7 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
         return None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        mistakes.add(Code.UNREADABLE, f"{path}:{line}", "holds a NUL byte, so it is not a text file")
+        mistakes.add(Code.UNREADABLE, f"{path}:{line}", "expected a text file, found a NUL byte")
         return None
     return text
 
@@ -176,7 +177,7 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         words = ", ".join(part for part in (error.context, error.problem) if part)
         near = text.splitlines()[max(0, mark.line - 1) : mark.line + 1] if mark else []
-        hint = hint_to_part(*reversed(near)) or _hint_to_indent(words, near[-1] if near else "")
+        hint = hint_to_part(*reversed(near)) or _hint_to_syntax(words, near, mark.column if mark else 0)
         mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}", hint=hint)
     except yaml.YAMLError as error:
         mistakes.add(Code.SYNTAX, file, f"is not YAML: {' '.join(str(error).split())}")
@@ -191,12 +192,19 @@ def hint_to_part(*lines: str) -> str:
     return next((f"a blank follows the dash of a list: `- {item[1].strip()}`" for item in items if item), "")
 
 
-def _hint_to_indent(words: str, line: str) -> str:
-    """Return how to repair the indentation of a line, "" if that is not what is wrong."""
+def _hint_to_syntax(words: str, near: list[str], column: int) -> str:
+    """Return how to repair the last of these lines, or the one above it, "" if that is not known."""
+    line = near[-1] if near else ""
+    if any(re.match(r"<{7}|={7}$|>{7}", one) for one in near):
+        return "git left two versions here: keep one, and remove the lines with its marks"
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with blanks, not with tabs"
+    if "cannot start any token" in words or "scanning an alias" in words:
+        return "write this text in quotes"
     if "expected ':'" in words:
-        return "an item of a list begins with `- `, and a key ends with `:`"
+        return "an item of a list begins with `- `, and a key ends with `:` and a blank; or the line above lacks one"
+    if "parsing a block" in words and line[:column].strip():
+        return "a quote may have no end, in this line or above"
     if "mapping values are not allowed" in words:
         return "all keys of one map begin in the same column, and a text with `: ` stands in quotes"
     return "all lines of one list or map begin in the same column" if "parsing a block" in words else ""

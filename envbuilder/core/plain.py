@@ -5,6 +5,7 @@ of servers. Our own colors are added later. All patterns take time in proportion
 """
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 from typing import Final
@@ -68,6 +69,11 @@ _JSON: Final = re.compile(f"[{_MARKS}\ud800-\udfff]")
 
 # The secrets among this process's settings: programs may print one without the words that give it away.
 _KNOWN: Final[set[str]] = set()
+
+
+def pasted(*words: object) -> str:
+    """Return words of a command line as a shell takes them, for a message or an answer."""
+    return shlex.join(map(str, words))
 
 
 def know_secrets(environment: Mapping[str, str]) -> None:

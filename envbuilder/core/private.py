@@ -1,4 +1,8 @@
-"""Folders of this user among names that other users may write.
+"""What is of this user alone, and what is for others.
+
+Artifacts, modules and vendored files are for others: whatever the umask, they may read them and enter the folders that a command
+makes for them. A folder that was there keeps its mode. Keys, SSH settings, the cache and temporary folders are private. All else,
+such as logs, follows the umask.
 
 In a folder that others can write, they may take any name before this program does, with a link, a FIFO or a folder of theirs. Without
 the sticky bit they may even exchange names later. So a folder is opened once, without following a link, and its owner is checked. Where
@@ -12,10 +16,58 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import stat
+from pathlib import Path
 from typing import Iterator
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_to_all(path: str) -> None:
+    """Let everybody read a file of this user, or enter a folder, whatever the umask. No link is followed."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(opened).st_mode
+        wanted = mode | 0o444 | (0o111 if mode & 0o100 else 0)
+        if wanted != mode:
+            os.fchmod(opened, stat.S_IMODE(wanted))
+    finally:
+        os.close(opened)
+
+
+def make_folder_for_all(folder: str) -> None:
+    """Make a folder, and those above it that are missing, for everybody to enter."""
+    if not os.path.isdir(folder):
+        make_folder_for_all(os.path.dirname(os.path.abspath(folder)))
+        with contextlib.suppress(FileExistsError):  # another process made it, or it is no folder
+            Path(folder).mkdir()
+            open_to_all(folder)
+
+
+def kept_out(path: str) -> str:
+    """Return which folder keeps others from this file or folder, as a sentence and a repair, or "".
+
+    A closed folder with the setgid bit is for its group on purpose. One with an access list is not judged.
+    """
+    is_for_group = False
+    for name in (*reversed(Path(path).parents), Path(path)):
+        mode = name.stat().st_mode
+        needed = 1 if name != Path(path) else 5 if stat.S_ISDIR(mode) else 4
+        lets_others, lets_group = mode & needed == needed, mode >> 3 & needed == needed
+        if lets_group if is_for_group else lets_others:
+            continue
+        with contextlib.suppress(OSError):  # of file systems without such lists
+            if "system.posix_acl_access" in os.listxattr(name):
+                continue
+        if lets_group and mode & stat.S_ISGID:
+            is_for_group = True
+            continue
+        verb = "enter" if stat.S_ISDIR(mode) else "read"
+        who, letters = ("its group", "g") if is_for_group else ("others", "go")  # the group is not among `o`
+        repair = f"chmod {letters}+{'x' if needed == 1 else 'rX'} {shlex.quote(str(name))}"
+        return f"{who} cannot {verb} `{name}`; `{repair}` lets them"
+    return ""
 
 
 def may_be_exchanged(folder: str) -> bool:
@@ -31,6 +83,12 @@ def is_trusted(path: str) -> bool:
         return {os.lstat(path).st_uid, os.stat(path).st_uid} <= {0, os.geteuid()}
     except OSError:
         return False
+
+
+def is_in_place(path: str) -> bool:
+    """Whether a name belongs to this user, to root, or to the owner of its folder. Its link may lead to a file of others."""
+    folder = os.stat(os.path.dirname(path) or ".").st_uid
+    return os.lstat(path).st_uid in (0, os.geteuid(), folder)
 
 
 def refused(path: str) -> PermissionError:

@@ -5,7 +5,6 @@ allow-list, so the user's shell settings do not change a build.
 """
 
 import contextlib
-import errno
 import functools
 import io
 import logging
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
-from envbuilder.core.errors import CommandError, SpaceError, ToolError
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.full import FULL, full_error
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
 from envbuilder.core.plain import redacted
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 PASSED_ON: Final = frozenset(
     {
         "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
-        "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+        "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
         "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
         "SSH_AUTH_SOCK",  # for a Docker engine at ssh://
@@ -116,6 +116,8 @@ class ProcessRunner:
         `owner` names one of several parallel builds in the log.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
+        if not whole:
+            self._base |= _proxies(environment)
         self._base["PATH"] = environment.get("PATH", SYSTEM_PATH)
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._log = owned(log, owner)
@@ -219,11 +221,13 @@ class ProcessRunner:
     ) -> None:
         errors.seek(0)
         lines = deque[str](maxlen=TAIL)
-        is_full = False
+        full: int | None = None
         for stream in (errors, io.BytesIO(stdout)):
             while raw := stream.readline(LINE):
                 line = redacted(raw.decode(errors="replace"))
-                is_full = is_full or os.strerror(errno.ENOSPC) in line  # the text of the locale C.UTF-8
+                full = full or next(
+                    (one for one in FULL if os.strerror(one) in line), None
+                )  # as C.UTF-8 has it
                 lines += [part[:_WIDEST] for part in line.splitlines()[-TAIL:]]
                 if stream is errors:
                     for part in line.splitlines():
@@ -234,9 +238,9 @@ class ProcessRunner:
             return
         tail = "\n".join(lines)
         message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
-        if is_full:
-            hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
-            raise SpaceError(message, hint=hint)
+        if full:
+            paths = [Path(word) for word in command.argv if word.startswith("/") and os.path.exists(word)]  # noqa: PTH110 - raises nothing
+            raise full_error(command.cwd or Path.cwd(), *paths, number=full, message=message)
         raise CommandError(message, hint=f"to repeat it: {command}")
 
     def _start(self, command: Command, stdin: int, stderr: int | IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -258,6 +262,18 @@ class ProcessRunner:
             what = f"could not {command.why}: `{command.argv[0]}` {what}"
             raise ToolError(what, hint=install_hint(command.argv[0])) from error
         return process
+
+
+def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of proxies in both spellings, because programs differ in the one they read. Loopback needs no proxy."""
+    found: dict[str, str] = {}
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        value = environment.get(name) or environment.get(name.upper(), "")
+        if name == "no_proxy" and found:
+            value = ",".join(filter(None, (value, "localhost,127.0.0.1,::1")))
+        if value:
+            found |= {name: value, name.upper(): value}
+    return found
 
 
 @contextlib.contextmanager

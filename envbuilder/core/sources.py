@@ -5,6 +5,7 @@ those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fet
 """
 
 import configparser
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner
 
+log = logging.getLogger(__name__)
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN: Final = "debian"  # sources of .deb packages: Debian's main archive
 DEBIAN_SECURITY: Final = "debian-security"  # Debian's security archive
@@ -44,6 +46,12 @@ _BY_LABEL: Final = {
     ("Debian", "Debian-Security"): DEBIAN_SECURITY,
     ("Ubuntu", "Ubuntu"): UBUNTU,
 }
+_ADDRESSES: Final = (  # settings of one or more addresses
+    "ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX", "ENVBUILDER_DEBIAN_MIRROR", "ENVBUILDER_DEBIAN_SECURITY",
+    "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR", "ENVBUILDER_CUDA_REDIST", "ENVBUILDER_DEBIAN_SNAPSHOT",
+    "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES",
+)  # fmt: skip
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -120,6 +128,7 @@ class Sources:
 
 def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     """Read settings and configuration; starts apt-get unless every mirror is set."""
+    _check_addresses(environment)
     pip = _pip_settings(environment)
     mirrors = _mirrors(environment, runner)
     folders = environment.get("ENVBUILDER_FOLDERS", "")
@@ -146,6 +155,18 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     )
 
 
+def _check_addresses(environment: Mapping[str, str]) -> None:
+    for name in _ADDRESSES:
+        value = environment.get(name, "")
+        for word in () if Path(value).is_dir() else value.split():
+            if not re.match(r"(?i)https?://|file:", word) and not Path(word).is_dir():
+                hint = "write an address that begins with https:// or http://, or a folder that is there"
+                raise UsageError(f"{name} holds `{shown(word)}`", hint=hint)
+    for name in environment.get("ENVBUILDER_FOLDERS", "").split(":"):
+        if name and not Path(name).is_dir():
+            log.warning("warning: ENVBUILDER_FOLDERS names `%s`, and there is no such folder", name)
+
+
 def shown(url: str) -> str:
     """Return the URL for messages, without user, password, query and fragment."""
     try:
@@ -153,6 +174,11 @@ def shown(url: str) -> str:
     except ValueError:
         return "an address that cannot be read"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def is_loopback(place: str) -> bool:
+    """Whether a host, with a port or without, is this machine."""
+    return _LOOPBACK.fullmatch(place) is not None
 
 
 def file_path(url: str) -> Path | None:
@@ -265,10 +291,8 @@ def _apt_mirror(word: str) -> tuple[str, str]:
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:
-    """Return the address of a service, which may be a folder; an empty setting means none."""
+    """Return the address of a service; an empty setting means none."""
     address = environment.get(name, default)
-    if address and ":" not in address:
-        address = Path(address).absolute().as_uri()
     return _base(address) if address else ""
 
 
@@ -282,6 +306,8 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _base(url: str) -> str:
+    if ":" not in url:  # a folder
+        url = Path(url).absolute().as_uri()
     return url.rstrip("/") + "/"
 
 

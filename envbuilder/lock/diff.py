@@ -1,7 +1,7 @@
 """Compare two locks, or a lock with its recipe, for `lock --check`, `diff` and the error of a stale lock."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,20 +67,27 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
 
 
 def locked_packages(lock: Lock) -> dict[str, str]:
-    """Return each package and extension of a lock with its version and file, as `diff` compares them."""
+    """Return each package, extension and source of a lock with its version and file, as `diff` compares them."""
     found = {
         artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.interpreters, *lock.toolkit)
     }
     found |= {f"python {artifact.name}": _describe(artifact) for artifact in (*lock.wheels, *lock.added)}
-    return found | {
-        f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
-    }
+    for one in lock.extensions:
+        label = f"extension {one.name}"
+        found |= {label: _describe(one.archive) if one.archive else f"{len(one.files)} files"}
+        found |= {f"{label}: {file.path}": file.sha256[:12] for file in one.files}
+    return found
 
 
-def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tuple[str, ...]:
+def check_fresh(
+    recipe: Recipe,
+    lock: Lock,
+    files: Mapping[str, Sha256],
+    why: Callable[[], Mapping[str, str]] = dict,
+) -> tuple[str, ...]:
     """Return why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
 
-    `files` holds the current digests of these files by their path below the recipe's folder.
+    `files` holds the current digests of these files by their path below the recipe's folder. `why` returns why each counts.
     """
     reasons: list[str] = []
     platform = recipe.processor.platform
@@ -97,12 +104,16 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         reasons += options
         if not reasons:
             reasons.append(
-                "the recipe changed in `gpus`, `platform`, `env`, `add` or the order of its extensions"
+                "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
             )
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
-    for change in changes(locked, files):
-        word = "is new" if change.before is None else "is gone" if change.after is None else "changed"
-        reasons.append(f"`{change.name}` {word}")
+    differences = changes(locked, files)
+    known = why() if differences else {}
+    for change in differences:
+        reason = known.get(change.name, "")
+        gone = "no longer counts" if reason else "is gone"
+        word = "is new" if change.before is None else gone if change.after is None else "changed"
+        reasons.append(f"`{change.name}` {word}{f': {reason}' if reason else ''}")
     return tuple(reasons)
 
 

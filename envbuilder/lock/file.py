@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,7 +12,7 @@ from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import Line, Whole, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
-from envbuilder.core.plain import has_credentials, redacted
+from envbuilder.core.plain import has_credentials, pasted, redacted
 from envbuilder.lock.model import Artifact, Lock, LockCode
 from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
 from envbuilder.recipe.model import SUFFIX
@@ -58,7 +57,7 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     """Read a lockfile. Raises LockError if it is missing or unusable; its hint names `recipe`, as typed."""
     recipe = recipe or str(path.with_suffix(SUFFIX))
     if not path.is_file():
-        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {recipe}` makes it")
+        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {pasted(recipe)}` makes it")
     mistakes = Mistakes()
     text = load_text(path, mistakes)
     if text is None:
@@ -93,7 +92,7 @@ def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | N
     if head and head.version != VERSION:
         raise LockError(
             f"the lock `{root.where}` has version {head.version}; this envbuilder reads version {VERSION}",
-            hint=f"use the envbuilder that made it; or `envbuilder lock {recipe} --upgrade` makes it anew",
+            hint=f"use the envbuilder that made it; or `envbuilder lock {pasted(recipe)} --upgrade` makes it anew",
         )
     if has_credentials(text):
         check_credentials(root, mistakes)
@@ -120,7 +119,7 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
     reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
     repair = "` repairs it, and keeps the versions of all else where possible"
     repair = repair if is_edited else " --upgrade` chooses every version anew"
-    file = shlex.quote(where)
+    file, recipe = pasted(where), pasted(recipe)
     hint = (
         f"`git checkout {file}` takes back an edit that is not committed; `envbuilder lock {recipe}{repair}"
     )

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuilder.core.errors import LockError
+from envbuilder.core.plain import pasted
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Lock
-from envbuilder.lock.source_files import own_files, source_digests
+from envbuilder.lock.source_files import own_files, reasons, source_digests
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 
@@ -18,7 +19,7 @@ def load_fresh(recipe: Recipe, name: str, read_lock: Callable[[Path], Lock] = lo
     """Return the lock of a recipe, which the user named `name`. Raises LockError if it is missing or stale."""
     path = lock_path(recipe)
     lock = read_lock(path)
-    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)), lambda: reasons(recipe, lock))
     if recipe.parent and not stale:
         below = load_parent(recipe)
         own = {one.name for one in lock.added}
@@ -30,7 +31,7 @@ def load_fresh(recipe: Recipe, name: str, read_lock: Callable[[Path], Lock] = lo
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
-            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
+            hint=f"`envbuilder lock {pasted(name)}` renews what changed and keeps the rest",
         )
     return lock
 

@@ -14,6 +14,7 @@ from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.deadline import PATIENCE, deadline
 from envbuilder.core.errors import CommandError, FetchError, UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
@@ -68,9 +69,9 @@ def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
     try:
         git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
     except CommandError:  # some servers do not send a single commit: fetch everything
-        with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)):
+        with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))):
             git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
-    hint = f"`git ls-remote {url}` lists its branches and tags with their commits"
+    hint = f"`git ls-remote {pasted(url)}` lists its branches and tags with their commits"
     with _explained(f"the repository `{url}` has no commit {commit}", hint):
         git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
     if (tree / ".gitmodules").exists():
@@ -100,7 +101,7 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     with (
-        _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=url)),
+        _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
         deadline(runner, f"reading the branches of `{url}`") as own,
     ):
         listed = own.run(
@@ -112,7 +113,7 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         ).split()
     if not listed:
         raise UsageError(
-            f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {url}` lists them"
+            f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {pasted(url)}` lists them"
         )
     return listed[-2]  # a tag's commit follows the tag itself
 

@@ -3,7 +3,6 @@
 `check` reports them, and `lock --upgrade --security` takes them.
 """
 
-import logging
 import re
 import tempfile
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.repositories import repositories, tag
 from envbuilder.recipe.model import Recipe
-
-log = logging.getLogger(__name__)
 
 # In a folder with package lists: apt's configuration, the sources whose lists it has, and those of security updates alone.
 CONFIGURATION: Final = "apt.conf"
@@ -58,15 +55,19 @@ class MissedUpdates:
     read: date  # when that list came into the cache
 
 
-def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdates | None:
-    """Return what the recipe's lock lacks; None if nothing is known: without a lock, its lists or their program."""
+def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdates | str:
+    """Return what the recipe's lock lacks, or why that is not known: "" where the suite or the recipe has no such updates."""
     try:
         lock = load_lock(lock_path(recipe))
     except LockError:
-        return None
+        return f"without a lock: `envbuilder lock {recipe.name}` makes it"
     row = _suite(recipe, lock)
-    if row is None or not recipe.security or not row.pockets:
-        return None
+    if row is None:
+        return "envbuilder does not know the base's distribution"
+    if not recipe.security:
+        return "the recipe has `security: false`"
+    if not row.pockets:
+        return ""
     more = tag(repositories(recipe, lock.base.inside if lock.base else None))
     processor = recipe.processor
     folder = lists_folder(store, row, row.components, processor, security=True, more=more)
@@ -74,18 +75,15 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     release = next((folder / "lists").glob(place), None) if has_lists(store, folder) else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
-        log.info("whether the lock lacks security updates is not known: no package lists of %s", row.suite)
-        return None
+        bring = f"`envbuilder lock {recipe.name} --upgrade --security` brings them"
+        return f"without package lists of {row.suite} in the cache: {bring}"
     try:
         newer = security_updates(folder, lock.debs, runner)
-    except (CommandError, ToolError) as error:
-        log.info("whether the lock lacks security updates is not known: %s", error.message)
-        return None
-    try:
         published = parsedate_to_datetime(dated[1]).date()
+    except (CommandError, ToolError) as error:
+        return error.message
     except ValueError:
-        log.info("whether the lock lacks security updates is not known: the list's date is `%s`", dated[1])
-        return None
+        return f"the date of the package lists is `{dated[1]}`"
     return MissedUpdates(
         updates=tuple(
             f"{deb.name} {deb.version} → {newer[deb.name]}" for deb in lock.debs if deb.name in newer

@@ -8,29 +8,38 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from envbuilder.compat.python_code import holds_recipes
 from envbuilder.core.beneath import FILE_LIMIT, leads_out, open_beneath
 from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.errors import BuildError, LockError, RecipeError
-from envbuilder.lock.model import SourceFile
+from envbuilder.core.places import MAX_BYTES
+from envbuilder.lock.git_ignored import GitIgnored
+from envbuilder.lock.model import Lock, SourceFile
+from envbuilder.lock.project_files import (
+    COMPILED,
+    HEADERS,
+    Claims,
+    Project,
+    claim_included,
+    claims_of_build,
+    claims_of_imports,
+)
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
-from envbuilder.recipe.load import list_recipes, load_all
 from envbuilder.recipe.model import SUFFIX, Recipe
 
-HEADERS: Final = frozenset({
-    ".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def",
-})  # fmt: skip
 # What an import of a captured project may read. Its folder may also hold gigabytes of data.
 CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
 )
 # Beside code, what a build of a project may read. The recipe's own folder may hold data as well.
 _BESIDE_CODE: Final = frozenset({"", ".md", ".rst", ".in", ".cmake"})
-_SITES: Final = "sites"  # where `--profile` looks
-MADE: Final = frozenset({".so", ".o", ".a", ".pyc", ".egg", ".whl"})  # leftovers of an earlier build
+_APART: Final = ("sites", "logs")  # where `--profile` looks, and `launch` writes; recipes are apart too
+_MADE: Final = r"\.(so|o|a|pyc|egg|whl|egg-info)"  # leftovers of an earlier build
 
 
 def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
@@ -44,22 +53,23 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     ]
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
-    own = _own(recipe) if any(extension.path == HERE for extension in recipe.extensions) else set()
     return {
-        extension.name: tuple(one for one in _files(extension, folder) if one.path not in own)
+        extension.name: tuple(_digested(folder, path) for path in sorted(_counting(extension, folder)))
         for extension in recipe.extensions
     }
 
 
-def _own(recipe: Recipe) -> set[str]:
-    """Return envbuilder's own files in the recipe's folder: recipes, and profiles of sites.
-
-    No project is built from them. A lock must not name its own recipe, and stays valid when `add` writes another one.
-    """
-    folder = recipe.path.parent
-    beside = load_all(folder)[0] if list_recipes(folder) else ()
-    recipes = {path.name for path in (*recipe.files, *(one.path for one in beside)) if path.suffix == SUFFIX}
-    return recipes | {f"{_SITES}/{path.name}" for path in (folder / _SITES).glob(f"*{SUFFIX}")}
+def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
+    """Return why each source file counts, and that a file of the lock no longer does."""
+    locked = {file.path for extension in lock.extensions for file in extension.files}
+    found = {
+        path: "nothing that decides the extension names it"
+        for path in locked
+        if (recipe.path.parent / path).is_file()
+    }
+    for extension in recipe.extensions:
+        found |= _counting(extension, recipe.path.parent)
+    return found
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
@@ -67,21 +77,20 @@ def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, 
     return {file.path: file.sha256 for some in files.values() for file in some}
 
 
-def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
+def _counting(extension: Extension, folder: Path) -> dict[str, str]:
+    """Return the files of the recipe's folder that an extension is built from, each with why it counts."""
+    found: dict[str, str] = {}
     if extension.form is Form.LOAD:
-        paths = {*extension.sources, *_headers(extension, folder)}
-    elif extension.is_remote:
-        paths = set()
-    else:
-        paths = set(_project(folder / extension.path, folder, code_only=extension.form is Form.CAPTURE))
-        if extension.path == HERE and extension.form is Form.PROJECT:
-            paths = {path for path in paths if Path(path).suffix.lower() in CODE | _BESIDE_CODE}
-    if extension.patch:
-        paths.add(extension.patch)
-    for path in sorted(paths):
-        with open_source(folder, path) as stream:
-            digest = Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
-            yield SourceFile(path=path, sha256=digest, size=stream.tell())
+        found = dict.fromkeys(_headers(extension, folder), "a source of the extension may include it")
+    elif not extension.is_remote:
+        found = _project(extension, folder)
+    return found | dict.fromkeys(filter(None, (*extension.sources, extension.patch)), "the recipe names it")
+
+
+def _digested(folder: Path, path: str) -> SourceFile:
+    with open_source(folder, path) as stream:
+        digest = Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
+        return SourceFile(path=path, sha256=digest, size=stream.tell())
 
 
 @contextlib.contextmanager
@@ -139,23 +148,76 @@ def _headers(extension: Extension, folder: Path) -> Iterator[str]:
     """
     places = {(folder / source).parent for source in extension.sources}
     for place in sorted(places | {folder / include for include in extension.include}):
-        yield from (path for path in _visible(place, folder) if Path(path).suffix.lower() in HEADERS)
+        yield from (path for path in visible(place, folder) if _suffix(path) in HEADERS)
 
 
-def _project(place: Path, folder: Path, *, code_only: bool) -> Iterator[str]:
-    """Yield a project's files without the leftovers of a build."""
-    for path in _visible(place, folder):
-        file = Path(path)
-        parents = file.relative_to(place.relative_to(folder)).parts[:-1]
-        made = parents[:1] in (("build",), ("dist",)) or "__pycache__" in parents
-        made = made or any(part.endswith(".egg-info") for part in parents)
-        if not made and file.suffix not in MADE and (not code_only or file.suffix.lower() in CODE):
-            yield path
-
-
-def _visible(place: Path, folder: Path) -> Iterator[str]:
+def visible(place: Path, folder: Path) -> Iterator[str]:
     """Yield the files in or below `place`, relative to `folder`, without hidden ones."""
     for path in place.rglob("*"):
         relative = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in relative.parts):
             yield relative.as_posix()
+
+
+def _project(extension: Extension, folder: Path) -> dict[str, str]:
+    """Return the files of a project that count, without hidden ones and the leftovers of a build."""
+    is_capture, is_here = extension.form is Form.CAPTURE, extension.path == HERE
+    place = Path(os.path.realpath(folder / extension.path))
+    ignored = GitIgnored(place, Path(os.path.realpath(folder)))
+
+    def read(path: str) -> str:
+        with open_source(folder, f"{extension.path}/{path}") as stream:
+            return stream.read(MAX_BYTES).decode(errors="replace")
+
+    project = Project(place, [name for name in _visible_names(place) if name not in ("build", "dist")], read)
+    try:
+        claims = claims_of_imports(project, extension.capture) if is_capture else claims_of_build(project)
+    except RecursionError:  # an expression that is nested without end
+        claims = Claims(patterns={"*": "its Python cannot be read, so every file counts"})
+    suffixes = CODE if is_capture else CODE | _BESIDE_CODE | claims.suffixes
+    listed, scanned = dict[str, list[str]](), set[str]()
+
+    def counted() -> dict[str, str]:
+        for entry in project.entries if claims.patterns else claims.entries:
+            is_apart = entry in _APART or entry.endswith(SUFFIX) or holds_recipes(place / entry)
+            if entry not in listed and (entry in claims.entries or not is_apart):
+                listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
+        found = {path: claims.reason(path) for paths in listed.values() for path in paths}
+        return {path: why for path, why in found.items() if why and (has_any or _suffix(path) in suffixes)}
+
+    has_any = not (is_here or is_capture)  # a project of its own may install data
+    found = counted()
+    if not any(path.endswith(COMPILED) for path in found):
+        claims.look_for("*", "nothing that can be read names the sources, so each of the folder counts")
+        found = counted()
+    while new := {path for path in found if path.endswith(COMPILED)} - scanned:
+        for path in sorted(new):
+            claim_included(project, claims, path, read(path))
+        scanned |= new
+        found = counted()
+    return {os.path.normpath(f"{extension.path}/{path}"): why for path, why in found.items()}
+
+
+def _suffix(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+def _visible_names(folder: Path) -> list[str]:
+    """Return the names in a folder of a project, sorted, without hidden files and the leftovers of a build."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() or path.is_dir())
+    return [name for name in names if not re.fullmatch(rf"\..*|__pycache__|.*({_MADE})", name)]
+
+
+def _unignored(
+    place: Path, path: str, ignored: GitIgnored, named: set[str], *, only_named: bool = False
+) -> Iterator[str]:
+    """Yield a file, or those below a folder, without what git ignores. What a build names in full counts nevertheless."""
+    is_folder = (place / path).is_dir()
+    only_named = (only_named or ignored.ignores(place / path, is_folder=is_folder)) and path not in named
+    if not is_folder:
+        yield from () if only_named else (path,)
+        return
+    is_entered = not only_named or any(name.startswith(f"{path}/") for name in named)
+    if is_entered and not (place / path).is_symlink():
+        for name in _visible_names(place / path):
+            yield from _unignored(place, f"{path}/{name}", ignored, named, only_named=only_named)

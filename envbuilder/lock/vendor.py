@@ -16,6 +16,8 @@ from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
+from envbuilder.core.private import make_folder_for_all, open_to_all
 from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Lock, LockedBase, lock_artifacts
@@ -55,6 +57,7 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
         texts = layout_files(lock.base, index.read_bytes() if index.is_file() else b"")
     size = sum(map(len, texts.values()))
     with space_errors(folder):
+        make_folder_for_all(str(folder))
         for source, name, digest in copies:
             target = folder / name
             size += source.stat().st_size
@@ -62,6 +65,7 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
                 parent = pinned_folder(folder, str(PurePosixPath(name).parent))
                 with parent as inside, beside(inside / target.name) as work:
                     shutil.copyfile(source, work / target.name)
+                    open_to_all(str(work / target.name))
                     commit_path(work / target.name, inside / target.name)
         with pinned_folder(folder, FILES) as inside:
             for name, content in texts.items():
@@ -69,7 +73,8 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
     return Vendored(
         files=len(copies) + len(texts),
         bytes=size,
-        command=f"ENVBUILDER_FOLDERS={folder / FILES} envbuilder build {folder / recipe.name}{SUFFIX} --offline",
+        command=f"ENVBUILDER_FOLDERS={pasted(folder / FILES)} "
+        + pasted("envbuilder", "build", folder / f"{recipe.name}{SUFFIX}", "--offline"),
     )
 
 

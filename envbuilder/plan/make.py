@@ -11,6 +11,7 @@ from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.fresh import load_fresh
@@ -78,7 +79,7 @@ def toolkit_for(recipe: Recipe, lock: Lock) -> Toolkit | None:
     if found is None:
         raise LockError(
             f"the packages in `toolkit` of the lock make no CUDA {recipe.cuda} that this envbuilder knows",
-            hint=f"`envbuilder lock {recipe.path}` chooses them anew",
+            hint=f"`envbuilder lock {pasted(recipe.path)}` chooses them anew",
         )
     return found[1].on(processor_of(lock.platform) or X86_64)
 

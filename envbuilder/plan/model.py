@@ -19,10 +19,11 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
+from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
-LAYOUT: Final = 5  # of the extensions layer; raise it to rebuild only those layers
+LAYOUT: Final = 6  # of the extensions layer; raise it to rebuild only those layers
 ENV_PREFIX: Final = "/opt/env"
 STANDALONE_PREFIX: Final = "/opt/python"
 OWN: Final = "/opt/envbuilder"
@@ -32,6 +33,11 @@ SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_PARTS: Final = "NVIDIA_DRIVER_CAPABILITIES"
+# Labels of image and SIF: what they are of. `run/named.py` compares them before anything starts.
+TITLE: Final = "org.opencontainers.image.title"
+PLAN_LABEL: Final = "io.envbuilder.plan"
+RECIPE_LABEL: Final = "io.envbuilder.recipe"
+LOCK_LABEL: Final = "io.envbuilder.lock"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -388,7 +394,10 @@ def make(
     before = Plan(
         name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps), tools=lock.tools
     )
-    labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
+    recipe_digest, lock_digest = f"sha256:{recipe.digest}", f"sha256:{sha256_text(lock_text)}"
+    labels = (
+        (LOCK_LABEL, lock_digest), (PLAN_LABEL, f"sha256:{before.key}"), (RECIPE_LABEL, recipe_digest), (TITLE, recipe.name)
+    )  # fmt: skip
     files = (
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),
@@ -424,26 +433,28 @@ def _image_python(recipe: Recipe, lock: Lock) -> str:
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
     """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
 
-    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. With CUDA, the image
+    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. In the recipe's own
+    value of a variable, `$NAME` of the same name stands for what it would be without. With CUDA, the image
     asks for every GPU and for at least what torch needs of the driver.
     """
-    own = inside.env if inside else {}
-    path = own.get("PATH", SYSTEM_PATH)
+    below = inside.env if inside else {}
+    path = below.get("PATH", SYSTEM_PATH)
     search = [
         f"{ENV_PREFIX}/bin",
         *(["/usr/local/cuda/bin"] if cuda else []),
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
     ]
-    fixed = own | {"PATH": ":".join(search)}
+    fixed = below | {"PATH": ":".join(search)}
     if recipe.pytorch:
         fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
         fixed[GPUS] = "all"
-        parts = [*filter(None, own.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
+        parts = [*filter(None, below.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
         fixed[DRIVER_PARTS] = "all" if "all" in parts else ",".join(dict.fromkeys(parts))
-    return tuple((fixed | dict(recipe.env)).items())
+    own = {name: expand_own(name, value, fixed.get(name, "")) for name, value in recipe.env}
+    return tuple((fixed | own).items())
 
 
 def _file_line(file: tuple[str, str]) -> str:

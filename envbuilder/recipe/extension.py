@@ -6,6 +6,7 @@
 
 import keyword
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -126,9 +127,8 @@ def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
     names = [item.get("name") if isinstance(item, dict) else None for item in given]
     for at, name in enumerate(names):
         if name in names[:at] and isinstance(name, str) and not _name_mistake(name):
-            yield Mistake(
-                message=f"a second extension named `{name}`", code=RecipeCode.EXTENSION, at=(at, "name")
-            )
+            message = f"a second extension named `{name}`"
+            yield Mistake(message=message, code=RecipeCode.EXTENSION, hint="rename one", at=(at, "name"))
 
 
 def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
@@ -139,7 +139,9 @@ def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint)
     name, path, sources = given.get("name"), given.get("path"), given.get("sources")
     if isinstance(name, str) and (message := _name_mistake(name)):
-        yield Mistake(message=message, code=RecipeCode.EXTENSION, at=("name",))
+        plain = re.sub(r"\W|^\d", "_", name)
+        hint = f"write the name that Python imports, such as `{plain}{'_' * (plain == name)}`"
+        yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint, at=("name",))
     if isinstance(path, str) and re.fullmatch(LINE.pattern, path):
         yield from (replace(one, at=("path",)) for one in _path_mistakes(given, path, folder))
     if isinstance(sources, list):
@@ -156,9 +158,9 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if "sources" in given and "capture" in given:
         yield "`capture` finds the sources itself; name the project's `path`", ""
     if ("commit" in given) != ("git" in given):
-        yield "`git` and `commit` belong together", ""
+        yield "`git` and `commit` belong together", "`git ls-remote URL` lists the commits"
     if ("sha256" in given) != ("url" in given):
-        yield "`url` and `sha256` belong together", ""
+        yield "`url` and `sha256` belong together", "`sha256sum FILE` prints that of the archive"
     if "sources" in given and "patch" in given:
         yield (
             "`patch` is for a project; `sources` are the recipe's own files",
@@ -204,6 +206,8 @@ def _source_mistakes(sources: list[object]) -> Iterator[Mistake]:
 def _name_mistake(name: str) -> str:
     if len(name) > LONGEST_NAME or not name.isidentifier() or keyword.iskeyword(name):
         return f"{shown(name)} cannot be imported: not a Python name"
+    if name == "torch" or name in sys.stdlib_module_names:
+        return f"{shown(name)} is a module already, which this extension would hide"
     return ""
 
 

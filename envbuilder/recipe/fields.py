@@ -49,7 +49,7 @@ class RecipeCode(CodeEnum):
     REQUIREMENT = "EB121", "not a requirement of PEP 508, or one that envbuilder decides itself"
     PATH = "EB122", "a path that is absolute, outside the recipe's folder, or not there"
     EXTENSION = "EB123", "keys that exclude each other, a name or a source of no known kind"
-    VARIABLE = "EB124", "a variable that envbuilder sets itself"
+    VARIABLE = "EB124", "a variable that is not the recipe's to set, or no name or value of one"
     NAME = "EB125", "a file name that cannot name a recipe"
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
@@ -105,17 +105,22 @@ def check_path(
     elif suffixes and path.suffix not in suffixes:
         message = f"expected a source file, found {shown(text)}"
         hint = f"endings that compile: {', '.join(suffixes)}; headers are found through `include`"
-    elif not ((folder / text).is_dir() if is_folder else (folder / text).is_file()):
+    elif not _is_kind(folder / text, is_folder=is_folder):
         parent = (folder / text).parent
-        siblings = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+        entries = parent.iterdir() if parent.is_dir() else ()
+        siblings = [entry.name for entry in entries if _is_kind(entry, is_folder=is_folder)]
         beside = f"../{text}"  # as a user writes it from the project's folder
         message = f"there is no {what} `{text}` below `{folder}`"
         near = nearest_name(path.name, siblings)
-        below = [str(path.parent / near)] if near else _found_below(folder, path.name)
+        below = [str(path.parent / near)] if near else _found_below(folder, path.name, is_folder=is_folder)
         if not near and (folder / beside).exists():
             hint = _way_to(beside, folder)
         elif below:
             hint = f"did you mean `{below[0]}`?"
+        elif (folder / text).exists():
+            hint = f"it is a {'file' if is_folder else 'folder'}"
+        else:
+            hint = _way_to(text, folder)
     elif leads_out(folder, folder / text):
         message = f"`{text}` is a link to a place outside the recipe's folder, or to a hidden one in it"
         hint = _way_to(text, folder)
@@ -123,12 +128,16 @@ def check_path(
         yield Mistake(message=message, code=RecipeCode.PATH, hint=hint)
 
 
-def _found_below(folder: Path, name: str) -> list[str]:
+def _is_kind(path: Path, *, is_folder: bool) -> bool:
+    return path.is_dir() if is_folder else path.is_file()
+
+
+def _found_below(folder: Path, name: str, *, is_folder: bool) -> list[str]:
     """Return the files or folders of that name up to two folders further down."""
     found = (
         path for pattern in ("*", "*/*") for path in sorted(folder.glob(f"{pattern}/{glob.escape(name)}"))
     )
-    return [path.relative_to(folder).as_posix() for path in found]
+    return [path.relative_to(folder).as_posix() for path in found if _is_kind(path, is_folder=is_folder)]
 
 
 def _way_to(text: str, folder: Path) -> str:
@@ -145,6 +154,17 @@ def _check_variable(name: str) -> Iterator[Mistake]:
     if not re.fullmatch(VARIABLE.pattern, name):
         message = f"{shown(name)} cannot be the name of an environment variable"
         yield Mistake(message=message, code=RecipeCode.VARIABLE, hint=VARIABLE.hint)
+
+
+def own_reference(name: str) -> str:
+    """Return the pattern of `$NAME` and `${NAME}`. In the value of NAME, they stand for what it would be without the recipe."""
+    return rf"\$(?:{name}\b|\{{{name}\}})"
+
+
+def expand_own(name: str, value: str, before: str) -> str:
+    """Put what the variable would be in place of its own name. An empty one leaves no empty entry in a list."""
+    expanded = re.sub(own_reference(name), lambda _: before, value)
+    return expanded if before or expanded == value else ":".join(filter(None, expanded.split(":")))
 
 
 # A map in the file; sorted by name.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from envbuilder.artifacts.outputs import SIF
+from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
@@ -21,6 +21,7 @@ from envbuilder.core.places import (
     shown,
 )
 from envbuilder.core.places import load as load_yaml
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
@@ -118,17 +119,20 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder` or here, or a path. Raises UsageError with the known names."""
-    if name.endswith(SIF):
-        beside = Path(name).parent.parent / folder.name / f"{Path(name).stem}{SUFFIX}"
+    need_no_folder(name)
+    if name.endswith((SIF, ".lock")):
+        kind = "lock" if name.endswith(".lock") else "SIF"
+        place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
+        beside = place / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
         raise UsageError(
-            f"`{name}` is a SIF, and a recipe is expected here",
-            hint=f"type the recipe that it was built from: `{built_from}`",
+            f"`{name}` is a {kind}, and a recipe is expected here",
+            hint=f"type the recipe that it was made from: `{built_from}`",
         )
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
             raise UsageError(
-                f"there is no recipe file `{name}`",
+                _why_no_file(Path(name)) or f"there is no recipe file `{name}`",
                 hint=f"{_with_ending(name)}give a path to a file, or a name from `list`",
             )
         return Path(name)
@@ -141,8 +145,15 @@ def find_recipe(name: str, folder: Path) -> Path:
         listing = f"recipes: {', '.join(known)}" if known else empty
         meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
         hint = f"{meant}{listing}; a path to a recipe file works as well"
-        raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
+        raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
     return path
+
+
+def _why_no_file(path: Path) -> str:
+    """Return what a path is that exists and is no file, "" for one that does not exist."""
+    if path.is_dir():
+        return f"`{path}` is a folder, and a recipe is a file"
+    return f"`{path}` is a link that leads to no file" if path.is_symlink() else ""
 
 
 def _with_ending(path: str) -> str:
@@ -182,7 +193,7 @@ def hint_to_build(name: str, folder: Path) -> str:
     except UsageError as error:
         if list_recipes(folder):
             return f"{error.message}; {error.hint}"
-    make = f"`envbuilder build {name}` makes image and SIF, `envbuilder pull {name}` fetches them"
+    make = f"`envbuilder build {pasted(name)}` makes image and SIF, `envbuilder pull {pasted(name)}` fetches them"
     return f"{make}; `--output` says where they are"
 
 
@@ -244,7 +255,8 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     file = path.with_name(f"{name}{SUFFIX}")
     if file in files:
         circle = " → ".join(step.stem for step in (*files, file))
-        mistakes.at(parent, RecipeCode.EXTENDS, f"recipes that extend each other in a circle: {circle}")
+        message = f"recipes that extend each other in a circle: {circle}"
+        mistakes.at(parent, RecipeCode.EXTENDS, message, hint="leave `extends` out of one of them")
         return node
     if not file.is_file():
         known = tuple(sorted(one.stem for one in path.parent.glob(f"*{SUFFIX}") if one.stem != path.stem))
@@ -252,7 +264,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
             parent,
             RecipeCode.EXTENDS,
             f"there is no recipe `{name}` beside this one",
-            hint=f"{nearest(name, known)}recipes: {', '.join(known) or 'none'}",
+            hint=f"{nearest(name.removesuffix(SUFFIX), known)}recipes: {', '.join(known) or 'none'}",
         )
         return node
     base = _load_merged(file, mistakes, files)
@@ -380,7 +392,7 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
         what = f"the {kind} `{one.git or one.url or one.path}`"
         hint = f"write `extensions: [{one.entry()}]`"
         if one.git and not one.commit:
-            hint += f"; `git ls-remote {one.git} {one.revision or 'HEAD'}` says the commit"
+            hint += f"; `git ls-remote {pasted(one.git, one.revision or 'HEAD')}` says the commit"
         message = f"{what} is a project, which the recipe takes as an extension"
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
 

@@ -43,6 +43,8 @@ def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     matrix = root.get(KEY)
     if matrix is None:
         return {"": root}
+    if matrix.value == {}:
+        mistakes.at(matrix, RecipeCode.MATRIX, "expected one or more keys, each with its values")
     if read_node(Matrix, matrix, mistakes) is None:
         return {}
     rest = {key: value for key, value in root.value.items() if key != KEY}
@@ -84,9 +86,8 @@ def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> 
     place = root.get(KEY) or (root.get(GPUS) if variants else None)
     if place is None:
         if variant:
-            mistakes.at(
-                root, RecipeCode.MATRIX, f"there is no variant `{variant}`: the recipe has no `{KEY}`"
-            )
+            message = f"there is no variant `{variant}`: the recipe has no `{KEY}`"
+            mistakes.at(root, RecipeCode.MATRIX, message, hint=f"leave out `{MARK}{variant}`")
         return None if variant else root
     known = {f"{path.stem}{MARK}{name}": node for name, node in variants.items()}
     wanted = f"{path.stem}{MARK}{variant}"

@@ -62,7 +62,7 @@ SHAPES: Final = {
     "pytorch": Shape(
         pattern=r"[0-9]+\.[0-9]+\.[0-9]+|none",
         expected='a full version such as "2.6.0", or none',
-        hint="`cuda:` chooses the build, so no `+cu124` here",
+        hint="three numbers; `cuda:` chooses the build, so no `+cu124` here",
     ),
     "apt": Shape(
         pattern=r"[a-z0-9][a-z0-9+.-]{1,99}",

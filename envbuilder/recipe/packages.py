@@ -39,6 +39,7 @@ _AS_EXTENSION: Final = (
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
 )
 _SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_COMPARISON: Final = re.compile(r"([=<>!~^](?: *[=<>!~^])*) *([0-9]*[^\s,;]*)")
 TORCH_BUILD: Final = re.compile(r".*/whl/(?:nightly/|test/)?(cu\d+|cpu)/?")
 
 
@@ -82,19 +83,23 @@ def parse_requirement(text: str) -> str:
         message = f"{shown(text)} names a place to download from"
         raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
     if _is_torch(requirement):
-        raise _refused("torch is pinned by the key `pytorch`, not here")
+        raise _refused("torch is pinned by the key `pytorch`, not here", "leave it out of the packages")
     return str(requirement)
 
 
 def _parse(text: str) -> Requirement:
     if text.startswith("-") or text.endswith("\\"):
+        file = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", text)
         hint = "indexes and hashes are for the lock; list every package by its name"
+        hint = f"write `{{requirements: {file[1]}}}`" if file else _AS_EXTENSION if text[:2] == "-e" else hint
         raise _refused(f"expected one requirement, found an option of pip: {shown(text)}", hint)
     try:
         return Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
+        is_place = re.match(r"(git\+|https?://|\.{0,2}/)", text)
+        hint = _AS_EXTENSION if is_place else _doubled(text) or _respelled(text)
+        hint = hint or "write a name with versions, such as `numpy>=2,<3`"
         if " - " in text:
             hint = "all items of a list begin in the same column: a line that begins further right continues the one above"
         raise _refused(f"{shown(text)} is not a PEP 508 requirement: {reason}", hint) from error
@@ -105,7 +110,7 @@ def _refused(message: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIRE
 
 
 def _is_torch(requirement: Requirement) -> bool:
-    return canonicalize_name(requirement.name) == "torch"
+    return canonicalize_name(requirement.name) in ("torch", "pytorch")
 
 
 def _doubled(text: str) -> str:
@@ -120,6 +125,33 @@ def _doubled(text: str) -> str:
         return ""
     any_of_them = "" if version.endswith("*") else f", or `{name}=={version}.*{marker}` as conda means it"
     return f"did you mean `{name}=={version}{marker}`{any_of_them}?"
+
+
+def _respelled(text: str) -> str:
+    """Return the hint for comparisons as other tools or languages write them, "" if more is wrong."""
+    asked, semicolon, marker = text.partition(";")
+    asked = re.sub(r"^([^\s=<>!~^]+) +(?=[0-9])", r"\1==", asked)
+    asked = re.sub(r"(?<=[\w.*\]]) *+,? *+(?=[=<>!~^])", ",", asked).replace(
+        ",", "", 1
+    )  # none after the name
+    try:
+        spelled = _COMPARISON.sub(_compare, asked) + semicolon + _COMPARISON.sub(_compare, marker)
+        return f"did you mean `{Requirement(spelled)}`?"
+    except ValueError:  # InvalidRequirement is one, and `^` without a number
+        return ""
+
+
+def _compare(written: re.Match[str]) -> str:
+    """Return the comparison of PEP 508 for another spelling: `>=` for `=>`, `~=2.0` for `~>2`."""
+    signs, version = set(written[1]), written[2]
+    if signs == {"^"}:
+        return f">={version},<{int(version.partition('.')[0]) + 1}"
+    if "~" in signs:
+        return f"~={version}" if "." in version else f"~={version}.0"
+    if "!" in signs or signs >= {"<", ">"}:
+        return f"!={version}"
+    sign = next((one for one in "<>" if one in signs), "=")
+    return f"{sign}{'=' if '=' in signs else ''}{version}"
 
 
 @dataclass(slots=True)
@@ -184,7 +216,7 @@ class _Reader:
                     f"`{text}` is outside the recipe's folder", where, next((one.hint for one in wrong), "")
                 )
             elif not below.is_file():
-                self._refuse(f"`{text}`: there is no file `{named}`", where)
+                self._refuse(f"`{text}`: there is no file `{named}`", where, "name it as seen from this file")
             else:
                 relative = self.folder / below.relative_to(self.folder.resolve())
                 self.read(relative, binds=binds or option == "--constraint")
@@ -257,7 +289,7 @@ class _Reader:
         place = next((one.resolve() for one in places if one.is_dir()), None)
         home = self.folder.resolve()
         if place is None:
-            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where)
+            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where, "name one there")
         elif home.is_relative_to(place):
             self.own.append((text, where))
         elif not place.is_relative_to(home):

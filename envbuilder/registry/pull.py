@@ -24,14 +24,14 @@ from envbuilder.artifacts.oci.naming import (
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.signing import SignedRelease, read_signed_release
+from envbuilder.artifacts.signing import SignedRelease, load_public, read_signed_release
 from envbuilder.artifacts.statement import Release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
 from envbuilder.core.fetch import each
-from envbuilder.core.private import is_trusted, private_folder
+from envbuilder.core.private import is_trusted, make_folder_for_all, private_folder
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
@@ -95,6 +95,8 @@ def pull(
     Without a `platform`, this machine's is taken, or the only one that is there. `cached` finds layers
     in the cache. The folder keeps so many `versions` of the SIF.
     """
+    if key:
+        load_public(key)  # a mistake in it ends a pull at its start
     found = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         signed = _signed_release(client, reference, found, key=key) if key else None
@@ -358,7 +360,7 @@ def _finish(
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     """Yield the folder of partial blobs, locked for one pull at a time. Raises UsageError for another user's folder."""
     folder = outputs.folder / f".{outputs.name}.pull"
-    outputs.folder.mkdir(parents=True, exist_ok=True)
+    make_folder_for_all(str(outputs.folder))
     try:
         with private_folder(str(folder)) as inside, held(Path(inside), wait=False):
             try:

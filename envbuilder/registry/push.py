@@ -27,6 +27,7 @@ from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.fetch import each
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
@@ -291,7 +292,7 @@ def _signature(
     if (release.name, release.tag) != (tagged.name, tagged.tag):
         raise VerifyError(
             f"`{outputs.bundle}` is signed for `{release.name}:{release.tag}`, not for `{tagged.name}:{tagged.tag}`",
-            hint=f"push with `--sign KEY`, or `envbuilder sign {outputs.name} --key KEY --tag {tagged.tag}` first",
+            hint=f"push with `--sign KEY`, or `envbuilder sign {pasted(outputs.name)} --key KEY --tag {tagged.tag}` first",
         )
     return [_small(naming.BUNDLE_TYPE, content)]
 
@@ -301,4 +302,4 @@ def _small(media_type: str, content: bytes) -> Source:
 
 
 def _absent(outputs: Outputs, path: str) -> UsageError:
-    return UsageError(f"there is no `{path}`", hint=f"`envbuilder build {outputs.name}` makes it")
+    return UsageError(f"there is no `{path}`", hint=f"`envbuilder build {pasted(outputs.name)}` makes it")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.oci.reference import is_loopback
 from envbuilder.core.errors import UsageError
+from envbuilder.core.sources import is_loopback
 
 # Where engines look for the certificate authority of one registry (`dockerd`, `containers-certs.d(5)`).
 CERTIFICATES: Final = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))

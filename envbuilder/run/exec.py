@@ -1,20 +1,24 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
+import os
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 
-from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
 from envbuilder.plan.shell import matches, untold
-from envbuilder.recipe.load import hint_to_build, recipes_folder
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
+from envbuilder.run.named import absent, need_image, need_sif
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -42,6 +46,9 @@ class ExecOptions:
 
 def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that are passed by their name. Raises UsageError for one that is not set."""
+    for name, _, _ in (text.partition("=") for text in options.given):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"`--env {name}`: no variable has such a name", hint="write `--env NAME=VALUE`")
     names = tuple(text for text in options.given if "=" not in text)
     for name in names:
         if name not in environment:
@@ -64,12 +71,13 @@ def parse_form(text: str) -> Form:
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs = find_outputs(options.name, options.output)
-    if not _want_sif(options, outputs, environment):
-        docker = need_engine(outputs, environment) if options.form == "image" else _connect(environment)
+    in_sif = _want_sif(options, environment)
+    if not in_sif:
+        docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise _absent(f"{also}{why_no_engine(environment)}", options.name, environment)
-        need_image(docker, options.name, outputs, environment, also=also)
+            raise absent(f"{also}{why_no_engine(environment)}", options.name, recipes_folder(environment))
+        need_image(docker, options.name, outputs, recipes_folder(environment), also=also)
         run.need_docker()
         if also:
             log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
@@ -77,10 +85,10 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         run.need_apptainer()
         need_processor(outputs.sif)
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
-    exec_process(command_line(options, environment), {**environment, **named})
+    exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
 
 
-def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:
     """Return the command line that `execute` runs, of Apptainer or of `docker run`.
 
     Variables that are passed by their name are not in it, because every user sees the list of processes.
@@ -97,25 +105,26 @@ def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[
         log.warning(
             "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
         )
-    if _want_sif(options, outputs, environment):
+    if in_sif:
         return run.sif_argv(outputs.sif, options.argv, around)
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
 
 
-def _want_sif(options: ExecOptions, outputs: Outputs, environment: Mapping[str, str]) -> bool:
-    if options.form == "image":
-        return False
-    if options.form == "sif" or options.name.endswith(SIF):
-        need_sif(options.name, options.output, environment)
-    return outputs.sif.is_file()
+def printed(options: ExecOptions, environment: Mapping[str, str]) -> str:
+    """Return the command line that `execute` runs, as a line for a shell."""
+    in_sif = _want_sif(options, environment)
+    names = named_variables(options, environment) if in_sif else ()
+    passed = "".join(f'{INSIDE}{name}="${name}" ' for name in names)
+    return passed + shlex.join(_command_line(options, environment, in_sif=in_sif))
 
 
-def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
-    """Return the output files of a recipe; raises UsageError when there is no SIF."""
-    outputs = find_outputs(name, output)
-    if not outputs.sif.is_file():
-        raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
-    return outputs
+def _want_sif(options: ExecOptions, environment: Mapping[str, str]) -> bool:
+    """Return whether the command runs in the SIF. Raises what `need_sif` raises."""
+    is_there = os.path.lexists(find_outputs(options.name, options.output).sif)
+    is_wanted = options.form != "image" and (is_there or options.form == "sif" or options.name.endswith(SIF))
+    if is_wanted:
+        need_sif(options.name, options.output, recipes_folder(environment))
+    return is_wanted
 
 
 def need_processor(sif: Path) -> None:
@@ -135,15 +144,16 @@ def _why_not_here(what: str, processor: Processor) -> str:
     return f"{what} is for {processor.title}, and this machine is {own_title()}"
 
 
-def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":
-    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, where there is no SIF
+def connect(environment: Mapping[str, str]) -> "DockerEngine | None":
+    """Return the Docker engine, None if none is running."""
+    from envbuilder.artifacts import docker_engine  # noqa: PLC0415 - the Docker SDK, where there is no SIF
 
-    return connect(environment)
+    return docker_engine.connect(environment)
 
 
 def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngine":
     """Return the Docker engine; raises ToolError when none is running."""
-    docker = _connect(environment)
+    docker = connect(environment)
     if docker is None:
         raise ToolError(
             f"{why_no_engine(environment)}, so nothing can run in `{outputs.image_name}`",
@@ -152,46 +162,20 @@ def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngi
     return docker
 
 
-def need_image(
-    docker: "DockerEngine",
-    name: str,
-    outputs: Outputs,
-    environment: Mapping[str, str],
-    *,
-    also: str = "",
-) -> str:
-    """Return the ID of the recipe's image in the engine; raises UsageError when the engine lacks it.
-
-    All checkouts use the same image name, so this warns of an image that another checkout built.
-    """
-    try:
-        identity = docker.image_id(outputs.image_name)
-    except UsageError as error:
-        raise _absent(f"{also}{error.message}", name, environment) from error
-    record = read_record(outputs)
-    if record is not None and not docker.holds(outputs.image_name, record.manifest):
-        log.warning(
-            "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
-            outputs.image_name, identity, outputs.image, record.manifest, name,
-        )  # fmt: skip
-    return identity
-
-
 def warn_of_missing_image(
-    name: str, processor: Processor, outputs: Outputs, environment: Mapping[str, str]
+    name: str, processor: Processor, outputs: Outputs, recipes: Path, environment: Mapping[str, str]
 ) -> None:
-    """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere."""
+    """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere.
+
+    Raises what `need_image` raises for an image that is there.
+    """
     if why := _why_not_here(f"the image of `{name}`", processor):
         log.warning("warning: %s; open the folder on a machine that is %s", why, processor.title)
         return
-    docker = _connect(environment)
+    docker = connect(environment)
     if docker is None:
         return
     try:
-        need_image(docker, name, outputs, environment)
+        need_image(docker, name, outputs, recipes)
     except UsageError as error:
         log.warning("warning: %s; %s", error.message, error.hint)
-
-
-def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
-    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))

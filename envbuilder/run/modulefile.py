@@ -14,7 +14,8 @@ from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.core.models import Shape
-from envbuilder.core.plain import one_line
+from envbuilder.core.plain import one_line, pasted
+from envbuilder.core.private import make_folder_for_all
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
@@ -103,6 +104,7 @@ def save_module(module: Module, folder: Path) -> Path:
         module = replace(module, sif=_keep_version(module.sif, module.name, module.version))
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
+        make_folder_for_all(str(folder))
         with pinned_folder(folder, commands.parent.relative_to(folder).as_posix()) as inside:
             if (inside / commands.name).is_dir():
                 shutil.rmtree(inside / commands.name)
@@ -130,9 +132,9 @@ def _keep_version(sif: Path, name: str, version: str) -> Path:
     if kept.exists():
         raise UsageError(
             f"version {version} is there: `{kept}` is another SIF than `{sif}`",
-            hint=f"choose another `--version`; or `envbuilder module {kept} --version {version}` writes its module anew",
+            hint=f"choose another `--version`; or `envbuilder module {pasted(kept)} --version {pasted(version)}` writes its module anew",
         )
-    hint = f"make a copy, `cp {sif} {kept}`, and give its path in place of the name"
+    hint = f"make a copy, `{pasted('cp', sif, kept)}`, and give its path in place of the name"
     with blaming_path(f"cannot give `{sif}` a second name, `{kept}`", hint=hint):
         os.link(sif, kept)
     return kept

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import CommandError, LaunchError, blaming_path
 from envbuilder.core.models import Shape
-from envbuilder.core.plain import one_line
+from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
@@ -95,7 +95,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
             )
         )
     except CommandError as error:
-        hint = f"`ssh {session.host}` must work first" if session.host else ""
+        hint = f"`ssh {pasted(session.host)}` must work first" if session.host else ""
         raise LaunchError(error.message, hint=hint) from error
     user, host_key = ["", "", *answer.splitlines()][-2:]
     if not re.fullmatch(_USER, user) or not re.fullmatch(_HOST_KEY, host_key):

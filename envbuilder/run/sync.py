@@ -21,6 +21,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, SpaceError, UsageError, VerifyError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 
 BATCH: Final = 32 << 20  # bytes that one call sends
@@ -152,7 +153,7 @@ class _Other:
     def _misunderstood(self, found: str) -> FetchError:
         return FetchError(
             f"`{self._host}` sends {found}",
-            hint=f"`ssh {self._host} true` shows what a start file of the shell there prints; the Python there must be 3.8 or newer",
+            hint=f"`ssh {pasted(self._host)} true` shows what a start file of the shell there prints; the Python there must be 3.8 or newer",
         )
 
 

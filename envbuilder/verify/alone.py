@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envbuilder.artifacts.sif import DataType, Sif, read_sif
+from envbuilder.artifacts.sif import DataType, Sif, opened_sif, read_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.budget import DOCUMENT, read_within
 from envbuilder.core.cache import Sha256
@@ -29,7 +29,7 @@ from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock
 from envbuilder.plan.contents import EXCLUDE, PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
-from envbuilder.verify.compare import SHOWN, Code, opened_sif
+from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 
 _DPKG_LISTS: Final = "var/lib/dpkg/info/"

@@ -5,9 +5,7 @@ manifest. It is compared with that of the layers, whose digests prove the image;
 image. Every difference is a finding.
 """
 
-import contextlib
 import stat
-import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,8 +14,7 @@ from typing import Final
 
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reader import read_tree
-from envbuilder.artifacts.sif import read_sif
-from envbuilder.artifacts.squashfs.reader import Squashfs
+from envbuilder.artifacts.sif import opened_sif
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
@@ -115,19 +112,6 @@ def sif_manifest(path: Path, *, threads: int = 2, known: dict[str, str] | None =
         return squashfs.entries(threads=threads, known=known)
 
 
-@contextlib.contextmanager
-def opened_sif(path: Path) -> Iterator[Squashfs]:
-    """Open the file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
-    part = read_sif(path).system
-    try:
-        with path.open("rb") as stream:
-            yield Squashfs(stream, offset=part.offset, size=part.size)
-    except (OSError, ValueError, IndexError, ArithmeticError, MemoryError, struct.error) as error:
-        raise VerifyError(
-            f"the file system in `{path}` is damaged: {error}", hint="build it again"
-        ) from error
-
-
 def compare(
     one: Collection[Entry], other: Collection[Entry], names: tuple[str, str], *, without: Collection[str] = ()
 ) -> tuple[Finding, ...]:
@@ -200,7 +184,9 @@ def _attempt_sif(
 
 
 def _damage(code: Code, path: Path, error: VerifyError) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, where=str(path), message=error.message)
+    return Finding(
+        code=code, severity=Severity.ERROR, where=str(path), message=error.message, hint=error.hint
+    )
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path, Sha256]) -> None:

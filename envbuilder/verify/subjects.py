@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
@@ -15,7 +16,6 @@ from envbuilder.lock.file import load_lock
 from envbuilder.recipe.load import load
 from envbuilder.recipe.matrix import file_of
 from envbuilder.recipe.model import SUFFIX
-from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.diff import EXPORTS, READ, Contents, of_lock, of_tree, read_exports
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def find_image(text: str, environment: Mapping[str, str], *, hint: str = "") -> 
             why = error.message
         else:
             return engine
+    hint = hint or "name a recipe that has a lock, a file, or a folder of an image"
     raise UsageError(f"there is no file or folder `{text}`, and {why}", hint=hint)
 
 

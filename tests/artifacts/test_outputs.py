@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder import cli
 from envbuilder.artifacts.outputs import find_outputs, names_built
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
 
@@ -47,3 +48,41 @@ def test_a_name_stands_for_what_was_built_for_each_processor(folder: Path, monke
     assert names_built("late", folder) == (f"late@{AARCH64.debian}",)
     (folder / "both.oci").mkdir()
     assert names_built("both", folder) == ("both",)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of artifacts that is called like a SIF, and images of the name of an image and of a SIF."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my x.sif", "image.oci", "image.sif"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "my x.sif/cpu.sif").touch()
+    for name in ("image.oci", "image.sif"):
+        (tmp_path / name / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("exec", "NAME", "--", "true"), ("shell", "NAME"), ("verify", "NAME"), ("launch", "local", "NAME", "--", "true"),
+        ("module", "NAME"), ("sign", "NAME", "--key", "key.pem"), ("push", "NAME", "registry.invalid/a:1"), ("sbom", "NAME"),
+        ("kernel", "NAME"), ("report", "NAME"), ("build", "NAME"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_folder_is_not_taken_for_a_sif(
+    words: tuple[str, ...], folders: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name, what in (
+        ("my x.sif", "a folder"), ("./my x.sif/", "a folder"), ("image.oci", "an image"), ("image.sif", "an image"),
+    ):  # fmt: skip
+        assert cli.run([name if word == "NAME" else word for word in words]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: `{name}` is {what}")
+        assert what == "an image" or "hint: a SIF in it is `'my x.sif/cpu.sif'`" in said
+
+
+def test_artifacts_are_found_in_a_folder_that_is_called_like_a_sif(folders: Path):
+    assert find_outputs("cpu", folders / "my x.sif").sif.is_file()
+    assert find_outputs("my x.sif/cpu.sif", Path("build")).sif.is_file()

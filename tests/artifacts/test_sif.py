@@ -139,7 +139,7 @@ def _cut(size: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_cut(0), "is not a SIF: the file is empty, expected a header of 128 bytes"),
+        (_cut(0), "is empty, expected a header of 128 bytes"),
         (_cut(1), "is cut off: the header has 128 bytes, the file 1"),
         (_cut(100), "is cut off: the header has 128 bytes, the file 100"),
         (_cut(128), "is cut off: the table of 48 descriptors ends at byte 32176, the file at 128"),
@@ -184,7 +184,7 @@ def test_a_sif_says_its_processor(tmp_path: Path, whole: Path) -> None:
 @pytest.mark.parametrize("size", [*range(0, 140, 7), *range(4000, 33000, 999)])
 def test_a_sif_cut_anywhere_in_its_tables_is_told_in_words(tmp_path: Path, whole: Path, size: int) -> None:
     (tmp_path / "a.sif").write_bytes(whole.read_bytes()[:size])
-    with pytest.raises(VerifyError, match=r"is cut off: |the file is empty"):
+    with pytest.raises(VerifyError, match=r"is cut off: |is empty"):
         read_sif(tmp_path / "a.sif")
 
 
@@ -205,9 +205,9 @@ def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("module",), 2),
-        (("launch", "slurm", "--smoke"), 2),
-        (("launch", "local", "--smoke"), 2),
+        (("module",), 7),
+        (("launch", "slurm", "--smoke"), 7),
+        (("launch", "local", "--smoke"), 7),
         (("sbom",), 7),
     ],
     ids=lambda words: words if isinstance(words, int) else " ".join(words),

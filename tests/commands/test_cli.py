@@ -629,7 +629,7 @@ def test_diff_of_two_recipes_compares_their_locks(call: Call):
 
 def test_diff_of_what_is_not_there_names_it(call: Call):
     answer = call("diff", "cpu", "nothing.sif")
-    assert answer.code == 7
+    assert answer.code == 2
     assert "`nothing.sif`" in answer.err
 
 

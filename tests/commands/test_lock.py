@@ -214,9 +214,7 @@ def test_check_says_that_it_has_no_lists_to_look_for_packages(
 ):
     def looked() -> bool:
         checked = bool(json.loads(place.run("check", place.path, "--json")[1])["data"]["apt_checked"])
-        assert (
-            "the names under `apt` were not looked at" in place.run("check", place.path)[1]
-        ) is not checked
+        assert ("the names under `apt` (" in place.run("check", place.path)[1]) is not checked
         return checked
 
     assert looked()
@@ -224,6 +222,30 @@ def test_check_says_that_it_has_no_lists_to_look_for_packages(
     assert not looked()
     place.path.write_text(RECIPE.replace("apt: [git]", ""))
     assert looked()
+
+
+def test_check_says_what_it_did_not_look_at(
+    place: Place, patched: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def passed_over() -> list[str]:
+        text, answer = place.run("check", place.path)[1], place.run("check", place.path, "--json")[1]
+        lines = list(map(str, json.loads(answer)["data"]["not_checked"]))
+        assert [line for line in text.splitlines() if line.startswith("not looked at: ")] == (
+            [f"not looked at: {'; '.join(lines)}"] if lines else []
+        )
+        return lines
+
+    assert place.run("lock", place.path)[0] == 0
+    assert passed_over() == []  # its lists came with the lock
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "empty"))
+    lines = passed_over()
+    assert lines[0].startswith(
+        "security updates (without package lists of bookworm in the cache: `envbuilder lock "
+    )
+    assert lines[1].startswith("the names under `apt` (")
+    place.path.with_suffix(".lock").unlink()
+    assert passed_over()[0].startswith("security updates (without a lock: ")
+    assert "whether the packages exist" in passed_over()[2]
 
 
 def test_a_security_upgrade_is_told_by_check_and_taken_by_lock(place: Place, patched: Sources, monkeypatch):

@@ -735,6 +735,11 @@ def test_the_machine_is_read_by_its_programs():
     }  # fmt: skip
 
 
+def test_gpus_in_one_option_are_all_taken(project: Path, capsys: pytest.CaptureFixture[str]):
+    assert call(capsys, "init", "mine", "--gpu", "A100,H100", "--pytorch", "2.6.0")[0] == 0
+    assert "gpus: [A100, H100]" in (project / "recipes/mine.yaml").read_text()
+
+
 def test_the_gpus_of_a_machine_get_the_names_of_recipes():
     requests = Requests()
     gpus = (Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA X1"))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.project_code import check_code, check_modules
+from envbuilder.compat.project_code import check_code, check_cuda_code, check_modules, describe_layout
+from envbuilder.core.findings import Severity
 from envbuilder.recipe.extension import Extension
 from tests.support.check_inputs import RECIPE, TABLES
 
@@ -41,6 +42,78 @@ def test_a_projects_flags_are_read_before_anything_is_compiled(
     assert all(words in message for words, message in zip(said, found, strict=True)), found
 
 
+FROM_TORCH = (
+    "import os, sys, torch\nfrom setuptools import setup\nfrom torch.utils.cpp_extension import *\n".replace(
+        "*", "BuildExtension, CppExtension, CUDAExtension, CUDA_HOME, load, load_inline"
+    )
+)
+BOTH = "kind = CUDAExtension if {} else CppExtension\nsetup(ext_modules=[kind('a', ['a.cpp'])])\n"
+NEEDS_CUDA = {
+    "an extension of CUDA": "setup(ext_modules=[CUDAExtension('a', ['a.cpp'])])\n",
+    "by its whole name": "from torch.utils import cpp_extension as c\nsetup(ext_modules=[c.CUDAExtension('a', [])])\n",
+    "in a function": "def modules():\n    return [CUDAExtension('a', [])]\nsetup(ext_modules=modules())\n",
+    "as a program": "if __name__ == '__main__':\n    setup(ext_modules=[CUDAExtension('a', [])])\n",
+    "a source for nvcc": "SOURCES = ['a.cpp', 'a.cu']\nsetup(ext_modules=[CppExtension('a', SOURCES)])\n",
+    "beside one for the CPU": "setup(ext_modules=[CppExtension('a', ['a.cpp']), CUDAExtension('b', ['b.cpp'])])\n",
+    "after a branch": "if os.name == 'nt':\n    flags = []\nsetup(ext_modules=[CUDAExtension('a', [])])\n",
+}
+DECIDES = {
+    "by the GPU": BOTH.format("torch.cuda.is_available()"),
+    "by the toolkit": BOTH.format("CUDA_HOME"),
+    "by a variable": BOTH.format("os.getenv('WITH_CUDA')"),
+    "in a branch": "modules = []\nif os.getenv('WITH_CUDA'):\n    modules += [CUDAExtension('a', ['a.cu'])]\n",
+    "in a value": "modules = [CUDAExtension('a', [])] if os.getenv('WITH_CUDA') else []\n",
+    "by leaving": "if not os.getenv('WITH_CUDA'):\n    sys.exit(setup())\nsetup(ext_modules=[CUDAExtension('a', [])])\n",
+    "by returning": "def modules():\n    if not os.getenv('WITH_CUDA'):\n        return []\n    return [CUDAExtension('a', [])]\n"
+    "setup(ext_modules=modules())\n",
+    "by trying": "try:\n    setup(ext_modules=[CUDAExtension('a', [])])\nexcept OSError:\n    setup()\n",
+    "never": "def modules():\n    return [CUDAExtension('a', [])]\nsetup(ext_modules=[CppExtension('a', ['a.cpp'])])\n",
+    "through a list": "setup(ext_modules=[CUDAExtension(one, []) for one in os.environ.get('OPS', '').split()])\n",
+}
+
+
+def cuda_findings(folder: Path, extension: Extension, file: str, text: str, **change: object) -> list[str]:
+    path = folder / "ops" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(FROM_TORCH + text)
+    without = {"cuda": "", "gpus": (), "path": folder / "x.yaml", "extensions": (extension,)}
+    recipe = dataclasses.replace(RECIPE, **{**without, **change})  # type: ignore[arg-type]
+    found = list(check_cuda_code(recipe))
+    assert all(one.code == "EB312" and "`gpus: [A100]`" in one.hint for one in found)
+    return [one.severity for one in found]
+
+
+@pytest.mark.parametrize("case", NEEDS_CUDA)
+def test_a_project_that_surely_needs_cuda_is_refused_without(case: str, tmp_path: Path) -> None:
+    text = NEEDS_CUDA[case]
+    assert cuda_findings(tmp_path, PROJECT, "setup.py", text) == [Severity.ERROR]
+    assert cuda_findings(tmp_path, PROJECT, "setup.py", text, image="base:1") == [Severity.WARNING]
+    assert cuda_findings(tmp_path, PROJECT, "setup.py", text, cuda="12.4", gpus=("A100",)) == []
+
+
+@pytest.mark.parametrize("case", DECIDES)
+def test_a_project_that_decides_for_itself_is_not_refused(case: str, tmp_path: Path) -> None:
+    assert cuda_findings(tmp_path, PROJECT, "setup.py", DECIDES[case]) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "refused"),
+    [
+        ("ops.py", "load('a', ['a.cpp', 'a.cu'])\n", True),
+        ("ops/__init__.py", "load(name='a', sources=[os.path.join('x', 'a.cu')])\n", True),
+        ("ops.py", "load_inline('a', '', cuda_sources='')\n", True),
+        ("ops.py", "load('a', ['a.cpp'])\n", False),
+        ("ops.py", "if torch.cuda.is_available():\n    load('a', ['a.cu'])\n", False),
+        ("ops.py", "def get():\n    return load('a', ['a.cu'])\n", False),
+        ("others.py", "load('a', ['a.cu'])\n", False),
+    ],
+)
+def test_a_captured_call_that_surely_needs_cuda_is_refused_without(
+    file: str, text: str, refused: bool, tmp_path: Path
+) -> None:
+    assert cuda_findings(tmp_path, CAPTURE, file, text) == [Severity.ERROR] * refused
+
+
 def test_two_projects_that_build_one_module_are_told_before_they_are_compiled(tmp_path: Path) -> None:
     setup = "from torch.utils.cpp_extension import CUDAExtension\nmodules = [CUDAExtension(NAME)]\n"
     names = {
@@ -59,3 +132,22 @@ def test_two_projects_that_build_one_module_are_told_before_they_are_compiled(tm
     assert found.message.replace(f"{tmp_path}/", "") == (
         "`a` and `b` both build the module `ops` (a/setup.py:2, b/setup.py:2), and one environment can have one of them"
     )
+
+
+@pytest.mark.parametrize(("folder", "name", "shown"), [
+    ("pkg", "'pkg._C'", "run that folder's `pkg` with the environment's compiled `pkg._C`, as with an editable install"),
+    ("pkg/ops", "name='pkg.ops._C'", "run that folder's `pkg` with the environment's compiled `pkg.ops._C`"),
+    ("src/pkg", "'pkg._C'", ""),
+    ("pkg", "'pkg_cuda'", ""),
+    ("pkg", "f'{pkg}._C'", ""),
+])  # fmt: skip
+def test_how_a_flat_project_runs_is_one_line(folder: str, name: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "setup.py").write_text(
+        f"from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension({name}, sources=['a.cu'])\n"
+    )
+    extension = Extension(name="pkg", path=".")
+    recipe = dataclasses.replace(RECIPE, path=tmp_path / "x.yaml", extensions=(extension, CAPTURE))
+    lines = list(describe_layout(recipe))
+    assert len(lines) == bool(shown)
+    assert all(line.startswith(f"programs in `{tmp_path}` {shown}") for line in lines)

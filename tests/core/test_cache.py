@@ -609,7 +609,43 @@ def test_a_full_disk_says_where_and_what_to_do(tmp_path, number):
     with pytest.raises(SpaceError) as caught, space_errors(tmp_path):
         raise OSError(number, "full")
     assert str(tmp_path) in caught.value.message
+    assert ("quota" in caught.value.message) == (number == errno.EDQUOT)
     assert "ENVBUILDER_CACHE" in caught.value.hint
+
+
+# Fills a file system with files: in a workspace, in a folder beside its place, and by a program. Each is removed afterwards.
+MANY_FILES = """
+import os, sys
+from pathlib import Path
+from envbuilder.core.cache import Store, beside
+from envbuilder.core.errors import SpaceError
+from envbuilder.core.process import Command, ProcessRunner
+def fill(folder):
+    for number in range(500): (folder / str(number)).touch()
+def unpack(folder):
+    script = 'cd "$1" && for n in $(seq 500); do : >$n || exit 1; done'
+    ProcessRunner(dict(os.environ)).run(Command(argv=("sh", "-c", script, "sh", str(folder)), why="unpack"))
+disk = Path(sys.argv[1])
+store = Store(disk / "cache")
+for place, work in ((store.workspace(), fill), (beside(disk / "final"), fill), (store.workspace(), unpack)):
+    try:
+        with place as folder: work(folder)
+    except SpaceError as error: print(error.message)
+"""
+
+
+@pytest.mark.builds
+def test_a_disk_without_inodes_is_not_called_full(tmp_path):
+    script = f"mount -t tmpfs -o size=10m,nr_inodes=200 none {tmp_path} && exec '{sys.executable}' -B -c \"$1\" {tmp_path}"
+    words = ["unshare", "--mount", "--", "sh", "-c", script, "sh", MANY_FILES]
+    lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    told = [line for line in lines if line.startswith("no inodes left on the file system of `")]
+    assert [line.partition("`")[2].partition("`")[0] for line in told][:2] == [
+        f"{tmp_path}/cache",
+        f"{tmp_path}/final",
+    ]
+    assert len(told) == 3
+    assert all("0 of 200 are free" in line for line in told)
 
 
 def test_another_error_of_the_system_stays_what_it_is(tmp_path):

@@ -73,7 +73,7 @@ def test_an_item_without_a_blank_after_its_dash_is_answered_with_the_item(lines)
     [
         ("packages:\n  - numpy\n - rich\n", "all lines of one list or map begin in the same column"),
         (" packages:\n  - numpy\n", "all keys of one map begin in the same column, and a text with `: ` stands in quotes"),
-        ("packages:\n  - numpy\n  rich\n", "an item of a list begins with `- `, and a key ends with `:`"),
+        ("packages:\n  - numpy\n  rich\n", "an item of a list begins with `- `, and a key ends with `:` and a blank; or the line above lacks one"),
         ("packages:\n\t- numpy\n", "YAML is indented with blanks, not with tabs"),
         ("packages: [numpy\n", ""),
     ],
@@ -121,7 +121,7 @@ def test_findings_come_in_the_order_of_files_and_lines():
     ("data", "message"),
     [
         (b"a: \xff\n", "is not UTF-8 text"),
-        (b"a: b\n\0", "holds a NUL byte, so it is not a text file"),
+        (b"a: b\n\0", "expected a text file, found a NUL byte"),
         (b"#" * (places.MAX_BYTES + 1), "is larger than 1 MiB"),
     ],
 )

@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,13 @@ import pytest
 from envbuilder.core.cache import beside, need_same, remove_tree, save_text
 from envbuilder.core.errors import UsageError
 from envbuilder.core.log import log_to
-from envbuilder.core.private import is_trusted, may_be_exchanged, private_folder
+from envbuilder.core.private import (
+    is_trusted,
+    kept_out,
+    make_folder_for_all,
+    may_be_exchanged,
+    private_folder,
+)
 from tests.support.stranger import (
     MODES,
     STRANGER,
@@ -208,3 +215,73 @@ def test_a_link_in_place_of_a_tree_keeps_its_target(shared: Path, precious: Path
     remove_tree(shared / "tree")
     assert not (shared / "tree").is_symlink()
     assert contents(precious) == before
+
+
+# ---- what is for others
+
+
+GROUP = 4711
+# Modes of two folders and a file in each other, and who cannot read the file: others, also its group, or nobody.
+CLOSED = {
+    "open": ((0o755, 0o755, 0o644), "nobody"),
+    "a home": ((0o700, 0o755, 0o644), "group"),
+    "a home for the group": ((0o750, 0o755, 0o644), "others"),
+    "a folder in it": ((0o755, 0o700, 0o644), "group"),
+    "a file": ((0o755, 0o755, 0o600), "group"),
+    "the group's": ((0o2770, 0o755, 0o644), "on purpose"),
+    "closed in the group's": ((0o2770, 0o700, 0o644), "group"),
+    "the group's in a home": ((0o700, 0o2770, 0o644), "group"),
+}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("case", CLOSED)
+def test_who_cannot_read_a_file_is_told_as_the_kernel_sees_it(tmp_path: Path, case: str):
+    modes, who = CLOSED[case]
+    paths = [tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/file"]
+    paths[1].mkdir(parents=True)
+    paths[2].touch()
+    for path, mode in zip(paths, modes, strict=True):
+        os.chown(path, -1, GROUP)
+        path.chmod(mode)
+
+    def can_read(groups: str) -> bool:
+        command = as_user(STRANGER, "test", "-r", paths[2], groups=groups)
+        return subprocess.run(command, check=False).returncode == 0
+
+    said = kept_out(str(paths[2]))
+    assert (bool(said), can_read(""), can_read(str(GROUP))) == {
+        "nobody": (False, True, True), "others": (True, False, True), "group": (True, False, False),
+        "on purpose": (False, False, True),
+    }[who]  # fmt: skip
+    for _ in range(3):  # what it proposes lets them in, where it is about others
+        if not kept_out(str(paths[2])):
+            break
+        command = kept_out(str(paths[2])).split("`")[3]
+        subprocess.run(["sh", "-c", command], check=True)
+    assert kept_out(str(paths[2])) == ""
+    assert can_read(str(GROUP))
+
+
+@pytest.mark.programs
+def test_a_folder_with_an_access_list_is_not_judged(tmp_path: Path):
+    (tmp_path / "home").mkdir(mode=0o700)
+    # Tag, rights and id of each entry: the owner, the stranger, the group, the mask, others.
+    entries = ((1, 7, 2**32 - 1), (2, 5, STRANGER), (4, 0, 2**32 - 1), (16, 5, 2**32 - 1), (32, 0, 2**32 - 1))
+    value = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(tmp_path / "home", "system.posix_acl_access", struct.pack("<I", 2) + value)
+    (tmp_path / "home/file").touch()
+    subprocess.run(as_user(STRANGER, "cat", tmp_path / "home/file"), check=True)
+    assert kept_out(str(tmp_path / "home/file")) == ""
+
+
+def test_a_folder_for_all_is_open_and_those_that_were_there_stay(tmp_path: Path):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab").chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        make_folder_for_all(str(tmp_path / "lab/a/b"))
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("lab", "lab/a", "lab/a/b")]
+    assert modes == [0o2770, 0o2755, 0o2755]

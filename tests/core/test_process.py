@@ -184,10 +184,13 @@ def test_a_program_sees_only_the_settings_on_the_list():
     said = runner(**given).run(Command(argv=("env",), why="look"))
     assert sorted(said.splitlines()) == [
         "HOME=/home/x",
+        "HTTPS_PROXY=proxy:1",
         "LANG=C.UTF-8",
         "LC_ALL=C.UTF-8",
+        "NO_PROXY=localhost,127.0.0.1,::1",
         "PATH=/usr/bin:/bin",
         "https_proxy=proxy:1",
+        "no_proxy=localhost,127.0.0.1,::1",
     ]
 
 

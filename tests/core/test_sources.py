@@ -215,7 +215,7 @@ def test_only_file_urls_have_a_path() -> None:
         (None, CUDA_REDIST),
         ("", ""),
         ("https://mirror.invalid/redist", "https://mirror.invalid/redist/"),
-        ("/media/redist", "file:///media/redist/"),
+        ("/usr/share", "file:///usr/share/"),
         ("file:///media/redist/", "file:///media/redist/"),
     ],
 )

@@ -26,3 +26,16 @@ OPTIONS = ("--nodes", "--gpus-per-node", "--ranks-per-node", "--qos", "--sbatch"
 def test_a_known_word_is_suggested_only_if_it_is_near(word: str, known: tuple[str, ...], found: str):
     assert nearest_names(word, known)[:1] == ((found,) if found else ())
     assert nearest(word, known) == (f"did you mean `{found}`? " if found else "")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "names"),
+    [
+        ("A10O", ("A10", "A100", "A40", "H100"), "`A10` or `A100`"),
+        ("h10", ("h100", "h200", "a10"), "`h100` or `a10`"),
+        ("pakcages", ("packages", "package"), "`packages`"),
+        ("a100", ("a100", "a10"), "`a100` or `a10`"),
+    ],
+)
+def test_all_words_that_are_as_near_are_suggested(word: str, known: tuple[str, ...], names: str):
+    assert nearest(word, known) == f"did you mean {names}? "

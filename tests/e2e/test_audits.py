@@ -1,10 +1,12 @@
 """The audits on real environments: what they say of them is known, and all of it is true."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import ENVBUILDER, Built, run
+from tests.support.workbench import ENVBUILDER, ROOT, Built, attempt, findings, run
 
 pytestmark = pytest.mark.builds
 
@@ -25,3 +27,19 @@ def test_an_older_host_is_told_what_it_could_not_load(cpu: Built):
     )
     (finding,) = [one for one in answer["findings"] if one["code"] == "EB714"]
     assert "fused.so" in finding["where"]
+
+
+def test_torch_without_a_toolkit_refuses_a_cuda_extension_as_check_says(cpu: Built, tmp_path: Path):
+    text = "from torch.utils.cpp_extension import CUDAExtension\nfrom setuptools import setup\n"
+    (tmp_path / "setup.py").write_text(f"{text}setup(ext_modules=[CUDAExtension('a', ['a.cpp'])])\n")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("extends: cpu\nextensions: [{name: mine, path: .}]\n")
+    shutil.copy(ROOT / "recipes/cpu.yaml", tmp_path)
+    shutil.copytree(ROOT / "recipes/fused", tmp_path / "fused")
+    (finding,) = findings(attempt(ENVBUILDER, "check", recipe, "--json"))
+    assert (finding["code"], "CUDAExtension" in finding["message"]) == ("EB312", True)
+    said = attempt(
+        "apptainer", "exec", "--bind", f"{tmp_path}:/mine", cpu.sif, "python", "/mine/setup.py", "--version"
+    )
+    assert said.returncode != 0
+    assert "CUDA_HOME environment variable is not set" in said.stderr

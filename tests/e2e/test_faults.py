@@ -266,6 +266,18 @@ def test_a_cache_without_space_is_exit_6_before_anything_is_fetched(spacious: Pa
     assert int(ended.stdout.split()[0]) < 1024  # KiB: sources of the extension at most
 
 
+def test_a_cache_without_inodes_is_exit_6_and_doctor_says_the_same(spacious: Path):
+    cache = spacious / "cache"
+    ended = _in_small_disk(
+        f"'{ENVBUILDER}' doctor --for build; '{ENVBUILDER}' build cpu --output {spacious}/out",
+        place=cache, size="50g,nr_inodes=90", env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)},
+    )  # fmt: skip
+    words = f"no inodes left on the file system of `{cache}`"
+    assert ended.returncode == 6
+    assert words in ended.stdout.replace("\n", " ")
+    assert words in ended.stderr
+
+
 def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
     output = spacious / "out"
     ended = _in_small_disk(

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support import hostile
 from tests.support.cluster import wait_until
-from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
+from tests.support.tiny import edit_tiny, make_tiny
+from tests.support.workbench import ENVBUILDER, Built, attempt, build, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -176,6 +177,24 @@ def test_a_login_shell_without_envbuilder_has_the_environment(tiny, form, shell)
     sif, image = ("apptainer", "exec", "--no-home", tiny.sif), ("docker", "run", "--rm", tiny.image)
     said = run(*(sif if form == "sif" else image), *shell.split(), "command -v python; echo $WHICH")
     assert said == "/opt/env/bin/python\ntiny\n"
+
+
+def test_folders_of_a_recipe_are_in_front_of_the_path_in_sif_and_image(spacious):
+    recipe, _ = make_tiny(spacious, "ahead")
+    edit_tiny(recipe, "env: {WHICH: ahead}", 'env: {PATH: "/opt/tool/bin:$PATH"}')
+    built = build(str(recipe), spacious / "out")
+    try:
+        for start in (("apptainer", "exec", "--no-home", built.sif), ("docker", "run", "--rm", built.image)):
+            said = run(
+                *start, "bash", "-c", "command -v python; echo $PATH; bash -lc 'echo $PATH'"
+            ).splitlines()
+            assert said[0] == "/opt/env/bin/python"
+            assert [path.startswith("/opt/tool/bin:/opt/env/bin:/usr/local/") for path in said[1:]] == [
+                True,
+                True,
+            ]
+    finally:
+        run("docker", "image", "rm", "--force", built.image)
 
 
 def test_what_a_person_sets_on_purpose_reaches_the_program(line, project):

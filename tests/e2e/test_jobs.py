@@ -6,6 +6,7 @@ The SIF is the real `cpu`; ranks speak gloo. What ends badly must end soon, say 
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.cache import link_or_copy
 from tests.support.cluster import Cluster, Machine, logged, machines, start_slurm, start_ssh, wait_until
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, Built, assert_healthy, open_folder
+from tests.support.workbench import ENVBUILDER, Built, assert_healthy, attempt, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -192,6 +194,58 @@ def test_more_nodes_than_there_are_is_said_at_once(cluster, work, cpu):
     assert cluster.head.run("squeue", "--noheader", env=cluster.env) == ""
 
 
+def test_a_script_for_a_site_names_what_its_nodes_lack_and_runs_when_it_is_there(cluster, work, cpu):
+    """It is written in another folder than that of the nodes, and submitted from a third one."""
+    folders = f"sifs: $SHARED/sifs\nprojects: {work}/projects\n"
+    (work / "there.yaml").write_text(folders + SITE)
+    desk, login = work / "my project", work / "login"
+    (desk / ".git").mkdir(parents=True)
+    login.mkdir()
+    (desk / "train.py").write_text(PROGRAM)
+    options = (
+        "--shape",
+        "tasks",
+        "--ranks-per-node",
+        "1",
+        "--write",
+        login / "job.sh",
+        "--for",
+        "../there.yaml",
+    )
+    command = (ENVBUILDER, "launch", "slurm", cpu.sif, *options, "--", "train.py", "end")
+    written = attempt(*command, cwd=desk)
+    assert written.returncode == 0, written.stderr
+    assert f"it starts in {work}/projects/my project, from $SHARED/sifs/cpu.sif" in written.stderr
+    assert str(desk) not in (login / "job.sh").read_text()
+
+    def job() -> tuple[int, str]:
+        """The exit code of the job, and its log."""
+        line = ("sh", "-c", 'cd "$0" && rm -f *.log && exec sbatch --wait job.sh', login)
+        ended = cluster.head.attempt(*line, env=cluster.env | {"SHARED": str(work / "shared")})
+        (log,) = login.glob("cpu-*.log")
+        return ended.returncode, log.read_text()
+
+    place = f"{work}/projects/my project"
+    code, log = job()
+    assert (code, f"this node lacks the SIF {work}/shared/sifs/cpu.sif, the folder {place};" in log) == (
+        9,
+        True,
+    ), log
+    shutil.copytree(desk, place)
+    (work / "shared/sifs").mkdir(parents=True)
+    link_or_copy(cpu.sif, work / "shared/sifs/cpu.sif")
+    code, log = job()
+    assert (code, "0: world of 1\n" in log, f"logs in {place}/logs/cpu-" in log) == (0, True, True), log
+
+
+def test_a_job_that_slurm_cannot_start_has_no_log_and_it_is_said(cluster, work, cpu):
+    """The folder of logs is in the `/tmp` of the head, and the node has another one."""
+    command = launch(cluster, work, cpu, "slurm", "--wait", "--logs", "/tmp/logs", "--", "train.py", "end")
+    ended = finish(cluster, command)
+    assert (ended.returncode, "has failed: it wrote nothing to /tmp/logs/cpu-" in ended.stdout) == (9, True)
+    assert "scontrol show job" in ended.stdout
+
+
 def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
     """The job waits for another, which has both nodes."""
     full = (
@@ -255,7 +309,13 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
     )
     assert shown.stdout == text
     script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
-    ended = finish(cluster, (*cluster.head.enter, "sbatch", "--wait", str(script)))
+    submit = (
+        "sh",
+        "-c",
+        'cd "$0" && exec sbatch --wait ../job.sh',
+        str(work / "logs"),
+    )  # where its log is then
+    ended = finish(cluster, (*cluster.head.enter, *submit))
     assert ended.returncode != 0
     assert "this script was written for another file" in log_of(work)
 

@@ -87,6 +87,22 @@ def test_a_script_that_was_edited_is_kept_when_it_is_written_again(line, work):
     assert "echo mine" not in (work / "job.sh").read_text()
 
 
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("./tool", "it has no /nonexistent/python, which the first line of ./tool names"),
+        ("pyhton", "it has no program pyhton"),
+        ("/opt/none.py", "it has no file /opt/none.py"),
+    ],
+)
+def test_a_program_that_the_container_cannot_start_is_said_before_a_rank_starts(line, work, program, why):
+    (work / "tool").write_text("#!/nonexistent/python\n")
+    (work / "tool").chmod(0o755)
+    said = launch(work, *line, "--", program, "train.py")
+    assert (said.returncode, f"cannot start the program: {why}\n" in said.stderr) == (9, True), said.stderr
+    assert "Traceback" not in said.stderr
+
+
 def test_two_ranks_are_one_job(line, work):
     ended = launch(work, *line, "--smoke")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -148,7 +164,8 @@ def test_where_fuse_is_closed_the_reason_and_its_repair_are_said(cpu, work):
     words = ("--write", script, "--", "train.py", "die")
     assert launch(work, ENVBUILDER, "launch", "local", "cpu", "--output", cpu.output, *words).returncode == 0
     scratch.mkdir()
-    os.chown(scratch, NOBODY, NOBODY)
+    for folder in (scratch, work / "logs"):
+        os.chown(folder, NOBODY, NOBODY)
     closed.touch(mode=0o000)
     devices.mkdir()
     for name, repair in (

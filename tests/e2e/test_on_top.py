@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.outputs import rejected
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
@@ -25,6 +26,7 @@ from tests.support.workbench import (
     Built,
     as_nobody,
     attempt,
+    findings,
     run,
 )
 
@@ -188,6 +190,54 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     assert stale.returncode == 4
     assert f"`tiny` changed: ~ numpy {numpy.version} → 9.9" in stale.stderr
     assert "hint: `envbuilder lock tiny-more`" in stale.stderr
+
+
+def test_a_wheel_whose_library_nothing_brings_is_refused_and_the_package_named(
+    recipes: Path, places: dict[str, str]
+):
+    """As opencv-python: its module loads a library of the wheel, which needs one of the system."""
+    folder = recipes / "seeing"
+    folder.mkdir()
+    compile_library(folder / "libGL.so.1", "void glFlush(void) {}")
+    compile_library(
+        folder / "libview-1.so", "void glFlush(void); void view(void) { glFlush(); }", folder / "libGL.so.1"
+    )
+    module = folder / "seeing.cpython-311-x86_64-linux-gnu.so"
+    code = "void view(void); void *PyInit_seeing(void) { view(); return 0; }"
+    compile_library(module, code, folder / "libview-1.so", "-Wl,-rpath,$ORIGIN/../seeing.libs")
+    write_wheel(
+        recipes / "wheels", "seeing", "1.0", tag="cp311-cp311-linux_x86_64",
+        files={
+            "seeing/__init__.py": "from seeing import seeing\n",
+            f"seeing/{module.name}": module.read_bytes(),
+            "seeing.libs/libview-1.so": (folder / "libview-1.so").read_bytes(),
+        },
+    )  # fmt: skip
+    words = ("add", "tiny", "seeing", "--as", "tiny-more", "--output", recipes / "out", "--no-load")
+    ended = attempt(ENVBUILDER, *words, "--json", env=places)
+    (finding,) = findings(ended)
+    assert (ended.returncode, finding["code"], finding["severity"]) == (7, "EB725", "error")
+    assert finding["message"] == "`import seeing` fails: nothing in the image has `libGL.so.1`"
+    assert finding["hint"] == "add `apt: [libgl1]` to the recipe, then `envbuilder lock`"
+    sif = rejected(recipes / "out/tiny-more.sif")
+    inside = attempt("apptainer", "exec", sif, "python", "-c", "import seeing")
+    assert "ImportError: libGL.so.1: cannot open shared object file" in inside.stderr
+
+
+@pytest.mark.release
+def test_opencv_python_is_refused_with_the_packages_that_it_lacks(recipes: Path):
+    words = ("add", "tiny", "opencv-python", "--as", "tiny-more", "--output", recipes / "out", "--no-load")
+    ended = attempt(ENVBUILDER, *words, "--json", env={"ENVBUILDER_RECIPES": str(recipes)})
+    error = next(one for one in findings(ended) if one["severity"] == "error")
+    assert (ended.returncode, error["code"]) == (7, "EB725")
+    assert error["message"].startswith("`import cv2` fails: nothing in the image has `libGL.so.1`")
+    assert error["hint"].startswith("add `apt: [libgl1, libglib2.0-0")
+
+
+def compile_library(path: Path, code: str, *options: object) -> None:
+    source = path.with_suffix(".c")
+    source.write_text(code)
+    run("gcc", "-shared", "-fPIC", source, f"-Wl,-soname,{path.name}", *options, "-o", path)
 
 
 def test_adding_a_package_takes_seconds(tiny: Built, recipes: Path, places: dict[str, str]):

@@ -28,7 +28,7 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
 from envbuilder.plan.render.stages import EXPORTED
 from tests.support.layers import make_layers
-from tests.support.workbench import ENVBUILDER, ROOT, open_folder, run
+from tests.support.workbench import ENVBUILDER, ROOT, open_folder, recipe_like, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 PROJECTS = Path(__file__).with_name("projects")
@@ -77,16 +77,10 @@ def make(recipe: Path) -> Made:
 
 
 def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
-    """A recipe with the pins and the lock of another one, and these extensions; the projects lie beside it."""
+    """A recipe like another one with these extensions; the projects lie beside it."""
     if not (folder / "setup_py").exists():
         shutil.copytree(PROJECTS, folder, dirs_exist_ok=True)
-    text = (ROOT / f"recipes/{like}.yaml").read_text()
-    pins = re.sub(r"^(extensions|tests):.*\n(?:[ #].*\n|\n)*", "", text, flags=re.MULTILINE)
-    recipe = folder / "tried.yaml"
-    recipe.write_text(pins + "\nextensions:\n" + "".join(f"  - {one}\n" for one in extensions))
-    if not recipe.with_suffix(".lock").exists():
-        shutil.copyfile(ROOT / f"recipes/{like}.lock", recipe.with_suffix(".lock"))
-    return recipe
+    return recipe_like(like, folder / "tried.yaml", *extensions)
 
 
 def never_compiled() -> str:

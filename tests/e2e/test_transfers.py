@@ -30,8 +30,9 @@ from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
 from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
+from tests.support.stranger import STRANGER, as_user, reachable_folder
 from tests.support.toys import EPOCH, LOCK, make_toy
-from tests.support.workbench import ENVBUILDER, Built, attempt, run, start
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, run, start
 
 pytestmark = pytest.mark.builds
 
@@ -331,6 +332,48 @@ def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path
         assert said == "42\n"
     finally:
         run("docker", "image", "rm", f"{place}:1")
+
+
+def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Registry):
+    """A build, a pull and a module, in a folder of this run, in a home that is closed, and in the folder of a group."""
+    place, group = f"{real.host}/shared/tiny:1", "4711"
+    run(ENVBUILDER, "push", "tiny", place, "--output", tiny.output)
+
+    def closed(*words: object) -> str:
+        ended = attempt("sh", "-c", 'umask 077; exec "$0" "$@"', ENVBUILDER, *words, env=NO_ENGINE)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
+
+    def unreadable(folder: Path, groups: str = "") -> set[str]:
+        ended = attempt(*as_user(STRANGER, "find", folder, "!", "-readable", groups=groups))
+        return {Path(line).name for line in ended.stdout.splitlines()} | set(ended.stderr.splitlines())
+
+    with reachable_folder() as folder:
+        home, lab = folder / "home", folder / "lab"
+        home.mkdir(mode=0o700)
+        lab.mkdir()
+        os.chown(lab, -1, int(group))
+        lab.chmod(0o2770)
+        for parent in (folder / "new", home, lab):
+            said = closed("build", tiny.recipe, "--output", parent / "built/here")
+            said += closed("pull", place, "--output", parent / "pulled/here")
+            said += closed("module", parent / "built/here/tiny.sif", "--write", parent / "modules/here")
+            wanted = f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or choose another `--"
+            assert (said.count(wanted), "cannot" in said) == ((3, True) if parent is home else (0, False)), (
+                said
+            )
+        assert unreadable(folder / "new") == {"tiny.log"}  # of a build: it may show its environment
+        assert unreadable(lab, group) == {"tiny.log"}
+        assert unreadable(lab)
+        own = [
+            path for path in lab.rglob("*") if path.parent.name != "sha256"
+        ]  # a blob is a link to the cache's
+        assert {path.lstat().st_gid for path in own} == {int(group)}
+        (folder / "link").symlink_to(home / "built")
+        said = closed("module", folder / "link/here/tiny.sif", "--write", folder / "new/modules/here")
+        assert (
+            f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or give the path of a SIF" in said
+        )
 
 
 def test_others_tools_pull_each_platform_of_one_name(toy: Outputs, real: Registry, tmp_path: Path):

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_signed_artifacts_are_verified_by_apptainer_and_by_us(tiny: Built, copie
     assert verified(copied, public).returncode == 0
     assert build(str(tiny.recipe), copied.output).data["built"] is False
     assert tiny.sif.read_bytes()[-4096:] == before  # the other name of the unsigned file
+
+
+def test_verify_says_that_a_signature_is_good_and_that_none_was_looked_at(copied: Built, key_pair):
+    private, public = key_pair
+
+    def said(*words: object) -> str:
+        return run(ENVBUILDER, "verify", *words, "--output", copied.output)
+
+    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+    assert "\nno signature was looked at" in said("tiny")
+    assert re.search(
+        r"\nthe signatures of both are good: tiny:latest, signed 2\S+ \S+ UTC with the key [0-9a-f]{16}",
+        said("tiny", "--key", public),
+    )
+    alone = copied.sif.rename(copied.output / "alone.sif")
+    assert "no signature was looked at" in said(alone)
+    assert re.search(r"its signature is good, with the key [0-9a-f]{16};", said(alone, "--key", public))
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):

@@ -7,7 +7,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=1
 #SBATCH --signal=B:TERM@120
-#SBATCH --output=/home/me/project/src/logs/%x-%j.log
+#SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 
 set -euo pipefail
@@ -24,6 +24,7 @@ nodes=2
 ranks_per_node=1
 gpus=1
 folder=/home/me/project/src
+script=/home/me/project/src/train.py
 project=/home/me/project
 logs=/home/me/project/src/logs/a100
 binds=()
@@ -39,7 +40,7 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -73,14 +74,17 @@ keep_out() {
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# Says how the ranks ended, and which logs have the cause of a failure.
+# Says how the ranks ended, and where the cause of a failure is: in the log or folder $2. One without a line is not named.
 say_end() {
+  local place="logs in $logs"
+  grep -rqs . "$logs" || place='no rank has a log of its own'
   case $1 in
-    0) say "job $job: all ranks ended well; logs in $logs" ;;
-    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; logs in $logs" ;;
-    *) say "job $job: the ranks ended with exit code $1; logs in $logs" ;;
+    0) say "job $job: all ranks ended well; $place" ;;
+    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; $place" ;;
+    *) say "job $job: the ranks ended with exit code $1; $place" ;;
   esac
-  [ "$1" -eq 0 ] || say "the cause: envbuilder diagnose ${2@Q}"
+  [ "$1" -ne 0 ] || return 0
+  if grep -rqs . "$2"; then say "the cause: envbuilder diagnose ${2@Q}"; else say "the cause is in the lines above"; fi
 }
 
 # Ends with envbuilder's exit code for a job that could not start.
@@ -157,6 +161,7 @@ prepare() {
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
   local free gpu_check node=${SLURM_NODEID-${node_rank-0}} shell=${ENVBUILDER_SHELL-} lost=''
+  check_paths
   prepare
   if [ "$node" -eq 0 ] && [ -z "$shell" ]; then # once a job
     [ -z "$lost" ] || say "kept out of the environment:$lost; APPTAINERENV_NAME passes a variable"
@@ -174,6 +179,19 @@ preflight() {
   check_environment
 }
 
+# Names each path of the job that this node lacks.
+check_paths() {
+  local lacks=''
+  [ -n "${image_id-}" ] || [ -r "$environment" ] || lacks+=", the SIF ${environment:-(its path has a variable that is not set)}"
+  if [ ! -d "$folder" ]; then
+    lacks+=", the folder ${folder:-(its path has a variable that is not set)}"
+  else
+    [ -z "$script" ] || [ -r "$script" ] || lacks+=", the program $script"
+    { mkdir -p "${logs%/*}" && [ -w "${logs%/*}" ]; } 2>/dev/null || lacks+=", a folder ${logs%/*} that you can write, for logs"
+  fi
+  [ -z "$lacks" ] || fail "this node lacks${lacks#,}; put it there, on a file system that all nodes share, or write this script with the folders of these machines: \`--for SITE\`"
+}
+
 check_gpus() {
   local driver seen
   [ "$gpus" -gt 0 ] || return 0
@@ -184,12 +202,33 @@ check_gpus() {
     fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
 }
 
-# Checks torch, extensions and libraries of the driver in a container.
+# Prints why program $1 cannot be started here. The container's shell runs it, which may be any.
+why_not_started() {
+  local path interpreter
+  case $1 in
+    *.py) [ -f "$1" ] || echo "it has no file $1" ;;
+    *)
+      path=$(command -v "$1") || echo "it has no program $1"
+      interpreter=$(sed -n '1s/^#! *\([^ ]*\).*/\1/p' "$path" 2>/dev/null)
+      [ -z "$interpreter" ] || [ -e "$interpreter" ] || echo "it has no $interpreter, which the first line of $1 names"
+      ;;
+  esac
+}
+
+# Checks in a container that the program can be started, then torch, extensions and libraries of the driver.
 check_environment() {
-  local said why code=0
-  said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
-  [ -z "$said" ] || printf '%s\n' "$said" >&2
+  local said why code=0 needed=${program[0]}
+  case $needed in
+    --no_python) needed=${program[1]} ;;
+    -m) needed=python ;;
+  esac
+  said=$( (inside sh -c "$(declare -f why_not_started)"'
+    why=$(why_not_started "$0")
+    [ -z "$why" ] || { echo "$why" && exit 121; }
+    exec "$@"' "$needed" python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
+  [ -z "$said" ] || [ "$code" -eq 121 ] || printf '%s\n' "$said" >&2
   case $code in
+    121) fail "the container, with the environment, the project and the site's \`binds\`, cannot start the program: ${said##*$'\n'}" ;;
     137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
   wait "$gpu_check" || exit # without a driver, the environment fails as well
@@ -300,7 +339,6 @@ find_environment() {
   [ "${machine:-$found}" = "$found" ] || [ -e "/proc/sys/fs/binfmt_misc/qemu-$machine" ] ||
     fail "$environment is for $machine, and this node's processor is $found"
   command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
-  [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
   if [ -n "$copy" ]; then
     if put_copy; then return; fi
     say "this node has no copy, so it reads $environment"
@@ -362,5 +400,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-say_end "$status" "$logs.log"
+say_end "$status" "$(readlink "/proc/$$/fd/1")" # the log of the job
 exit "$status"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
-from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.diff import changes, check_fresh, diff_locks, locked_packages
 from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.model import (
@@ -383,7 +383,7 @@ def test_each_recipe_of_ours_has_a_lock_that_fits_it(name):
 DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt`, `apt_sources` or `security`, which decide the Debian packages"
 TOOLKIT = "the recipe changed in `base`, `cuda` or `apt_sources`, which decide the CUDA toolkit"
 WHEELS = "the recipe changed in `base`, `python`, `cuda`, `pytorch` or `packages`, which decide the Python packages"
-REST = "the recipe changed in `gpus`, `platform`, `env`, `add` or the order of its extensions"
+REST = "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
 
 
 @pytest.mark.parametrize(
@@ -418,6 +418,28 @@ def test_changed_new_and_missing_sources_make_a_lock_stale():
         "`src/a.h` is gone",
         "`src/b.h` is new",
     )
+
+
+def test_a_stale_lock_says_why_each_source_counts():
+    why = {"src/a.cpp": "the recipe names it", "src/a.h": "no file of the build names it"}
+    assert check_fresh(RECIPE, LOCK, {"src/a.cpp": C}, lambda: why) == (
+        "`src/a.cpp` changed: the recipe names it",
+        "`src/a.h` no longer counts: no file of the build names it",
+    )
+
+
+def test_the_contents_of_a_lock_name_each_source_with_its_digest():
+    before = locked_packages(LOCK)
+    (fused,) = LOCK.extensions
+    edited = dataclasses.replace(
+        fused, files=(dataclasses.replace(fused.files[0], sha256=C), *fused.files[2:])
+    )
+    after = locked_packages(dataclasses.replace(LOCK, extensions=(edited,)))
+    assert [change.row()[:2] for change in changes(before, after)] == [
+        ("~", "extension fused"),
+        ("~", "extension fused: src/a.cpp"),
+        ("-", "extension fused: src/a.h"),
+    ]
 
 
 def test_the_name_of_an_artifacts_file_is_the_end_of_its_path():

@@ -22,7 +22,7 @@ from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.lock.security import missed_updates
+from envbuilder.lock.security import MissedUpdates, missed_updates
 from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import Plan, make
 from envbuilder.recipe.model import Recipe
@@ -167,7 +167,7 @@ def test_missed_security_updates_are_read_out_of_the_lists_for_arm(
     older = [dataclasses.replace(one, version="1.0") if one.name == "make" else one for one in lock.debs]
     recipe.path.with_suffix(".lock").write_text(lock_text(dataclasses.replace(lock, debs=tuple(older))))
     found = missed_updates(recipe, means.store, means.runner)
-    assert found is not None
+    assert isinstance(found, MissedUpdates)
     assert found.updates == ("make 1.0 → 4.4",)
 
 

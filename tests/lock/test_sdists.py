@@ -1,8 +1,12 @@
 """Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
 
+import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -53,6 +57,7 @@ def lock(tmp_path: Path) -> Lock:
         torch: tuple[str, ...] = (),
         prefer: tuple[Artifact, ...] = (),
         builds: tuple[LockedBuild, ...] = (),
+        index: str = "",
     ) -> Packages:
         base, there = tmp_path / "base", tmp_path / "there"
         write_wheel(base, "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64", requires=torch)
@@ -65,7 +70,7 @@ def lock(tmp_path: Path) -> Lock:
         names = {file.name for file in files}
         write_index(tmp_path / "simple", *(one for one in own if one.name not in names), *files)
         sources = Sources(
-            debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",), folders=(base, *folders)
+            debian=(), indexes=(index or f"{(tmp_path / 'simple').as_uri()}/",), folders=(base, *folders)
         )
         recipe = make_recipe(tmp_path, packages=packages)
         means = make_means(tmp_path, sources)
@@ -74,6 +79,16 @@ def lock(tmp_path: Path) -> Lock:
         )
 
     return lock_packages
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder as `python -m http.server` does: it never sends a part of a file."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def named(found: Packages, name: str) -> Artifact:
@@ -101,6 +116,29 @@ def test_a_package_is_locked_with_what_it_requires_and_is_built_with(
     assert (named(found, "plain").kind, named(found, "plain").path) == ("sdist", f"plain/{sdist.name}")
     assert named(found, "filelock").kind == "wheel"
     assert tools(found) == built_with
+
+
+# As flash-attn's: hundreds of lines of a traceback, whose last line says why.
+DEEP = """
+import os
+def first(depth): second(depth - 1)
+def second(depth):
+    if depth > 0: first(depth)
+    raise RuntimeError("FlashAttention is only supported on CUDA 11.7 and above.")
+for name in range(200): print("compiling", name)
+first(90)
+"""
+
+
+def test_a_setup_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path, lock: Lock) -> None:
+    sdist = write_sdist(tmp_path / "files", "flash", "2.5.8", {"setup.py": DEEP})
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("flash",), sdist)
+    assert caught.value.message.splitlines() == [
+        "RuntimeError: FlashAttention is only supported on CUDA 11.7 and above.",
+        "  setup.py:6 ends so: `flash 2.5.8` has no wheel for this Python, and its source distribution cannot be built",
+    ]
+    assert "sdist: flash==2.5.8" in caught.value.hint
 
 
 @pytest.mark.parametrize(("is_kept", "tool"), [(True, "0.44"), (False, "0.45.0")])
@@ -160,6 +198,7 @@ def test_a_dependency_without_a_wheel_holds_no_package_back(tmp_path: Path, lock
         ("parent", {"1.0": (), "1.1rc1": ()}, "1.1rc1"),
         ("early", {"1.0": (), "1.1rc1": ()}, "1.0"),
         ("early", {"1.0": ("numpy<1",), "1.1rc1": ()}, ""),
+        ("early>=1.1rc1", {"1.0": ("numpy<1",), "1.1rc1": ()}, "1.1rc1"),
         ("early>=0.5", {"0.1": (), "1.0": ("numpy<1",), "1.1rc1": ()}, ""),
     ],
     ids=[
@@ -169,47 +208,80 @@ def test_a_dependency_without_a_wheel_holds_no_package_back(tmp_path: Path, lock
         "asked-for-by-another",
         "release",
         "conflict",
+        "advised",
         "conflict-in-range",
     ],
 )
 def test_a_pre_release_is_taken_only_where_pip_would(
-    tmp_path: Path, lock: Lock, wanted: str, releases: dict[str, tuple[str, ...]], version: str
-) -> None:
+    tmp_path: Path, lock: Lock, caplog: pytest.LogCaptureFixture, wanted: str, releases: dict[str, tuple[str, ...]], version: str
+) -> None:  # fmt: skip
     files = tmp_path / "files"
     wheels = [write_wheel(files, "early", one, requires=needs) for one, needs in releases.items()]
-    wheels.append(write_wheel(files, "parent", "1.0", requires=("early>=1.1rc1",)))
+    wheels += [
+        write_wheel(files, "parent", "0.9"),  # wandb was older than the release that requires a candidate
+        write_wheel(files, "parent", "1.0", requires=("early>=1.1rc1",)),
+    ]
     if version:
         assert named(lock((wanted, "numpy>=2"), *wheels), "early").version == version
     else:
         with pytest.raises(IncompatibleError, match="early"):
             lock((wanted, "numpy>=2"), *wheels)
+        assert [one.rpartition("; ")[2] for one in caplog.messages] == [
+            "`early>=1.1rc1` in `packages` takes it"
+        ]
+
+
+def test_a_version_that_no_index_has_is_answered_with_the_newest(tmp_path: Path, lock: Lock):
+    files = tmp_path / "files"
+    wheels = [write_wheel(files, "early", version) for version in ("1.0", "2.0", "3.0rc1")]
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("early==2.9",), *wheels)
+    assert caught.value.hint.startswith("the newest early for Python 3.11 is 2.0; ")
+
+
+def test_an_index_whose_files_are_read_only_as_a_whole_has_pre_releases_too(tmp_path: Path, lock: Lock):
+    files = tmp_path / "files"
+    wheels = [write_wheel(files, "early", "1.0rc1"), write_wheel(files, "parent", "0.9")]
+    wheels.append(write_wheel(files, "parent", "1.0", requires=("early",)))
+    with served(tmp_path) as address:
+        found = lock(("parent",), *wheels, index=f"{address}/simple/")
+    assert (named(found, "parent").version, named(found, "early").version) == ("1.0", "1.0rc1")
 
 
 HELD = {
     "app": {"1.0": ("numpy<2.1",), "2.0": ("numpy>=2.1",)},
-    "tool": {"1.0": ("base<2",), "1.5": ("base<2",)},
+    "tool": {"0.5": (), "1.0": ("base<2",), "1.5": ("base<2",)},
     "base": {"1.0": (), "2.0": (), "2.1rc1": ()},
     "numpy": {"2.0": (), "2.4": ()},
     "filelock": {"2.0": (), "3.0": ()},
     "sympy": {"1.0": ("mpmath<2",)},
     "mpmath": {"1.0": (), "2.0": ()},
+    "long": {"1.0": (), "2.0": ("link",)},
+    "link": {"1.0": ("base>=2",)},
+    "extra": {"1.0": ("filelock; extra == 'less'", "numpy<2.1; extra == 'more'")},
     "frame": {"1.0": (), "2.0": ("mpmath>=2",)},
 }
 TORCH = ("filelock<3", "sympy")  # what fits no other torch
+FITTING = "older than the newest release, to fit torch 2.13.0+cpu"
 
 
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
         (("tool",), {"base is 1.0, not 2.0: tool requires `base<2`"}),
-        (("filelock",), set()),
-        (("frame",), set()),
+        (("tool", "long"), {"base is 1.0, not 2.0: tool requires `base<2`",
+                            "long is 1.0, not 2.0: `long>=2.0` in `packages` takes it"}),
+        (("tool>=1", "long"), {"base is 1.0, not 2.0: tool requires `base<2`",
+                               "long is 1.0, not 2.0: nothing newer fits all requirements"}),
+        (("extra[more]",), {"numpy is 2.0, not 2.4: extra requires `numpy<2.1`"}),
+        (("filelock",), {f"{FITTING}: filelock 2.0"}),
+        (("frame",), {f"{FITTING}: frame 1.0"}),
         (("app", "numpy<2.1"), {"numpy is 2.0, not 2.4: the recipe requires `numpy<2.1`",
                                 "app is 1.0, not 2.0: 2.0 requires `numpy>=2.1`, and numpy is 2.0"}),
         (("app", "base"), set()),
         (("app", "numpy==2.0"), {"app is 1.0, not 2.0: 2.0 requires `numpy>=2.1`, and numpy is 2.0"}),
     ],
-    ids=["dependency", "torch", "newest-does-not-fit-torch", "recipe", "newest", "pinned"],
+    ids=["dependency", "another-is-older", "nothing-newer", "extra", "torch", "newest-does-not-fit-torch", "recipe", "newest", "pinned"],
 )  # fmt: skip
 def test_what_holds_a_package_back_is_said(
     tmp_path: Path, lock: Lock, caplog: pytest.LogCaptureFixture, packages: tuple[str, ...], said: set[str]

@@ -53,13 +53,14 @@ def test_of_a_captured_project_code_is_locked_and_data_is_not(tmp_path: Path):
         "net/ops/__init__.py",
         "net/ops/a.cu",
         "net/ops/a.cuh",
-        "net/config.yaml",
+        "net/ops/config.yaml",
+        "net/results.yaml",
         "net/weights.pth",
         "net/x.png",
     )
     extension = Extension(name="ops", path="net", capture=("import ops",))
     (files,) = own_files(make_recipe(tmp_path, extension)).values()
-    assert [Path(file.path).name for file in files] == ["config.yaml", "__init__.py", "a.cu", "a.cuh"]
+    assert [Path(file.path).name for file in files] == ["__init__.py", "a.cu", "a.cuh", "config.yaml"]
 
 
 # A commit
@@ -319,10 +320,10 @@ def test_the_recipes_own_folder_is_locked_without_recipe_lock_and_data(tmp_path:
 
 def test_another_recipe_and_a_site_beside_a_project_leave_its_lock_as_it_is(tmp_path: Path):
     pins = 'base: debian/bookworm\npython: "3.11"\ngcc: "12"\npytorch: "2.13.0"\n'
-    write(tmp_path, "setup.py", "config.yaml", "net/sites/a.yaml", "sites/my-site.yaml")
+    write(tmp_path, "setup.py", "net/sites/a.yaml", "sites/my-site.yaml")
     (tmp_path / "x.yaml").write_text(f"{pins}extensions: [{{name: net, path: .}}]\n")
     before = own_files(load(tmp_path / "x.yaml"))
-    assert [file.path for file in before["net"]] == ["config.yaml", "net/sites/a.yaml", "setup.py"]
+    assert [file.path for file in before["net"]] == ["net/sites/a.yaml", "setup.py"]
 
     (tmp_path / "added.yaml").write_text("extends: x\nadd: [rich]\n")
     (tmp_path / "other.yaml").write_text(pins)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import shlex
 import shutil
 from pathlib import Path
 
@@ -111,6 +112,16 @@ def offline_means(tmp_path: Path, *folders: Path) -> ResolveContext:
         fetcher=fetcher,
         transfer=Console(quiet=True).step,
     )
+
+
+def test_the_command_of_a_vendored_lock_can_be_pasted(tmp_path: Path, world: World):
+    out = tmp_path / 'it\'s a "disk" $HOME'
+    done = vendor(world.recipe, world.lock, out, world.store)
+    recipe = str(out / "mine.yaml")
+    assert shlex.split(done.command) == [
+        f"ENVBUILDER_FOLDERS={out / FILES}", "envbuilder", "build", recipe, "--offline",
+    ]  # fmt: skip
+    assert done.command.startswith("ENVBUILDER_FOLDERS=")  # a shell takes no quoted name for a variable
 
 
 def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path, world: World):

@@ -147,7 +147,7 @@ def test_everything_that_is_missing_is_named_at_once_in_the_words_of_the_machine
     }  # fmt: skip
     assert rows["user namespaces"].repair == "sysctl -w user.max_user_namespaces=15000"
     assert rows["git"].repair == "dnf install git"
-    assert "dnf install moby-engine docker-buildx" in rows["engine"].repair
+    assert "dnf install docker-ce docker-buildx-plugin" in rows["engine"].repair
     assert exit_code(seen) == 8
     assert all(item.repair for item in rows.values())
 

@@ -139,6 +139,6 @@ def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, kept: Modu
 
 def test_a_test_needs_an_environment_to_run_in(tmp_path: Path):
     with pytest.raises(UsageError, match="inside an environment"):
-        measure_in("", tmp_path)
+        measure_in("", tmp_path, tmp_path)
     with pytest.raises(UsageError, match="there is no SIF"):
-        measure_in("cpu", tmp_path)
+        measure_in("cpu", tmp_path, tmp_path)

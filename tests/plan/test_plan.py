@@ -354,6 +354,29 @@ def test_the_environment_begins_with_what_must_hold_and_ends_with_the_recipes_ow
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("PATH", "/opt/tool/bin:$PATH", "/opt/tool/bin:/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/bin"),
+        (
+            "PATH",
+            "${PATH}:/opt/tool/bin",
+            "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/bin:/opt/tool/bin",
+        ),
+        ("LD_LIBRARY_PATH", "/opt/lib:$LD_LIBRARY_PATH", "/opt/lib:/of/image"),
+        ("LD_LIBRARY_PATH", "/opt/lib", "/opt/lib"),
+        ("MANPATH", "/opt/man:$MANPATH:/opt/more", "/opt/man:/opt/more"),
+        ("CFLAGS", "-O2 $CFLAGS2 $CFLAGS", r"-O2 $CFLAGS2 -D\1"),
+        ("OTHER", "$PATH", "$PATH"),
+    ],
+)
+def test_the_own_name_stands_for_what_a_variable_would_be_without_the_recipe(name, value, meant):
+    below = ["PATH=/bin", "LD_LIBRARY_PATH=/of/image", r"CFLAGS=-D\1"]
+    lock = dataclasses.replace(LOCK, base=locked(dataclasses.replace(bases.devel(), env=below)))
+    recipe = dataclasses.replace(RECIPE, env=((name, value),))
+    assert dict(make_plan(recipe, lock=lock).runtime.env)[name] == meant
+
+
 def test_with_cuda_image_and_sif_say_what_the_table_of_runtimes_says():
     step, said = make_plan().runtime, said_to_runtimes()
     assert {pair for pair in step.env if pair[0].startswith("NVIDIA_")} == set().union(*said.values())
@@ -406,11 +429,14 @@ def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
     }
 
 
-def test_the_labels_name_the_recipe_and_the_plan_up_to_the_runtime_step():
+def test_the_labels_name_the_recipe_the_lock_and_the_plan_up_to_the_runtime_step():
     plan = make_plan()
     before = dataclasses.replace(plan, steps=plan.steps[:-1])
+    lock = dict(plan.runtime.files)["opt/envbuilder/lock.json"]
     assert plan.runtime.labels == (
+        ("io.envbuilder.lock", f"sha256:{sha256_text(lock)}"),
         ("io.envbuilder.plan", f"sha256:{before.key}"),
+        ("io.envbuilder.recipe", f"sha256:{RECIPE.digest}"),
         ("org.opencontainers.image.title", "x"),
     )
 

@@ -71,6 +71,30 @@ def test_every_command_that_a_message_or_a_page_names_exists():
     } == set()
 
 
+def options_of(words: list[str]) -> set[str]:
+    """The options of the command, or of the one in its group, that a line names."""
+    command = cli.load_command(words[0])
+    inner = getattr(command, "commands", {}).get(words[1] if words[1:] else "", command)
+    return {"--help"}.union(*(one.opts + one.secondary_opts for one in inner.params))
+
+
+def test_every_option_that_a_message_or_a_page_names_exists():
+    files = [path for folder in ("envbuilder", "docs", "sites") for path in (ROOT / folder).rglob("*")]
+    files += [ROOT / name for name in DOCUMENTS]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".md", ".yaml", ".sh")]
+    lines = {line for one in texts for line in re.findall(r"(?:`|\$ )envbuilder ([a-z][^`\n]*)", one)}
+    named = [line.partition(" -- ")[0].split() for line in lines]
+    given = [
+        (words, found[0])
+        for words in named
+        if words[0] in COMMANDS
+        for word in words
+        if (found := re.match(r"--[a-z][a-z-]*", word))
+    ]
+    assert len(given) > 50
+    assert [(words, option) for words, option in given if option not in options_of(words)] == []
+
+
 def test_the_changelog_begins_with_this_version():
     newest = re.search(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE)
     assert newest

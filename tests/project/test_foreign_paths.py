@@ -14,7 +14,7 @@ MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
         "build/extensions/*.py", "build/recipe_tests.py", "core/archive.py", "layers/import_root.py", "layers/layer.py", "lock/git.py",
-        "lock/source_files.py", "lock/resolve/distributions.py", "lock/resolve/extensions.py",
+        "lock/source_files.py", "lock/git_ignored.py", "lock/project_files.py", "lock/resolve/distributions.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
 )  # fmt: skip
@@ -74,8 +74,11 @@ ALLOWED = {
     ("lock/git.py", "export_commit", "sha256_file"): FRESH,
     ("lock/git.py", "export_commit", "add_artifact"): FRESH,
     ("lock/git.py", "check_out", "mkdir"): FRESH,
-    ("lock/source_files.py", "_own", "glob"): LISTED,
-    ("lock/source_files.py", "_visible", "rglob"): LISTED,
+    ("lock/source_files.py", "visible", "rglob"): LISTED,
+    ("lock/source_files.py", "_visible_names", "iterdir"): LISTED,
+    ("lock/project_files.py", "_searches", "walk"): "a syntax tree",
+    ("lock/project_files.py", "_claim_code", "rglob"): LISTED,
+    ("lock/project_files.py", "_claim_packages", "glob"): LISTED,
     ("lock/source_files.py", "store_source", "open"): FRESH,
     ("lock/source_files.py", "store_source", "add_artifact"): FRESH,
     ("lock/resolve/extensions.py", "_store_commit", "sha256_file"): "a folder that the user names in ENVBUILDER_FOLDERS",

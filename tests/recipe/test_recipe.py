@@ -200,7 +200,7 @@ def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
         ),
         (
             'python: "3.11"\ngcc: "12"\npytorch: "2.6"\ncuda: 12.4.1\ngpus: [A100]\n',
-            {"`cuda:` chooses the build, so no `+cu124` here"},
+            {"three numbers; `cuda:` chooses the build, so no `+cu124` here"},
         ),
     ],
 )
@@ -368,11 +368,37 @@ def test_a_package_that_is_no_requirement_is_refused(folder, text):
         ("einops=0.8", "did you mean `einops==0.8`, or `einops==0.8.*` as conda means it?"),
         ("einops = 0.8.*", "did you mean `einops==0.8.*`?"),
         ("rich[all]=1.2=py38_0", "did you mean `rich[all]==1.2`, or `rich[all]==1.2.*` as conda means it?"),
-        ("einops=0.8; nonsense", ""),
-        ("einops >= 0.8 0.9", ""),
+        ("einops=0.8; nonsense", "write a name with versions, such as `numpy>=2,<3`"),
+        *(
+            (f"einops{sign}2", f"did you mean `einops{meant}`?")
+            for sign, meant in {
+                "=>": ">=2",
+                "=<": "<=2",
+                "==>": ">=2",
+                "==<": "<=2",
+                ">==": ">=2",
+                "<==": "<=2",
+                "> =": ">=2",
+                " => ": ">=2",
+                " = > ": ">=2",
+                "~>": "~=2.0",
+                "=~": "~=2.0",
+                "=!": "!=2",
+                "<>": "!=2",
+                "^": "<3,>=2",
+                " ": "==2",
+            }.items()
+        ),
+        ("rich[all]=>1.2,<3", "did you mean `rich[all]<3,>=1.2`?"),
+        ("rich>=1.2 <3", "did you mean `rich<3,>=1.2`?"),
+        ('rich=>1.2; python_version=>"3.9"', 'did you mean `rich>=1.2; python_version >= "3.9"`?'),
+        ("rich=>", "write a name with versions, such as `numpy>=2,<3`"),
+        ("rich^", "write a name with versions, such as `numpy>=2,<3`"),
+        ("rich^x.2", "write a name with versions, such as `numpy>=2,<3`"),
+        ("einops >= 0.8 0.9", "write a name with versions, such as `numpy>=2,<3`"),
     ],
 )
-def test_a_single_equals_sign_is_told_as_two(folder, text, hint):
+def test_a_comparison_in_another_spelling_is_told_as_pep_508_writes_it(folder, text, hint):
     with pytest.raises(RecipeError) as caught:
         written(folder, f"{LEAST}packages: ['{text}']\n")
     assert [finding.hint for finding in caught.value.findings] == [hint]
@@ -759,7 +785,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
         find_recipe("none.yaml", folder)
     with pytest.raises(UsageError, match="is a SIF, and a recipe is expected here") as raised:
         find_recipe("build/a100.sif", folder)
-    assert raised.value.hint == "type the recipe that it was built from: `a100`"
+    assert raised.value.hint == "type the recipe that it was made from: `a100`"
 
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest, parse_manifest
-from envbuilder.artifacts.oci.reference import Reference, is_loopback, names_registry, parse_reference
+from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import (
     AbsentError,
@@ -28,6 +28,7 @@ from envbuilder.core.errors import (
 from envbuilder.core.http import session as wire_module
 from envbuilder.core.http.session import CHUNK
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import is_loopback
 from envbuilder.registry import settings as setting_module
 from envbuilder.registry import upload as write_module
 from envbuilder.registry.client import Client

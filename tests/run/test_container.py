@@ -34,9 +34,11 @@ from envbuilder.run.container import (
     sif_options,
     want_bind,
 )
-from envbuilder.run.exec import ExecOptions, Form, execute, need_image, need_processor
+from envbuilder.run.exec import ExecOptions, Form, execute, need_processor
 from envbuilder.run.launch.script import PARTS, quoted_list
 from envbuilder.run.launch.site import Site
+from envbuilder.run.named import need_image
+from tests.support.sifs import write_recipe_sif
 
 HERE = Surroundings(folder=Path("/home/me/project"), binds=("/home/me/project",), user="1:2")
 WITH_GPU = replace(HERE, gpu=True)
@@ -240,7 +242,7 @@ def record(manifest: str, folder: Path) -> Outputs:
 
 def test_an_image_of_another_checkout_is_told_and_run(tmp_path, caplog):
     outputs = record("b" * 64, tmp_path)
-    assert need_image(held(), "x", outputs, {}) == "sha256:" + "a" * 64
+    assert need_image(held(), "x", outputs, tmp_path) == "sha256:" + "a" * 64
     (warning,) = caplog.messages
     assert "`envbuilder/x:latest` is sha256:aaaaaaaaaaaa, but the build in" in warning
     assert "is sha256:bbbbbbbbbbbb; " in warning
@@ -248,8 +250,8 @@ def test_an_image_of_another_checkout_is_told_and_run(tmp_path, caplog):
 
 
 def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tmp_path, caplog):
-    need_image(held(), "x", record("a" * 64, tmp_path), {})
-    need_image(held(), "x", Outputs(folder=tmp_path, name="other"), {})
+    need_image(held(), "x", record("a" * 64, tmp_path), tmp_path)
+    need_image(held(), "x", Outputs(folder=tmp_path, name="other"), tmp_path)
     assert caplog.messages == []
 
 
@@ -275,13 +277,15 @@ def test_without_a_sif_it_is_said_that_the_command_runs_in_the_image(
     assert caplog.messages == ([] if form else [said])
 
 
+@pytest.mark.programs
 def test_a_sif_of_another_processor_is_refused_unless_the_kernel_emulates_it(tmp_path, monkeypatch):
     monkeypatch.setattr(exec_module, "EMULATORS", str(tmp_path))
     own, other = sorted(PROCESSORS, key=lambda one: one.machine != os.uname().machine)
-    sif = tmp_path / "x.sif"
+    sif = write_recipe_sif(tmp_path / "x.sif", "{}")
     for processor in (own, other):
-        head = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + f"01\0{processor.sif}\0".encode()
-        sif.write_bytes(head.ljust(128, b"\0"))
+        with sif.open("r+b") as stream:
+            stream.seek(45)  # in the header
+            stream.write(processor.sif.encode())
         if processor is own:
             need_processor(sif)
     with pytest.raises(UsageError, match=rf"x\.sif` is for {other.title}, and this machine is {own.title}"):
@@ -302,6 +306,6 @@ def test_an_image_that_is_not_there_has_the_hint_to_build_it(tmp_path):
 
     engine = DockerEngine(SimpleNamespace(images=SimpleNamespace(get=get)))
     with pytest.raises(UsageError) as caught:
-        need_image(engine, "x", Outputs(folder=tmp_path, name="x"), {"ENVBUILDER_RECIPES": str(tmp_path)})
+        need_image(engine, "x", Outputs(folder=tmp_path, name="x"), tmp_path)
     assert str(caught.value) == "the Docker engine has no image `envbuilder/x:latest`"
     assert "`envbuilder build x`" in caught.value.hint

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from envbuilder.run.launch.job import (
     Environment,
     Job,
     LaunchOptions,
+    local_paths,
     make_job,
     words_for_launcher,
     words_for_rank,
@@ -468,7 +470,8 @@ def submit(runner: FakeRunner, folder: Path) -> start.Started:
 def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
     runner = Slurm()
     started = submit(runner, tmp_path)
-    assert [shlex.join(command.argv[:2]) for command in runner.commands] == ["sbatch --parsable"]
+    log = f"--output={tmp_path}/logs/%x-%j.log"
+    assert [command.argv[:3] for command in runner.commands] == [("sbatch", "--parsable", log)]
     assert (started.number, started.code) == ("77", 0)
     assert started.script == tmp_path / "logs/cpu-77.sh"
     assert started.script.read_text().startswith("#!/usr/bin/env bash\n")
@@ -586,20 +589,135 @@ def test_whoever_waits_learns_first_where_the_log_is_and_last_how_the_job_ended(
     assert started.text().startswith(f"job 77 has ended well: log {log}")
 
 
+# The program, what is said of it before the job is queued, and in the repair. "" is nothing.
+PROGRAMS = {
+    "a.py b.py": ("", ""),
+    "python a.py": ("", ""),
+    "python -u a.py": ("", ""),
+    "python -W ignore a.py": ("", ""),
+    "python -c pass": ("", ""),
+    "-m package": ("", ""),
+    "/opt/x.py": ("", ""),
+    "nvidia-smi": ("", ""),
+    "bash good.sh": ("", ""),
+    "./good": ("", ""),
+    "python package": ("", ""),
+    "b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
+    "python3 -u b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
+    "./tool": ("there is no `./tool` in FOLDER, where the ranks start", "ls"),
+    "good.sh": ("`good.sh` is looked for in the PATH of the environment", "`./good.sh`"),
+    "./mixed": ("", ""),
+    "./crlf": ("`./crlf` has Windows line endings (CRLF) and would not start", "sed -i 's/\\r$//' ./crlf"),
+    "bash crlf": ("`crlf` has Windows line endings (CRLF) and would not start", "sed"),
+    "./good.sh": ("`./good.sh` may not be executed", "chmod +x ./good.sh"),
+    "./no-shebang": (
+        "`./no-shebang` has no first line that names its interpreter, such as `#!/usr/bin/env bash`",
+        "`-- bash ./no-shebang`",
+    ),
+    "./package": ("`./package` is a folder, and a program is a file", "-m PACKAGE"),
+    "python logs": ("`logs` is a folder, and a program is a file", "-m PACKAGE"),
+    ".": ("`.` is a folder, and a program is a file", "-m PACKAGE"),
+    "package": ("`package` is a folder here, and a program of that name is looked for in the environment", ""),
+    "crlf.py": ("`crlf.py` has Windows line endings (CRLF): it starts through `python` alone", ""),
+}  # fmt: skip
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    texts = {
+        "a.py": "", "good.sh": "true\n", "good": "#!/bin/sh\n", "crlf": "#!/usr/bin/env bash\r\nexit\r\n", "no-shebang": "true\n", "mixed": "#!/usr/bin/env python\n'a'\r\n",
+        "crlf.py": "#!/usr/bin/env python\r\n", "package/__main__.py": "", "logs/a.log": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, newline="")
+        (tmp_path / name).chmod(0o644 if name == "good.sh" else 0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", PROGRAMS)
+def test_a_program_that_cannot_start_is_named_before_the_job_is_queued(programs: Path, line: str):
+    said, repair = PROGRAMS[line]
+    wish = replace(WISH, program=tuple(line.split()), folder=programs)
+    try:
+        found = (start.check_program(wish), "")
+    except UsageError as error:
+        found = (error.message, error.hint)
+    assert (found[0], repair in found[1]) == (said.replace("FOLDER", str(programs)), True)
+
+
+@pytest.mark.programs
 @pytest.mark.parametrize(
-    ("program", "named"),
+    "line", [line for line, (said, _) in PROGRAMS.items() if "Windows" in said or "may not" in said]
+)
+def test_the_kernel_and_bash_refuse_the_same_files(programs: Path, line: str):
+    """The file of Python is one that Python alone starts."""
+    words = f"./{line}" if line.endswith(".py") else line
+    ended = subprocess.run(["sh", "-c", f"exec {words}"], cwd=programs, capture_output=True, check=False)
+    assert ended.returncode != 0
+    if line.endswith(".py"):
+        subprocess.run([sys.executable, line], cwd=programs, check=True)
+
+
+def test_a_script_for_later_may_lack_its_program_yet(tmp_path):
+    assert start.check_program(replace(WISH, folder=tmp_path), starts=False).startswith(
+        "there is no `train.py`"
+    )
+
+
+def test_an_environment_without_torch_is_refused_in_one_sentence():
+    for where in ("slurm", "ssh", "local"):
+        with pytest.raises(UsageError, match="has no PyTorch"):
+            job(where=where, site=HOSTS, environment=replace(CPU, torch=""))
+
+
+# ---- scripts for other machines
+
+
+THERE = Site(sifs="/scratch/$USER/sifs", projects="$WORK/projects")
+
+
+@pytest.mark.programs
+def test_a_script_for_a_site_has_the_folders_of_the_site_and_none_of_here():
+    text = render(job(site=THERE, for_site="there"))
+    assert "/home/me" not in text
+    assert "/shared/env" not in text
+    settings = "\n".join(
+        line for line in text.splitlines() if re.match('(environment|folder|script|project|logs)="', line)
+    )
+    show = f'{settings}\nprintf "%s\\n" "$environment" "$folder" "$script" "$project" "$logs"'
+    env = {"USER": "you", "WORK": "/my work", "PATH": os.environ["PATH"]}
+    said = subprocess.run(["bash", "-euc", show], env=env, capture_output=True, text=True, check=True)
+    project = "/my work/projects/project"
+    assert said.stdout.splitlines() == [
+        "/scratch/you/sifs/cpu.sif", f"{project}/src", f"{project}/src/train.py", project, f"{project}/src/logs/cpu",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("site", "named"),
     [
-        (("a.py", "b.py"), ""),
-        (("python", "b.py"), "b.py"),
-        (("b.py",), "b.py"),
-        (("-m", "package"), ""),
-        (("/opt/x.py",), ""),
+        (PLAIN, "has no key `sifs` and no key `projects`"),
+        (replace(THERE, sifs=""), "has no key `sifs`,"),
+        (replace(THERE, projects=""), "has no key `projects`,"),
     ],
 )
-def test_a_script_that_is_not_there_is_said_before_the_job_is_queued(tmp_path, program, named):
-    (tmp_path / "a.py").touch()
-    said = start.missing_program(job(program=program, folder=tmp_path))
-    assert said == (f"there is no `{named}` in {tmp_path}, where the ranks start" if named else "")
+def test_a_profile_without_folders_says_which_key_it_lacks(site, named):
+    with pytest.raises(UsageError, match=re.escape(named)):
+        job(site=site, for_site="there")
+
+
+def test_a_script_that_is_written_has_its_log_where_it_is_submitted():
+    """Slurm opens the log before the script runs. Where the folder is missing, the job ends without a word."""
+    assert "--output=%x-%j.log" in options(render(job()))
+
+
+def test_paths_of_this_machine_are_named(tmp_path):
+    (tmp_path / "data").touch()
+    made = job(folder=tmp_path, program=("train.py", f"--data={tmp_path}/data", "/dev/null", "/not/here"))
+    assert local_paths(made) == (CPU.location, str(tmp_path), f"{tmp_path}/data")
+    moved = job(site=THERE, for_site="there", program=("train.py", str(tmp_path / "data")))
+    assert local_paths(moved) == (str(tmp_path / "data"),)
 
 
 def test_a_task_that_failed_counts_when_slurm_has_forgotten_it():
@@ -616,6 +734,7 @@ def test_the_failure_in_the_log_of_a_job_is_told(tmp_path):
     log = tmp_path / "x.log"
     started = start.Started(number="7", script=tmp_path / "x.sh", log=log, code=9)
     assert start.failures(started) == ()
+    assert "it wrote nothing to" in started.text()
     log.write_text("1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n")
     with log.open("a") as text:
         text.write(
@@ -801,6 +920,7 @@ def preflight(
     sif = folder / "x.sif"
     if not sif.exists():
         sif.write_bytes(b"sif")
+    (folder / "train.py").touch()
     programs = folder / "bin"
     programs.mkdir()
     for name, text in (("apptainer", apptainer), ("nvidia-smi", smi)):
@@ -868,6 +988,35 @@ def test_without_a_driver_the_environment_is_not_called_damaged(tmp_path):
 @pytest.mark.programs
 def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
     assert preflight(tmp_path, smi="printf '400.1\\n400.1\\n'", cuda="9.9").returncode == 0
+
+
+@pytest.mark.programs
+def test_a_node_names_each_path_that_it_lacks(tmp_path):
+    preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    (tmp_path / "x.sif").unlink()
+    (tmp_path / "train.py").unlink()
+    shutil.rmtree(tmp_path / "logs")
+    (tmp_path / "logs").touch()
+    ended = look_at_node(tmp_path)
+    said = f"this node lacks the SIF {tmp_path}/x.sif, the program {tmp_path}/train.py, a folder {tmp_path}/logs that you can write"
+    assert (ended.returncode, said in ended.stderr) == (LaunchError.exit_code, True), ended.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("wrote", [True, False])
+def test_the_advice_after_a_failure_names_no_place_without_a_line(tmp_path, wrote):
+    common = (PARTS / "common.sh").read_text()
+    (tmp_path / "torchrun").mkdir()
+    (tmp_path / "torchrun/stdout.log").write_text("a line\n" if wrote else "")
+    script = (
+        f"set -euo pipefail\njob=7 logs={tmp_path}\n{common}\nsay_end 1 {tmp_path}\nsay_end 1 {tmp_path}.log"
+    )
+    lines = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True
+    ).stderr.splitlines()
+    assert [line.endswith(f"diagnose '{tmp_path}'") for line in lines] == [False, wrote, False, False]
+    assert lines[-1].endswith("the cause is in the lines above")
+    assert [str(tmp_path) in line for line in lines] == [wrote, wrote, wrote, False]
 
 
 @pytest.mark.programs

@@ -41,6 +41,7 @@ def node(tmp_path: Path) -> Path:
     (tmp_path / "bin/apptainer").write_text(APPTAINER)
     (tmp_path / "bin/apptainer").chmod(0o755)
     (tmp_path / "bin/python").symlink_to(sys.executable)
+    (tmp_path / "train.py").touch()
     (tmp_path / "node").mkdir()
     return tmp_path / "node"
 

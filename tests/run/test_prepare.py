@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ForeignError
 from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.prepare import prepare, probe_pins
 from tests.support.sifs import write_recipe_sif
@@ -73,5 +73,5 @@ def test_a_cache_that_cannot_be_used_forbids_no_launch(sif, tmp_path):
 
 @pytest.mark.parametrize("recipe", ["", "[]", '{"cuda": ""}'])
 def test_a_sif_of_others_is_refused(tmp_path, recipe):
-    with pytest.raises(UsageError, match="was not made by envbuilder"):
+    with pytest.raises(ForeignError, match="was not made by envbuilder"):
         probe_pins(write_recipe_sif(tmp_path / "x.sif", recipe))

@@ -109,6 +109,52 @@ def test_the_watcher_can_be_switched_off_and_what_is_not_there_is_not_missed(tmp
     ]
 
 
+HIDDEN = """
+import sys
+from importlib.util import find_spec
+opened = []
+sys.addaudithook(lambda event, given: opened.append(given[0]) if event == "open" and "index" in str(given[0]) else None)
+envbuilder_start.INDEX = HERE + "/index.json"
+sys.path.insert(0, HERE + "/work")
+import pkg, json
+print(len(opened), end=" ")
+for name in NAMES:
+    spec = find_spec(name)
+    print(spec and spec.origin and spec.origin.replace(HERE, ""), end=" ")
+print(len(opened))
+"""
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
+@runs_programs
+def test_a_compiled_module_is_found_behind_the_folder_that_hides_it(tmp_path):
+    """`pkg` of the working folder hides the installed one. The index is read once, when the first submodule is not found."""
+    suffix = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
+    files = [
+        "pkg/_C" + suffix,
+        "pkg/own.abi3.so",
+        "pkg/other.cpython-27-x86_64-linux-gnu.so",
+        "top.so",
+        "pkg/ops/deep.so",
+        "libx.so.1",
+    ]
+    entries = [{"function": "load"}, {"function": "package", "libraries": [f"{SITE}/{one}" for one in files]}]
+    work = {
+        "work/pkg/__init__.py": "", "work/pkg/own.py": "", "work/pkg/ops/x.txt": "", "site/pkg/__init__.py": "",
+        "index.json": json.dumps({"version": 2, "extensions": entries}),
+    }  # fmt: skip
+    names = ["pkg._C", "pkg.own", "pkg.other", "top", "pkg.ops.deep", "pkg.none"]
+    script = f"HERE, NAMES = {str(tmp_path)!r}, {names}\n{HIDDEN}"
+    found = f"{SITE}/pkg/_C{suffix} /work/pkg/own.py None None {SITE}/pkg/ops/deep.so None"
+    assert python(tmp_path, script, work) == [f"0 {found} 1\n", ""]
+    said = python(tmp_path, script, ENVBUILDER_DEBUG="1")[1].splitlines()
+    assert said[0].endswith(f"/_C{suffix}`: ['{tmp_path}/work/pkg'] hides the installed package")
+    nothing = "0 None /work/pkg/own.py None None None None 0\n"
+    assert python(tmp_path, script, ENVBUILDER_EXTENSIONS="off") == [nothing, ""]
+    (tmp_path / "index.json").unlink()
+    assert python(tmp_path, script) == [nothing.replace("0\n", "1\n"), ""], "an image without extensions"
+
+
 @runs_programs
 @pytest.mark.parametrize(
     ("whole", "written"), [({}, 4), ({"ENVBUILDER_WHOLE_LINES": "1"}, 1)], ids=["parts", "whole"]

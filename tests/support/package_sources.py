@@ -220,24 +220,26 @@ def write_wheel(
     *,
     tag: str = "py3-none-any",
     requires: tuple[str, ...] = (),
-    files: Mapping[str, str] = MappingProxyType({}),
+    files: Mapping[str, str | bytes] = MappingProxyType({}),
+    headers: tuple[str, ...] = (),
 ) -> Path:
-    """Write a wheel with these files, or with an empty module."""
+    """Write a wheel with these files, or with an empty module. `headers` are more lines of its metadata."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     every = {
         **(files or {f"{name}.py": ""}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        + "".join(f"Requires-Dist: {one}\n" for one in requires),
+        + "".join(f"{one}\n" for one in (*headers, *(f"Requires-Dist: {one}" for one in requires))),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     record = ""
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in every.items():
-            archive.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            record += f"{file},sha256={digest},{len(text)}\n"
+            content = text if isinstance(text, bytes) else text.encode()
+            archive.writestr(file, content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            record += f"{file},sha256={digest},{len(content)}\n"
         archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
     return path
 

@@ -1,10 +1,16 @@
-"""Small SIFs with the recipe of an environment, and as many bytes beside it as a test needs."""
+"""Small SIFs with the recipe of an environment or with its whole runtime layer, and as many bytes beside it as a test needs."""
 
 import os
 from pathlib import Path
 
-from envbuilder.artifacts.sif import write_sif
+from envbuilder.artifacts.oci.layout import write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.sif import DataType, Document, write_sif
+from envbuilder.build.assemble.runtime import write_runtime_files
+from envbuilder.core.cache import Store
 from envbuilder.layers.layer import write_layer
+from envbuilder.plan.make import make_plan
 from tests.support.pairs import EPOCH
 
 
@@ -18,3 +24,24 @@ def write_recipe_sif(sif: Path, recipe: str, *, filler: int = 0) -> Path:
     layer = write_layer(name="recipe", tree=work / "tree", folder=work / "layer", epoch=EPOCH, threads=1)
     write_sif(layers=[layer], out=sif, epoch=EPOCH, definition="", labels={})
     return sif
+
+
+def write_named(recipe: Path, output: Path) -> Outputs:
+    """Write the image and the SIF of a locked recipe with its runtime layer alone, as a build labels them."""
+    _, plan, _ = make_plan(str(recipe), recipe.parent, Store(output / "cache"))
+    work, outputs = output / f"{plan.name}-work", Outputs(folder=output, name=plan.name)
+    write_runtime_files(plan.runtime, work / "tree")
+    layer = write_layer(name="runtime", tree=work / "tree", folder=work / "layer", epoch=EPOCH, threads=1)
+    labels = plan.runtime.labels
+    documents = (
+        Document(data_type=DataType.SBOM, name="sbom", content=b'{"packages": [{"name": "ipykernel"}]}'),
+        Document(data_type=DataType.JSON, name="provenance", content=b"{}"),
+    )
+    write_sif(
+        layers=[layer], out=outputs.sif, epoch=EPOCH, definition="", labels=dict(labels), documents=documents
+    )
+    write_layout(
+        layers=[layer], config=ImageConfig(labels=labels), epoch=EPOCH, platform=plan.platform, folder=outputs.image,
+        name=outputs.image_name,
+    )  # fmt: skip
+    return outputs

@@ -40,10 +40,21 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "images": ("rendered", "foreign", "on_top", "desk"),
     "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "inside": ("load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
+    "inside": ("flat", "load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
-    "tiny": ("image", "image_names", "kernel", "trouble", "space", "podman", "sdists", "wall", "driver"),
+    "tiny": (
+        "image",
+        "image_names",
+        "kernel",
+        "named",
+        "trouble",
+        "space",
+        "podman",
+        "sdists",
+        "wall",
+        "driver",
+    ),
     "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),
     "pages": ("site", "page"),
@@ -68,6 +79,7 @@ RELEASE: Final = (
     "pockets",
     "apt_sources",
     "places",
+    "real_index",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})

@@ -25,7 +25,7 @@ env: {WHICH: %s}
 """
 ARM: Final = "platform: linux/arm64\n"
 WHEELS: Final = ("filelock", "markupsafe", "numpy", "typing-extensions")
-ROOTS: Final = ("python3.11", "libcrypt1", "usr-is-merged")
+ROOTS: Final = ("python3.11", "libcrypt1", "libstdc++6", "usr-is-merged")
 
 
 def make_tiny(

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -143,6 +144,16 @@ def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
         ended.stdout + ended.stderr
     )
     return list(answer["findings"])
+
+
+def recipe_like(like: str, path: Path, *extensions: str) -> Path:
+    """Write a recipe with the pins of another one, of which it has the lock, and with these extensions."""
+    text = (ROOT / f"recipes/{like}.yaml").read_text()
+    pins = re.sub(r"^(extensions|tests):.*\n(?:[ #].*\n|\n)*", "", text, flags=re.MULTILINE)
+    path.write_text(pins + "\nextensions:\n" + "".join(f"  - {one}\n" for one in extensions))
+    if not path.with_suffix(".lock").exists():
+        shutil.copyfile(ROOT / f"recipes/{like}.lock", path.with_suffix(".lock"))
+    return path
 
 
 def as_nobody(*argv: object, groups: str = "") -> tuple[object, ...]:

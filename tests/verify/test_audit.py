@@ -165,6 +165,128 @@ PLANTED = {
 }  # fmt: skip
 
 
+TAGGED = "cpython-311-x86_64-linux-gnu.so"
+BOOKWORM = {"var/lib/dpkg/status": "Package: libssl3\n"}
+GL = library(needed=("libGL.so.1",))
+
+
+def needed_findings(files: Mapping[str, bytes | str], **environment: str) -> list[tuple[str, str, str, str]]:
+    outside = ImageTexts(environment=tuple(environment.items()))
+    tree = make_tree(CLEAN | BOOKWORM | dict(files), MODES)
+    found = [one for one in audit(tree, outside=outside, processor=X86_64) if one.code == Code.NEEDED]
+    return [(one.severity, one.where.rpartition("/")[2], one.message, one.hint) for one in found]
+
+
+IMPORTED = {
+    "the recipe's extension": {"opt/envbuilder/extensions/view-0123/view.so": GL},
+    "a module beside the packages": {f"{SITE}/view.{TAGGED}": GL},
+    "a module of its package's name": {f"{SITE}/view/view.abi3.so": GL, f"{SITE}/view/__init__.py": "boot()"},
+    "imported beside": {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "from ._gl import *"},
+    "imported by name": {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "import view._gl as gl"},
+    "imported further down": {
+        f"{SITE}/view/__init__.py": "from . import draw", f"{SITE}/view/draw/__init__.py": "from .lines import line",
+        f"{SITE}/view/draw/lines.py": "from ..core._gl import line", f"{SITE}/view/core/__init__.py": "", f"{SITE}/view/core/_gl.{TAGGED}": GL,
+    },
+    "a library of its wheel": {
+        f"{SITE}/view.{TAGGED}": library(needed=("libdraw-1.so",), runpath="$ORIGIN/view.libs"), f"{SITE}/view.libs/libdraw-1.so": GL,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IMPORTED)
+def test_an_import_that_lacks_a_library_is_an_error_and_names_the_package(case: str):
+    ((severity, _, message, hint),) = needed_findings(IMPORTED[case])
+    assert severity == Severity.ERROR
+    assert message == "`import view` fails: nothing in the image has `libGL.so.1`"
+    assert hint == "add `apt: [libgl1]` to the recipe, then `envbuilder lock`"
+
+
+OPTIONAL = {
+    "a plugin": {f"{SITE}/view/plugins/libview_gl.so": GL},
+    "never imported": {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "import os"},
+    "in a function": {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "def f():\n  from . import _gl"},
+    "if it works": {
+        f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "try:\n  from . import _gl\nexcept ImportError:\n  _gl = None",
+    },
+    "a module for another Python": {f"{SITE}/view.cpython-39-x86_64-linux-gnu.so": GL},
+    "not to be read": {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": "from . import _gl ((("},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OPTIONAL)
+def test_a_part_that_may_never_be_loaded_is_a_warning(case: str):
+    ((severity, _, message, hint),) = needed_findings(OPTIONAL[case])
+    assert severity == Severity.WARNING
+    assert message == "a part of `view` cannot be loaded: nothing in the image has `libGL.so.1`"
+    assert hint == "if you use that part: add `apt: [libgl1]` to the recipe, then `envbuilder lock`"
+
+
+BROUGHT = {
+    "by the system": {f"{SYSTEM}/libGL.so.1": "->libGL.so.1.7.0", f"{SYSTEM}/libGL.so.1.7.0": library(soname="libGL.so.1")},
+    "by a folder of the cache": {"etc/ld.so.conf.d/gl.conf": "/usr/lib/gl\n", "usr/lib/gl/libGL.so.1": library(soname="libGL.so.1")},
+    "by a run path": {f"{SITE}/view.{TAGGED}": library(needed=("libGL.so.1",), rpath="${ORIGIN}/a"), f"{SITE}/a/libGL.so.1": library()},
+    "by a package that is imported first": {f"{SITE}/torch/lib/libGL.so.1": library(soname="libGL.so.1")},
+    "by a file of another name": {f"{SITE}/nvidia/gl/lib/libGL-5.so": library(soname="libGL.so.1")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROUGHT)
+def test_a_library_that_the_loader_finds_is_not_missing(case: str):
+    assert needed_findings({f"{SITE}/view.{TAGGED}": GL} | BROUGHT[case]) == []
+
+
+def test_a_library_in_a_folder_of_ld_library_path_is_not_missing():
+    files = {f"{SITE}/view.{TAGGED}": GL, "usr/lib/gl/libGL.so.1": library()}
+    assert needed_findings(files, LD_LIBRARY_PATH="/nowhere:/usr/lib/gl") == []
+    assert len(needed_findings(files)) == 1  # a folder of the system that its cache does not have
+
+
+def test_the_drivers_libraries_and_files_for_other_processors_are_not_missed():
+    driver = library(needed=("libcuda.so.1", "libnvidia-ml.so.1", "libEGL_nvidia.so.0"))
+    foreign = library(needed=("libGL.so.1",), machine=AARCH64.elf)
+    fabric = library(needed=("libfabric.so.1",))
+    assert (
+        needed_findings({f"{SITE}/view.{TAGGED}": driver, f"{SITE}/view/attach_linux_arm64.so": foreign})
+        == []
+    )
+    assert needed_findings({f"{SITE}/nvidia/nvshmem/lib/nvshmem_transport_libfabric.so.3": fabric}) == []
+
+
+def test_a_variant_for_another_version_is_not_missed_beside_one_that_loads():
+    variants = {
+        f"{SITE}/codec/libcodec{at}.so": library(needed=(f"libavutil.so.{50 + at}",)) for at in (4, 5, 6)
+    }
+    ((_, _, _, hint),) = needed_findings(variants)
+    assert "`apt: [ffmpeg]`" in hint
+    assert needed_findings(variants | {f"{SYSTEM}/libavutil.so.55": library(soname="libavutil.so.55")}) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("Package: libssl3t64\n", "add `apt: [libgl1, libglib2.0-0t64]` to the recipe"),
+        ("Package: libssl3\n", "add `apt: [libgl1, libglib2.0-0]` to the recipe"),
+        ("", "take a base that has them; Debian's packages are `apt: [libgl1, libglib2.0-0]`"),
+    ],
+)
+def test_packages_are_named_as_the_images_distribution_names_them(status: str, words: str):
+    needed = ("libgthread-2.0.so.0", "libGL.so.1", "libglib-2.0.so.0", "libmine.so.2")
+    files = {f"{SITE}/view.{TAGGED}": library(needed=needed), "var/lib/dpkg/status": status}
+    ((*_, hint),) = needed_findings(files)
+    assert hint.startswith(words)
+    assert hint.endswith("for `libmine.so.2`, take another build of the package")
+
+
+def test_a_preloaded_library_is_in_the_image():
+    files = {"opt/x/libx.so": library()}
+    (found,) = needed_findings(
+        files, LD_PRELOAD="/opt/x/libx.so:/usr/lib/x86_64-linux-gnu/libjemalloc.so.2:libcuda.so.1"
+    )
+    assert found[:2] == (Severity.WARNING, "the environment's LD_PRELOAD")
+    assert found[2].startswith("`/usr/lib/x86_64-linux-gnu/libjemalloc.so.2` is not in the image")
+    assert "`apt: [libjemalloc2]`" in found[3]
+
+
 ARM_FILES = {
     "usr/lib/aarch64-linux-gnu/libc.so.6": library(soname="libc.so.6", machine=AARCH64.elf, alignment=65536),
     f"{SITE}/a/a.so": library(machine=AARCH64.elf, alignment=1 << 21),
@@ -278,16 +400,15 @@ def test_without_gpus_their_code_is_not_judged():
     [
         (
             f"{SYSTEM}/libibverbs.so.1.14.44.0",
-            ["`libibverbs.so.1` is not", "a provider of libibverbs is not"],
+            ["`libibverbs.so.1` is not"],
         ),
-        (f"{SYSTEM}/libnl-3.so.200", ["it needs libnl-3.so.200"]),
         (f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so", ["a provider of libibverbs is not"]),
         ("etc/libibverbs.d/mlx5.driver", ["a provider of libibverbs is not"]),
     ],
 )
 def test_nccl_without_whole_libraries_for_infiniband_is_reported(without: str, messages: list[str]):
     tree = make_tree({path: text for path, text in CLEAN.items() if path != without}, MODES)
-    findings = audit(tree, gpus=("8.0",))
+    findings = [one for one in audit(tree, gpus=("8.0",)) if one.code != Code.NEEDED]
     assert [finding.code for finding in findings] == ["EB722"] * len(messages)
     assert all(part in finding.message for part, finding in zip(messages, findings, strict=True))
 

@@ -12,13 +12,13 @@ from PySquashfsImage import SquashFsImage
 from envbuilder import cli
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.reader import read_tree
-from envbuilder.artifacts.sif import read_sif
+from envbuilder.artifacts.sif import opened_sif, read_sif
 from envbuilder.artifacts.squashfs.reader import Squashfs, SquashfsTree
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.entry import Entry, Kind, path_order
 from envbuilder.layers.layer import read_manifest, write_layer
-from envbuilder.verify.compare import SHOWN, compare, opened_sif, sif_manifest, verify
+from envbuilder.verify.compare import SHOWN, compare, sif_manifest, verify
 from tests.support.pairs import EPOCH, Pair, make_layers, make_pair, write_os_tar
 
 

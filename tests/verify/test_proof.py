@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
+from envbuilder.artifacts.sif import opened_sif
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.layer import Kind, read_blocks, read_manifest, write_layer
-from envbuilder.verify.compare import opened_sif, sif_manifest
+from envbuilder.verify.compare import sif_manifest
 from envbuilder.verify.compare import verify as compare
 from envbuilder.verify.proof import (
     Proof,

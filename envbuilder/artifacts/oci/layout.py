@@ -15,6 +15,7 @@ from envbuilder.artifacts.oci.reference import default_registry, parse_reference
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
+from envbuilder.core.private import open_to_all
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer
 from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header, padded
@@ -205,13 +206,14 @@ def _in_place_of(folder: Path) -> Iterator[Path]:
 def _save(layout: Layout, links: Mapping[Sha256, Path], texts: Mapping[Sha256, bytes]) -> None:
     with _in_place_of(layout.folder) as new:
         (new / _BLOBS).mkdir(parents=True)
-        new.chmod(0o755)
         for digest, path in links.items():
             link_or_copy(path, _blob_path(new, digest))
         for digest, content in (*texts.items(), (layout.manifest.digest, layout.manifest.content)):
             _blob_path(new, digest).write_bytes(content)
         (new / "index.json").write_bytes(_index(layout))
         (new / "oci-layout").write_bytes(model.LAYOUT)
+        for path in (new, *new.rglob("*")):
+            open_to_all(str(path))
 
 
 def _index(layout: Layout) -> bytes:

@@ -43,7 +43,8 @@ def find_reference(text: str, prefix: str) -> Reference:
     try:
         return parse_reference(text if is_reference else f"{prefix}/{_VARIANT.sub(':', text)}")
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        hint = "write REGISTRY/REPOSITORY:TAG in lower-case letters, without `https://`"
+        raise UsageError(str(error), hint=hint) from error
 
 
 def sif_reference(image: Reference, processor: Processor = X86_64) -> Reference:

@@ -12,7 +12,6 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-
 _PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _REPOSITORY: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +86,11 @@ def parse_reference(text: str) -> Reference:
         raise ValueError(f"`{text}` is no image reference: `{repository}` is no repository")
     if colon and not _TAG.fullmatch(tag):
         raise ValueError(f"`{text}` is no image reference: `{tag}` is no tag")
-    algorithm, _, hexadecimal = digest.partition(":")
-    if at and algorithm != "sha256":
-        raise ValueError(f"`{text}` is no image reference: only sha256 digests are taken")
+    if at and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise ValueError(f"`{text}` is no image reference: a digest is sha256: and 64 hexadecimal digits")
     return Reference(
-        registry=registry, repository=repository, tag=tag, digest=parse_sha256(hexadecimal) if at else None
+        registry=registry, repository=repository, tag=tag, digest=parse_sha256(digest[7:]) if at else None
     )  # fmt: skip
-
-
-def is_loopback(registry: str) -> bool:
-    return _LOOPBACK.fullmatch(registry) is not None
 
 
 def _bare(text: str) -> str:

@@ -28,6 +28,7 @@ from envbuilder.build.extensions.check_targets import (
     targets_of,
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures, read_report
+from envbuilder.build.extensions.left_out import naming_left_out
 from envbuilder.build.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.build.extensions.stage_sources import clear_leftovers, stage_files, stage_sources
 from envbuilder.core.beneath import copy_beneath, copy_tree_beneath, folder_beneath
@@ -37,7 +38,7 @@ from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
 from envbuilder.lock.model import LockedExtension
-from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
+from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Form
 
 NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
 Item = TypeVar("Item")
@@ -130,6 +131,10 @@ class ExtensionBuilder:
         return built
 
     def _build_one(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
+        with naming_left_out(extension, self._job.origin):
+            return self._build_calls(extension)
+
+    def _build_calls(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
         if extension.form is Form.PROJECT:
             return (self._build_project(extension),)
         calls = known_calls(self._job.plan, self._job.store, extension) or self._capture_calls(extension)
@@ -182,7 +187,9 @@ class ExtensionBuilder:
                 extension, store=self._job.store, runner=self._job.runner, folder=run.build_dir / "src"
             )
             program = programs.build_program(plan, extension, jobs=run.jobs)
-            self._run(program, extension.name, run.build_dir, run.root, folder=extension.path)
+            self._run(
+                program, extension.name, run.build_dir, run.root, folder=extension.path.removeprefix(HERE)
+            )
             with cache.answers(cache.TREE):
                 copy_tree_beneath(run.build_dir, cache.TREE, run.out / cache.TREE)
             libraries = libraries_of(run.out)

@@ -24,6 +24,7 @@ class ExtensionCode(CodeEnum):
     WITHOUT = "EB631", "an extension with CUDA sources was built without code for a GPU"
     NOTHING = "EB632", "a `capture` reached no load()"
     ENDED = "EB633", "a line of a `capture` ended in an error"
+    RAISED = "EB637", "the build of an extension ended in an error of its own"
     TWINS = "EB635", "several extensions have one name, so that `import` of it says nothing"
     PATCH = "EB634", "a `patch` does not fit the sources of its extension"
 

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from envbuilder.build.extensions.cache import SOURCE
+from envbuilder.build.extensions.cache import BUILD_DIRECTORY, SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
+from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
@@ -16,8 +18,11 @@ _ERROR_LINE: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
 _CAPTURE: Final = "envbuilder capture: "  # before the report in the last line of `capture_calls.py`
+_UNPACKED: Final = re.compile(
+    rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/"
+)  # where uv unpacks a source distribution
 _NOISE: Final = re.compile(
-    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
+    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]|^error: Failed to build `|^  cause: "
 )
 # `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
@@ -48,7 +53,13 @@ def read_report(line: str, start: str) -> Report | None:
 
 
 def explain_failure(
-    name: str, lines: Iterable[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
+    name: str,
+    lines: Iterable[str],
+    failure: CommandError,
+    *,
+    compiles: bool = True,
+    folder: str = "",
+    kind: str = "extension",
 ) -> BuildError:
     """Return the error of an extension whose build in `folder` printed these lines and failed.
 
@@ -57,20 +68,24 @@ def explain_failure(
     """
     from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
 
-    lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
+    printed = [_UNPACKED.sub("", line) for line in (*lines, *failure.message.splitlines()[1:])]
+    lines = [_named(line, folder) for line in printed]
     ended = read_report(lines[-1], _CAPTURE) if lines else None
     lines = lines[:-1] if ended else lines
+    project = re.compile(rf"{SOURCE}/(?:{re.escape(folder)}/)?")
+    cause = find_cause([project.sub("", line) for line in printed]) if compiles else None
+    cause_place = str(Path(folder, cause.where)) if cause and cause.where else ""
     known = [row for row in load_messages() if row.build]
     raw = [line.encode() for line in lines]
-    for row in known if compiles else known[:-1]:
+    for row in known if compiles and (cause is None or cause.compiles) else known[:-1]:
         for at, line in enumerate(raw):
             groups = row.groups(line)
             if row.build and groups is not None:
                 key_lines = _error_lines(lines, at)
                 shown = "\n".join(f"    {one}" for one in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
-                message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
-                where = _place(key_lines) or (ended.place if ended else "")
+                message = f"the {kind} `{name}` does not compile: {meaning}\n{shown}"
+                where = _place(key_lines) or (ended.place if ended else cause_place)
                 return extension_error(row.build.code, message, repair, where=where)
     if ended:
         return extension_error(
@@ -78,6 +93,13 @@ def explain_failure(
             f"the line `{ended.line}` of `capture` of the extension `{name}` ends in {ended.error}",
             "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
             where=ended.place,
+        )
+    if cause:
+        return extension_error(
+            ExtensionCode.RAISED,
+            f"{cause.message}\n  so ends the build of the {kind} `{name}`",
+            f"look at {cause_place or 'the project'}: what does it ask for that the recipe can bring? The log has all of the output",
+            where=cause_place,
         )
     return failure
 

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.extensions.cache import PACKAGE, TREE, CachedExtension, Call, Compiled, Key
+from envbuilder.build.extensions.cache import PACKAGE, TREE, CachedExtension, Call, Key
+from envbuilder.build.extensions.check_targets import libraries_of
 from envbuilder.core.beneath import copy_tree_beneath, folder_beneath, link_beneath, new_beneath, open_beneath
 from envbuilder.core.errors import BuildError
 from envbuilder.plan.model import EXTENSIONS
@@ -46,7 +47,7 @@ def install_extensions(
         for one in (one for one in built if _is_imported(one, built)):
             name, place = one.compiled.name, install_path(one.compiled.name, one.compiled.key)
             link_beneath(tree, f"{MODULES[1:]}/{name}.so", f"../{Path(place).name}/{name}.so")
-        index = make_index([one.compiled for one in built], architectures=architectures)
+        index = make_index(built, architectures=architectures)
         with new_beneath(tree, f"{EXTENSIONS[1:]}/index.json") as out:
             out.write(index.encode())
 
@@ -65,21 +66,23 @@ def install_path(name: str, key: Key) -> str:
     return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
 
 
-def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) -> str:
+def make_index(built: Sequence[CachedExtension], *, architectures: tuple[str, ...]) -> str:
     """Return the index of the image's extensions. It does not depend on the time or the machine of a build."""
-    value = asdict(compiled[0].facts) | {
+    value = asdict(built[0].compiled.facts) | {
         "version": VERSION,
         "architectures": list(architectures),
-        "extensions": [_entry(one) for one in compiled],
+        "extensions": [_entry(one) for one in built],
     }
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def _entry(compiled: Compiled) -> dict[str, object]:
+def _entry(one: CachedExtension) -> dict[str, object]:
+    compiled = one.compiled
     entry = index_entry(compiled.name, compiled.key, compiled.call)
     entry |= {"targets": list(compiled.targets), "size": compiled.size}
     if compiled.call is None:
-        return entry
+        libraries = (f"/{path.relative_to(one.folder / TREE)}" for path in libraries_of(one.folder))
+        return entry | {"libraries": sorted(libraries)}  # by which the start hook finds `pkg._C`
     return entry | {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
 
 

@@ -15,7 +15,9 @@ from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job
 from envbuilder.build.extensions import programs
 from envbuilder.build.extensions.cache import answers, wheel_key
+from envbuilder.build.extensions.compiler_errors import explain_failure
 from envbuilder.core.beneath import copy_beneath, walk_beneath
+from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import Store, save_text
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command
@@ -78,11 +80,14 @@ def _built_wheel(sdist: Artifact, step: PythonStep, job: Job, root: Callable[[],
                 space, argument = work / "space", work / programs.SPEC
                 program = stage_sdist(step, sdist, space, store, job.plan.processor)
                 save_text(argument, program.specification)
+                lines = LastLines()
                 try:
-                    job.runner.run(program.command(root=trees, build_dir=space, argument=argument))
+                    command = program.command(root=trees, build_dir=space, argument=argument)
+                    job.runner.run(command, on_line=lines.append)
                 except CommandError as failure:
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
-                    raise
+                    name = f"{sdist.name} {sdist.version}"
+                    raise explain_failure(name, lines, failure, kind="source distribution") from failure
                 wheel = _wheel_in(space, sdist)
                 copy_beneath(space, wheel, out / PurePosixPath(wheel).name)
                 job.need_unchanged(trees, sdist.name)

@@ -68,7 +68,8 @@ def read_source(path: Path, requests: Requests) -> None:
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
     readers = {
         ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
-        ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".py": read_setup, ".cfg": read_setup_cfg,
+        ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".cfg": read_setup_cfg,
+        ".py": read_setup if "setup" in path.name.lower() else None,
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():

@@ -21,7 +21,7 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     """Request the named GPUs, or `none`; raises UsageError for an unknown one."""
     known = tuple(tables.gpus.by_name)
     names: list[str] = []
-    for word in words:
+    for word in ",".join(words).split(","):
         name = find_name(word, known)
         if name is None and word != NONE:
             near = (

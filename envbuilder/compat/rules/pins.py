@@ -10,8 +10,9 @@ from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 from envbuilder.core.processor import X86_64
-from envbuilder.core.spelling import nearest_names
+from envbuilder.core.spelling import equally_near
 
+FEW: Final = 5  # of the newest versions
 # What is possible for a processor other than x86-64.
 _TODAY: Final = "on x86-64, `build` makes it with an emulator (qemu); `--engine docker` is not possible"
 
@@ -40,12 +41,15 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         if name in names or refused:
             continue
         whole = find_name(name, names)
-        near = (whole,) if whole else nearest_names(name, names)
-        message = f"no GPU `{name}` is known" + (f"; the closest is `{near[0]}`" if near else "")
-        moves = tuple((Change(key, other),) for other in near)
-        yield Problem(
-            CheckCode.GPU, key, message, moves=moves, advice="" if near else f"GPUs: {', '.join(names)}"
+        others = tuple(one for one in names if one not in context.recipe.gpus)
+        near = (whole,) if whole else equally_near(name, others)
+        closest = f"; the closest {'is' if len(near) == 1 else 'are'} " + either(
+            [f"`{one}`" for one in near], "and"
         )
+        message = f"no GPU `{name}` is known" + (closest if near else "")
+        moves = tuple((Change(key, other),) for other in near)
+        advice = "" if near else f"GPUs: {', '.join(names)}"
+        yield Problem(CheckCode.GPU, key, message, moves=moves, are_equal=True, advice=advice)
 
 
 def check_platform(context: CheckContext) -> Iterator[Problem]:
@@ -84,7 +88,8 @@ def check_suite(context: CheckContext) -> Iterator[Problem]:
         return
     source = cite(row.source)
     if recipe.python != row.python and context.standalone is None:
-        message = f"{row.name} has Python {row.python}, and there is no standalone build of {recipe.python}"
+        others = sorted(context.tables.standalones.by_name, key=version_key)
+        message = f"{row.name} has Python {row.python}, and there is no standalone build of {recipe.python}, but of {either(others, 'and')}"
         yield Problem(CheckCode.PYTHON, "python", message, pins=("python", "base"), source=source)
     if recipe.gcc not in row.gccs:
         message = f"{row.name} has gcc {either(row.gccs)}, not {recipe.gcc}"
@@ -116,9 +121,8 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         return
     own = [release for release in tables.releases if is_version(release, minor)]
     if context.cuda is None:
-        advice = "`envbuilder tables refresh` brings newer rows"
         codes = (CheckCode.CUDA, CheckCode.CUDA_NEWER)
-        yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes, advice)
+        yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes)
     elif recipe.image and context.base is None:
         return  # the image may have it, and that `lock` has not read it yet is a warning of its own
     elif any(is_version(release, asked) for release in tables.apt_releases):
@@ -132,7 +136,9 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         advice = "or take an image that has it"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
     elif version_key(asked) > version_key(own[-1]):
-        message = f"CUDA {asked} is newer than the tables ({own[-1]}): `lock` asks whether a source has it"
+        message = (
+            f"CUDA {asked} is newer than {own[-1]}, the newest known: `lock` asks whether a source has it"
+        )
         yield warning(CheckCode.CUDA_NEWER, "cuda", message)
     else:
         message = f"no source of packages has CUDA {asked}; of {minor} there is {either(own, 'and')}"
@@ -144,24 +150,21 @@ def check_torch(context: CheckContext) -> Iterator[Problem]:
     if context.torch is None and asked and asked not in context.tables.torches.by_name:
         pin = Change("pytorch", asked)
         codes = (CheckCode.TORCH, CheckCode.TORCH_NEWER)
-        advice = "`envbuilder tables refresh` brings newer rows"
-        yield _unknown("torch", pin, context.tables.torches, codes, advice)
+        yield _unknown("torch", pin, context.tables.torches, codes)
 
 
-def _unknown(
-    name: str, pin: Change, table: Table[Row], codes: tuple[CheckCode, CheckCode], advice: str
-) -> Problem:
+def _unknown(name: str, pin: Change, table: Table[Row], codes: tuple[CheckCode, CheckCode]) -> Problem:
     """Return an error for a version that never was or is older than the table, a warning for a newer one."""
     versions = tuple(table.by_name)
-    age = f"{versions[-1]}, read {table.read}"
+    advice = f"the newest on {table.read} were {either(versions[: -FEW - 1 : -1], 'and')}"
     if is_ahead(pin.value, versions[-1]):
-        message = f"{name} {pin.value} is newer than the tables ({age}): it is not checked"
+        message = f"{name} {pin.value} is newer than all that are known here: it is not checked, and `lock` asks for it"
         return warning(codes[1], pin.key, message, advice=advice)
     near = min(versions, key=lambda version: distance(version, pin.value))
-    message = f"there is no {name} {pin.value}; the closest is {near} (the tables go to {age})"
+    message = f"there is no {name} {pin.value}; the closest is {near}"
     if version_key(pin.value) < version_key(versions[0]):
-        message = f"{name} {pin.value} is older than the tables, which begin with {versions[0]}"
-    return Problem(codes[0], pin.key, message, pins=(pin.key,))
+        message = f"{name} {pin.value} is older than {versions[0]}, the oldest possible"
+    return Problem(codes[0], pin.key, message, pins=(pin.key,), advice=advice)
 
 
 def check_cuda_sources(context: CheckContext) -> Iterator[Problem]:

@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from envbuilder.core.cache import Store, commit_path, sha256_file, show_to_sandbox, space_errors
+from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.http import PAGE, PARALLEL, Limits, Progress, Waiting, wait_silently
 from envbuilder.core.http.failure import SourceError
+from envbuilder.core.private import open_to_all
 from envbuilder.core.sources import REGISTRY, Sources, Wanted, file_path
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Fetcher:
             log.warning("the cached `%s` is damaged and is fetched again", _filename(artifact))
             path.unlink(missing_ok=True)
         else:
-            show_to_sandbox(path)
+            open_to_all(str(path))  # a sandbox of root's has another id
 
     def _connect(self) -> "SourceClient":
         from envbuilder.core.fetch.client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing
@@ -202,7 +203,7 @@ class Fetcher:
                 log.info("%s", refusal)
                 refusals.append(refusal)
             else:
-                show_to_sandbox(partial)
+                open_to_all(str(partial))
                 commit_path(partial, self._store.artifact(artifact.sha256))
                 return
         one = _explain(artifact, refusals)

@@ -1,7 +1,7 @@
 """HTTP with patience: `session` sends requests, retries, and resumes downloads; `failure` says what went wrong.
 
 `pace` ends answers that come too slowly. `file_urls` reads `file:` URLs like any other. `reachable` asks whether sources
-answer.
+answer, and `proxies` what is wrong with a proxy.
 """
 
 import contextlib

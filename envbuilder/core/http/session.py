@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
@@ -23,7 +23,7 @@ from envbuilder.core.http import FLOOR, PAGE, Limits, Progress, Waiting, wait_si
 from envbuilder.core.http.failure import EMPTY, SLOW, UNTRUSTED, SourceError, TransientError, reason
 from envbuilder.core.http.file_urls import FileAdapter
 from envbuilder.core.http.pace import PacedAdapter, pace_of
-from envbuilder.core.sources import shown
+from envbuilder.core.sources import is_loopback, shown
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ CONNECT: Final = 15.0  # seconds
 READ: Final = 60.0  # seconds between two reads
 FIRST: Final = 30.0  # seconds to the first answer of a host; one that never answered is not asked again
 CHUNK: Final = 1 << 18  # bytes of a body that are read at once
+_NONE: Final[Any] = dict.fromkeys(("http", "https", "all"))  # proxies: not those of the environment either
 SMALL_CHUNK: Final = 1 << 14  # the same of a small body, whose deadline is looked at after each
 REDIRECTS: Final = 10  # of one request; browsers follow 20, and mirrors need three
 SHORT: Final = 4  # digits of the size of a body that is read although nobody needs it
@@ -159,6 +160,7 @@ class HttpSession:
                     timeout=(connect, (self.limits.wait or READ) if has_answered else first),
                     auth=None if authorization is None else functools.partial(_authorize, authorization),
                     verify=str(certificates or self._certificates or "") or None,
+                    proxies=_NONE if is_loopback(host.rpartition("@")[2]) else None,
                 )  # fmt: skip
         except (
             ValueError

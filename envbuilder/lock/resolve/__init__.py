@@ -5,6 +5,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -21,6 +22,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.places import Mistakes, load_text
+from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
@@ -54,6 +56,7 @@ from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
+from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
@@ -87,7 +90,16 @@ def lock_recipe(
         save_text(path, text)
     if old and old.recipe == LOST:
         old = replace(without_lost(old), recipe=new.recipe)
-    return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
+    return tuple(_shown(recipe, old, new)) if old else (f"+ {path}",)
+
+
+def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
+    """Yield the changes, and why each source of an extension counts."""
+    changes = diff_locks(old, new)
+    why = reasons(recipe, old) if any(one.name.startswith("extension ") for one in changes) else {}
+    for one in changes:
+        reason = why.get(one.name.partition(": ")[2], "")
+        yield f"{one} ({reason})" if reason else f"{one}"
 
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
@@ -194,7 +206,7 @@ def add_to_parent(
     if options.security_only or not moving <= {one.name for one in known}:
         raise UsageError(
             f"only what `{recipe.name}` itself adds can be upgraded here",
-            hint=f"`envbuilder lock {recipe.parent} --upgrade` upgrades what it stands on",
+            hint=f"`envbuilder lock {pasted(recipe.parent)} --upgrade` upgrades what it stands on",
         )
     anew = options.upgrade or (options.before is not None and not moving)
     extensions = lock_extensions(recipe, context, old=old or below)
@@ -257,7 +269,7 @@ def _kept_parts(
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
-            hint=f"{nearest(unknown[0], names)}`envbuilder lock {recipe.path}` locks what is new in the recipe",
+            hint=f"{nearest(unknown[0], names)}`envbuilder lock {pasted(recipe.path)}` locks what is new in the recipe",
         )
     if options.before is not None and not options.upgrade_only:
         return {}

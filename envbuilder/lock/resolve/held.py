@@ -32,8 +32,9 @@ class Choice:
     packages: Mapping[str, Artifact]
     extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
-    own: tuple[tuple[str, Requirement], ...]  # of the recipe and of extensions, with who has it
-    fixed: tuple[Requirement, ...]  # torch's undeclared bounds, and what a CUDA toolkit needs
+    extras: Mapping[str, Collection[str]]  # of a package: those that are required
+    own: tuple[tuple[str, Requirement], ...]  # of recipe, extensions and torch (undeclared), with who has it
+    fixed: tuple[Requirement, ...]  # torch itself, and what a CUDA toolkit needs
     requires: Requires
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
@@ -42,9 +43,14 @@ class Choice:
             if self._is_about(one, name):
                 yield who, one
         for parent in self.parents.get(name, ()):
-            for one in self.requires(self.packages[parent]):
-                if self._is_about(one, name):
+            for one in self.required(self.packages[parent]):
+                if canonicalize_name(one.name) == name:
                     yield parent, one
+
+    def required(self, package: Artifact) -> Iterator[Requirement]:
+        """Yield what a package requires on the target, with its extras."""
+        extras = self.extras.get(package.name, ())
+        return (one for one in self.requires(package) if applies(one, self.python, self.processor, extras))
 
     def _is_about(self, requirement: Requirement, name: str) -> bool:
         return canonicalize_name(requirement.name) == name and applies(
@@ -68,8 +74,11 @@ class Reason:
     is_own: bool = False
 
 
-def held_back(choice: Choice, newest: Mapping[str, Artifact]) -> Iterator[str]:
-    """Yield a line for each package that is older than its newest release, unless that one does not fit torch."""
+def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[str], str]) -> Iterator[str]:
+    """Yield a line for each package that is older than its newest release, and one for all whose newest does not fit torch.
+
+    `newer` says why where no requirement alone excludes a release.
+    """
     older = {
         name: newest[name]
         for name, one in sorted(choice.packages.items())
@@ -91,8 +100,12 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact]) -> Iterator[str]:
         fitting |= more
     for name, one in older.items():
         if name not in fitting:
-            why = next((one.text for one in others[name]), "nothing newer fits all requirements")
+            why = next((one.text for one in others[name]), "") or newer(name)
             yield f"{name} is {choice.packages[name].version}, not {one.version}: {why}"
+    asked = {canonicalize_name(one.name) for _, one in choice.own} & fitting - {TORCH}
+    if asked:
+        names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
+        yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
 
 
 def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
@@ -106,9 +119,9 @@ def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
     if excluding:
         return
     there = {name: one.version for name, one in choice.packages.items()} | dict(choice.extensions)
-    for one in choice.requires(newest):
+    for one in choice.required(newest):
         name = canonicalize_name(one.name)
-        if name in there and applies(one, choice.python, choice.processor) and not is_met(one, there):
+        if name in there and not is_met(one, there):
             text = f"{newest.version} requires `{_plain(one)}`, and {name} is {there[name]}"
             yield Reason(who=name, text=text, is_own=True)
 
@@ -118,22 +131,14 @@ def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
-def applies(requirement: Requirement, python: str, processor: Processor) -> bool:
-    """Return whether the marker of a requirement is true in an environment with this Python, for this processor."""
-    return requirement.marker is None or requirement.marker.evaluate(processor.markers(python))
+def applies(requirement: Requirement, python: str, processor: Processor, extras: Iterable[str] = ()) -> bool:
+    """Return whether the marker of a requirement is true with this Python, for this processor, with one of the extras."""
+    marker, environment = requirement.marker, processor.markers(python)
+    return marker is None or any(marker.evaluate(environment | {"extra": one}) for one in ("", *extras))
 
 
 def _plain(requirement: Requirement) -> str:
     return f"{requirement.name}{requirement.specifier}"
-
-
-def is_fair(choice: Choice, name: str, there: Collection[Version]) -> bool:
-    """Return whether pip would take a pre-release: one is asked for, or no release among `there` meets what is required."""
-    required = [one.specifier for _, one in choice.on(name)]
-    if any(one.prereleases for one in required):
-        return True
-    finals = (version for version in there if not version.is_prerelease)
-    return not any(all(one.contains(version) for one in required) for version in finals)
 
 
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
 from envbuilder.core.cache import sha256_bytes
+from envbuilder.core.cause import Cause, find_cause
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.sandbox import Mount, sandbox
@@ -179,7 +180,8 @@ def _ask(
     try:
         said = context.runner.run(command)
     except CommandError as error:
-        raise _unreadable(sdist, error.message.partition("\n")[2]) from error
+        output = re.sub(rf"{_WORK}/src/[^/]+/", "", error.message.partition("\n")[2])
+        raise _unreadable(sdist, output, find_cause(output.splitlines())) from error
     try:
         answer = _ANSWER.validate_json(said)
         requirements = [Requirement(text) for text in (*answer["builds_with"], *answer.get("requires", ()))]
@@ -212,10 +214,13 @@ def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:
         raise _unreadable(sdist, "it is built against torch")
 
 
-def _unreadable(sdist: Artifact, reason: str) -> IncompatibleError:
+def _unreadable(sdist: Artifact, reason: str, cause: Cause | None = None) -> IncompatibleError:
     name = re.sub(r"[^A-Za-z0-9_]", "_", sdist.name)
+    why = f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution cannot be built"
+    first = f"{cause.message}\n  {cause.where or 'the build'} ends so: {why}" if cause else f"{why}: {reason}"
     return IncompatibleError(
-        f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution cannot be built: {reason}",
+        first,
         hint="name a version that has a wheel, or build it as an extension: "
-        f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`",
+        f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`"
+        + ("; `-vv` shows all of the output" if cause else ""),
     )

@@ -47,7 +47,7 @@ class Question:
     hashes: tuple[Hashed, ...] = ()  # a file that has one of them is taken before others
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
-    candidates: bool = False  # pre-releases may be chosen where no release fits
+    finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
 
     @property
@@ -169,8 +169,8 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
         "--no-build-isolation",
         "--format", output,
         "--output-file", output,
-        "--annotation-style", "line",
-        "--prerelease", "if-necessary-or-explicit" if question.candidates else "explicit",
+        "--annotation-style", "line", "--no-strip-extras",
+        *(f"--prerelease-package={name}=disallow" for name in question.finals),
         "--no-python-downloads", "--no-header", "--quiet",
     ]  # fmt: skip
     if question.wheels_only:

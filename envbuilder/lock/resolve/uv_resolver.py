@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,13 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables
@@ -27,9 +22,9 @@ from envbuilder.core.processor import Processor
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
-from envbuilder.lock.resolve.held import Choice, is_fair, parse_all, read_requirements
-from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, open_index, read_sdist
-from envbuilder.lock.resolve.uv_answer import choose_wheel, read_answer
+from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
+from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
+from envbuilder.lock.resolve.uv_answer import read_answer
 from envbuilder.lock.resolve.uv_question import (
     ANNOTATED,
     LOCK,
@@ -42,8 +37,10 @@ from envbuilder.lock.resolve.uv_question import (
     write_question,
 )
 
+log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
+_NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
 
 
@@ -59,32 +56,33 @@ def make_choice(
     given = [("the recipe", one) for one in parse_all(own)]
     for one in question.extensions:
         given += [(f"the extension {one.extension}", wanted) for wanted in parse_all(one.requires or ())]
-    fixed = (one for one in (*question.requirements, *question.constraints) if one not in own)
+    given += [(TORCH, one) for one in parse_all(one for one in question.constraints if one not in own)]
+    parents, extras = _parents(found, question, context, facts)
     return Choice(
         python=question.python,
         processor=question.processor,
         packages={one.name: one for one in found},
         extensions={one.name: one.version for one in question.provided},
-        parents=_parents(found, question, context, facts),
+        parents=parents,
+        extras=extras,
         own=tuple(given),
-        fixed=tuple(parse_all(tuple(fixed))),
+        fixed=tuple(parse_all(one for one in question.requirements if one not in own)),
         requires=functools.cache(requires),
     )
 
 
 def _parents(
     found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
-) -> dict[str, list[str]]:
-    """Ask uv which packages require each package."""
+) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
+    """Ask uv which packages require each package, and with which extras."""
     pins = tuple(f"{one.name}=={one.version}" for one in found)
     pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with _answered(pinned, context, facts, ANNOTATED) as (work, _):
         lines = (work / ANNOTATED).read_text(encoding="utf-8").splitlines()
     known = {one.name for one in found}
-    rows = (line.partition("# via ") for line in lines)
-    return {
-        pin.partition("==")[0]: [name for name in via.split(", ") if name in known] for pin, _, via in rows
-    }
+    rows = [(Requirement(pin), via.split(", ")) for pin, _, via in (one.partition("# via ") for one in lines)]
+    parents = {pin.name: [name for name in via if name in known] for pin, via in rows}
+    return parents, {pin.name: pin.extras for pin, _ in rows}
 
 
 def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = None) -> tuple[Artifact, ...]:
@@ -92,51 +90,62 @@ def ask_uv(question: Question, context: ResolveContext, facts: Facts | None = No
 
     The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
     index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
-    A pre-release is chosen only where pip would choose it. What only a project's own code knows goes into `facts`.
+    A pre-release is taken only where pip would take it, and another one is said. What only a project's own
+    code knows goes into `facts`.
     """
     facts = {} if facts is None else facts
-    try:
-        return _ask_once(question, context, facts)
-    except IncompatibleError:
-        if question.candidates:
-            raise
-        found = _with_candidates(question, context, facts)
-        if not found:
-            raise
-        return found
+    while early := _unfair(found := ask_once(question, context, facts), question, context, facts):
+        for one in early:
+            log.warning(
+                "%s %s is not taken: it is a pre-release, and releases meet what is required; "
+                "`%s>=%s` in `packages` takes it",
+                *(one.name, one.version) * 2,
+            )
+        question = replace(question, finals=(*question.finals, *(one.name for one in early)))
+    return found
 
 
-def _with_candidates(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
-    """Return the answer with pre-releases, nothing if there is none, or if pip would not take one of them.
+def _unfair(
+    found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
+) -> list[Artifact]:
+    """Return the pre-releases that pip would not take: none is asked for, and a release meets what is required.
 
-    uv would take one whenever no release can be installed, for whatever reason.
+    uv takes one whenever no release can be installed, for whatever reason.
     """
-    wider = replace(question, candidates=True)
+    kept = {(one.name, one.version) for one in question.prefer}
+    early = [
+        one for one in found if Version(one.version).is_prerelease and (one.name, one.version) not in kept
+    ]
+    if not early:
+        return []
     try:
-        found = _ask_once(wider, context, facts)
-        choice = make_choice(question.requirements, found, wider, context, facts)
-        early = (one.name for one in found if Version(one.version).is_prerelease)
-        is_like_pip = all(is_fair(choice, name, _installable(name, question, context)) for name in early)
-    except (FetchError, IncompatibleError):
-        return ()
-    return found if is_like_pip else ()
+        choice = make_choice(question.requirements, found, question, context, facts)
+        return [one for one in early if _has_release(one.name, choice, question, context)]
+    except FetchError as error:
+        log.info("whether pip would take the pre-releases that uv takes is not known: %s", error.message)
+        return []
 
 
-def _installable(name: str, question: Question, context: ResolveContext) -> set[Version]:
-    """Return the versions of a package in the indexes that have a file for the target."""
-    versions = set()
-    for listed in open_index(context).files(name):
-        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
-            if not listed.filename.endswith(".whl"):
-                versions.add(parse_sdist_filename(listed.filename)[1])
-            elif choose_wheel(
-                (listed.filename,), python=question.python, glibc=question.glibc, processor=question.processor
-            ):
-                versions.add(parse_wheel_filename(listed.filename)[1])
-    return versions
+def _has_release(name: str, choice: Choice, question: Question, context: ResolveContext) -> bool:
+    required = [one.specifier for _, one in choice.on(name)]
+    if any(one.prereleases for one in required):
+        return False
+    alone = _alone(question, *(f"{name}{one}" for one in required))
+    try:
+        return bool(ask_once(replace(alone, finals=(name,)), context, {}))
+    except IncompatibleError:
+        return False
 
 
-def _ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
+def _alone(question: Question, *requirements: str) -> Question:
+    """Return the question for these packages without what they require."""
+    return replace(
+        question, requirements=requirements, constraints=(), prefer=(), extensions=(), dependencies=False
+    )
+
+
+def ask_once(question: Question, context: ResolveContext, facts: Facts) -> tuple[Artifact, ...]:
+    """Return the packages of uv's answer, with each pre-release that uv takes."""
     with _answered(question, context, facts, LOCK) as (work, local):
         text = (work / LOCK).read_text(encoding="utf-8")
         return read_answer(text, question, context, local)
@@ -177,7 +186,7 @@ def _answered(
                 attempt = attempts.pop(0)
                 if attempt is question or not _is_unsolvable(error):
                     _need_access(question, sources, error, context)
-                    raise _refused(question, error) from error
+                    raise _refused(question, error, context) from error
         yield work, local
 
 
@@ -217,7 +226,9 @@ def _is_unsolvable(error: CommandError) -> bool:
     return "ended with exit code 1\n" in error.message
 
 
-def _refused(question: Question, error: CommandError) -> IncompatibleError | FetchError:
+def _refused(
+    question: Question, error: CommandError, context: ResolveContext
+) -> IncompatibleError | FetchError:
     """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
     output = error.message.partition("\n")[2]
     if not _is_unsolvable(error):
@@ -236,11 +247,23 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
             f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
             hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
         )
-    ways = [_LOOSEN, *_pin_hints(asked, output, question.processor)]
+    ways = [*_newest(question, output, context), _LOOSEN, *_pin_hints(asked, output, question.processor)]
     return IncompatibleError(
         f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
         hint="; ".join(ways),
     )
+
+
+def _newest(question: Question, output: str, context: ResolveContext) -> Iterator[str]:
+    """Yield the newest release of a package whose required version no index has."""
+    missing = _NO_VERSION.search(output)
+    if missing is None:
+        return
+    try:
+        (newest,) = ask_once(_alone(question, missing[1]), context, {})
+    except (FetchError, IncompatibleError):
+        return
+    yield f"the newest {newest.name} for Python {question.python} is {newest.version.partition('+')[0]}"
 
 
 def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:

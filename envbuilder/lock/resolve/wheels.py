@@ -20,7 +20,7 @@ from envbuilder.lock.resolve.hashes import need_hashes
 from envbuilder.lock.resolve.held import TORCH, held_back, parse_all
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_question import Facts, Question, uv_settings
-from envbuilder.lock.resolve.uv_resolver import ask_uv, make_choice
+from envbuilder.lock.resolve.uv_resolver import ask_once, ask_uv, make_choice
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
@@ -130,14 +130,25 @@ def _say_held_back(
     )
     if not names:
         return
-    every = replace(
-        question, requirements=names, constraints=(), prefer=(), dependencies=False, candidates=True
-    )
+    every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
+    versions = {one.name: one.version for one in found}
+
+    def newer(name: str) -> str:
+        """Ask uv for a newer release, and say whether there is one that fits."""
+        wanted = f"{name}>={versions[name]},!={versions[name]}"
+        another = replace(question, requirements=(*question.requirements, wanted), prefer=())
+        try:
+            answer = ask_uv(another, context, facts)
+        except IncompatibleError:
+            return "nothing newer fits all requirements"
+        version = next(one.version for one in answer if one.name == name)
+        return f"`{name}>={version}` in `packages` takes it"
+
     try:
-        newest = {one.name: one for one in ask_uv(every, context)}
+        newest = {one.name: one for one in ask_once(every, context, {})}
         older = (one for one in found if one.name in newest and newest[one.name].version != one.version)
         if any(older):
-            for line in held_back(make_choice(own, found, question, context, facts), newest):
+            for line in held_back(make_choice(own, found, question, context, facts), newest, newer):
                 log.warning("%s", line)
     except (FetchError, IncompatibleError) as error:  # the lock does not depend on it
         log.info("whether newer releases are held back is not known: %s", error.message)

@@ -19,7 +19,7 @@ from envbuilder.core.places import Code, Mistakes, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 XIDS: Final = Path(__file__).with_name("xids.yaml")
-_CODE: Final = Shape(pattern=r"EB(?:8(?:49|5[1-9]|6\d|9[5-9])|9\d\d)", expected='a code such as "EB900"')
+_CODE: Final = Shape(pattern=r"EB(?:8(?:4[89]|5[1-9]|6\d|9[5-9])|9\d\d)", expected='a code such as "EB900"')
 _BUILD_CODE: Final = Shape(pattern=r"EB6\d\d", expected='a code such as "EB610"')
 _NAME: Final = Shape(pattern=r"[a-z0-9]+(?:-[a-z0-9]+)*", expected="words with hyphens")
 # Shorter literals would be in every line.

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
+_HINT: Final = "name log files, folders of them, or `-`"
 _GZIP: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut or damaged gzip file ends
 
@@ -83,12 +84,14 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
         if name == STDIN:
             yield Log(name="<stdin>", stream=stdin, head=b"")
             continue
-        for path in _files(Path(name)):
+        files = list(_files(Path(name)))
+        if not files:
+            raise UsageError(f"the folder `{name}` holds no log", hint=_HINT)
+        for path in files:
             if path != Path(name) and not os.access(path, os.R_OK):
                 skipped.append(str(path))
                 continue
-            hint = "name log files, folders of them, or `-`"
-            with blaming_path(f"cannot read `{path}`", hint=hint):
+            with blaming_path(f"cannot read `{path}`", hint=_HINT):
                 status = path.stat()
                 key = (status.st_dev, status.st_ino)
                 if key in seen:

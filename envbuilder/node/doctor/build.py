@@ -11,7 +11,10 @@ from typing import Final
 from envbuilder.core.cache import Store
 from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.full import lacks_inodes
+from envbuilder.core.http.proxies import trouble
 from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
@@ -196,7 +199,9 @@ def check_space(machine: Machine) -> Iterator[Item]:
             yield space.unknown(f"{path} cannot be read", repair)
             continue
         found = f"{gigabytes(free)} free at {path}"
-        if free >= ROOM:
+        if inodes := lacks_inodes(path):
+            yield space.missing(inodes, repair)
+        elif free >= ROOM:
             yield space.ok(found)
         else:
             yield space.warning(found, repair) if free >= LEAST else space.missing(found, repair)
@@ -211,11 +216,13 @@ def check_cache(machine: Machine) -> Iterator[Item]:
         yield cache.ok(f"{folder} is not there yet")
         return
     if stat.S_ISLNK(status.st_mode):
-        yield cache.missing(f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={folder.resolve()}")
+        yield cache.missing(
+            f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={pasted(folder.resolve())}"
+        )
     elif status.st_uid != machine.uid:
         yield cache.missing(f"{folder} is not a folder of yours", "point ENVBUILDER_CACHE at another folder")
     elif status.st_mode & 0o022:
-        command = f"chmod go-w {folder}"
+        command = f"chmod go-w {pasted(folder)}"
         fix = Fix(command=command, run=lambda: folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022))
         yield cache.missing(f"others may write to {folder}", command, fix)
     else:
@@ -232,7 +239,7 @@ def _leftovers(machine: Machine) -> Iterator[Item]:
         yield leftovers.warning(
             f"{len(left)} temporary folders of builds that were killed in {work}",
             "envbuilder doctor --fix",
-            Fix(command=f"rm -r {' '.join(map(str, left))}", run=lambda: Store(machine.cache).sweep()),
+            Fix(command=f"rm -r {pasted(*left)}", run=lambda: Store(machine.cache).sweep()),
         )
 
 
@@ -243,7 +250,9 @@ def check_sources(machine: Machine) -> Iterator[Item]:
     reached = machine.reach()
     for one in reached:
         if one.trouble:
-            yield source.warning(f"{one.url} {one.trouble}", repair)
+            yield source.warning(
+                trouble(one.url, one.trouble, machine.environment) or f"{one.url} {one.trouble}", repair
+            )
         else:
             yield source.ok(f"{one.url} answers")
     yield _clock(machine, [one.skew for one in reached if one.skew is not None])

@@ -1,14 +1,19 @@
 """A job to launch: its environment, program, ranks and nodes."""
 
+import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
+from envbuilder.recipe.packages import NO_TORCH
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
@@ -67,6 +72,7 @@ class LaunchOptions:
     pdsh: bool = False
     image: bool = False  # run in the image, not in the SIF
     local_copy: bool = False  # run from a copy on each node
+    for_site: str = ""  # the profile of the machines that it is for, if not this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,13 @@ class Job:
     site: Site
     grace: int  # seconds between TERM and KILL
     local_copy: bool = False
+    for_site: bool = False  # its paths are those of the site, and may hold variables
+
+    @property
+    def script(self) -> Path | None:
+        """Return the file of the program, if it is in the folder. One with a full path may be in the environment."""
+        word = program_file(self.program)
+        return self.folder / word if word and not word.startswith("/") else None
 
     @property
     def copier(self) -> Path:
@@ -127,14 +140,48 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
     _check(job)
-    return job
+    return _moved(job, options.for_site) if options.for_site else job
+
+
+def _moved(job: Job, site: str) -> Job:
+    """Return the job with the folders of its site in place of this machine's. Raises UsageError for what cannot move."""
+    examples = {"sifs": "sifs: /scratch/$USER/sifs", "projects": "projects: /home/$USER/projects"}
+    if lacks := [key for key in examples if not getattr(job.site, key)]:
+        message = f"the site profile `{site}` has no key `{'` and no key `'.join(lacks)}`, which names a folder of that site"
+        raise UsageError(message, hint=f"add `{'` and `'.join(examples[key] for key in lacks)}`")
+    if job.local_copy:
+        raise UsageError("`--for` writes one file, and `--local-copy` needs another", hint="leave it out")
+    project = Path(job.site.projects, job.project.name)
+
+    def move(path: Path) -> Path:
+        return project / path.relative_to(job.project) if path.is_relative_to(job.project) else path
+
+    here = job.environment
+    there = here if here.image_id else replace(here, location=f"{job.site.sifs}/{here.name}{SIF}", state="")
+    moved = replace(job, environment=there, for_site=True, project=project)
+    return replace(moved, folder=move(job.folder), logs=move(job.logs))
+
+
+def local_paths(job: Job) -> tuple[str, ...]:
+    """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
+    own = () if job.for_site else (job.environment.location, str(job.folder))
+    words = [word.rpartition("=")[2] for word in job.program]
+    paths = (word for word in words if re.match("/(?!dev/)", word) and Path(word).exists())
+    return tuple(dict.fromkeys((*own, *paths)))
 
 
 def _check(job: Job) -> None:
+    if job.environment.torch in ("", NO_TORCH):
+        message = (
+            f"`{job.environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it"
+        )
+        raise UsageError(
+            message, hint=f"`envbuilder exec {job.environment.name} -- PROGRAM` starts one program"
+        )
     if not job.program:
         raise UsageError(
             "there is no program to launch",
-            hint=f"envbuilder launch {job.where} {job.environment.name} -- train.py; `--smoke` needs none",
+            hint=f"envbuilder launch {job.where} {pasted(job.environment.name)} -- train.py; `--smoke` needs none",
         )
     if launcher := launcher_in(job.program):
         own = next((at for at, word in enumerate(job.program) if word.endswith(".py")), len(job.program))
@@ -168,6 +215,16 @@ def launcher_in(program: Sequence[str]) -> str:
     name = words[1] if words[0] == "-m" else Path(words[0]).name
     is_one = name in _LAUNCHERS or (name == "accelerate" and words[1] == "launch")
     return name if is_one else ""
+
+
+def program_file(program: Sequence[str]) -> str:
+    """Return the word that names the program's file: a script of Python or of a shell, or a path. "" if none does."""
+    first, *rest = program or ("",)
+    if re.fullmatch(r"(python[\d.]*|(ba|da|z|k)?sh)", Path(first).name):
+        without_words = re.compile("-[BEIOeqsuvx]+$")  # options; others have words of their own
+        word = next(itertools.dropwhile(without_words.match, rest), "")
+        return "" if word.startswith("-") else word
+    return first if "/" in first or first.endswith(".py") or not first.strip(".") else ""
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
-from envbuilder.artifacts.sif import processor_in
+from envbuilder.artifacts.sif import opened_sif, processor_in
 from envbuilder.core.cache import (
     Sha256,
     Store,
@@ -18,12 +18,14 @@ from envbuilder.core.cache import (
     sha256_file,
     sha256_text,
 )
-from envbuilder.core.errors import EnvbuilderError, ToolError, UsageError
+from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError
+from envbuilder.core.plain import pasted
+from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
-from envbuilder.run.exec import need_engine, need_image, need_processor, need_sif
+from envbuilder.run.exec import need_engine, need_processor
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
 from envbuilder.run.launch.site import Site, find_site, find_slurm_site
-from envbuilder.verify.compare import opened_sif
+from envbuilder.run.named import MADE_BY, need_image, need_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 
@@ -38,12 +40,12 @@ class Pins:
 
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
-    """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run."""
-    site = _find_site(options)
+    """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run, and what `need_sif` raises."""
+    site = _find_site(replace(options, profile=options.for_site or options.profile))
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
-        outputs = need_sif(options.name, options.output, settings)
+        outputs = need_sif(options.name, options.output, recipes_folder(settings))
         if options.where == "local":
             need_processor(outputs.sif)
         environment = _probe_sif(outputs, settings)
@@ -53,7 +55,7 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
 def _find_site(options: LaunchOptions) -> Site:
     if options.where != "slurm":
         return find_site(options.profile)
-    words = f"{options.name} --profile {options.profile}"
+    words = pasted(options.name, "--profile", options.profile)
     hint = (
         f"inside a job, `envbuilder launch local {words} -- PROGRAM` runs on its node, "
         f"and `envbuilder launch ssh {words} --hosts NODE,NODE -- PROGRAM` on several"
@@ -63,7 +65,7 @@ def _find_site(options: LaunchOptions) -> Site:
 
 def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
     image, docker = outputs.image_name, need_engine(outputs, settings)
-    identity = need_image(docker, name, outputs, settings)
+    identity = need_image(docker, name, outputs, recipes_folder(settings))
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     if read.code and PINS not in read.output:  # it did not even come to `cat`
         raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
@@ -105,7 +107,7 @@ def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
 
 
 def probe_pins(sif: Path) -> Pins:
-    """Read the recipe in a SIF; raises UsageError for a foreign SIF, and VerifyError for a damaged one."""
+    """Read the recipe in a SIF; raises ForeignError for a foreign SIF, and DamagedError for a damaged one."""
     try:
         with opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
             text = stream.read().decode()
@@ -115,14 +117,13 @@ def probe_pins(sif: Path) -> Pins:
 
 
 def _parse_pins(text: str, location: str) -> Pins:
-    """Parse the recipe in an environment. Raises UsageError for a foreign one."""
+    """Parse the recipe in an environment. Raises ForeignError for a foreign one."""
     try:
         pins = json.loads(text)
         return Pins(
             torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=tuple(map(str, pins.get("gpus", ())))
         )
     except (TypeError, KeyError, ValueError) as error:
-        raise UsageError(
-            f"`{location}` was not made by envbuilder: it has no readable {PINS}",
-            hint="`envbuilder build NAME` makes one from a recipe",
+        raise ForeignError(
+            f"`{location}` was not made by envbuilder: it has no readable {PINS}", hint=MADE_BY
         ) from error

@@ -25,6 +25,7 @@ from envbuilder.run.launch.job import (
 from envbuilder.run.launch.site import SLURM_SHAPES, VARIABLE, SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
+LOG: Final = "%x-%j.log"  # of a job of Slurm
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
@@ -96,16 +97,17 @@ def _settings(job: Job) -> list[str]:
         "copy": quoted(copy[1]),
     }
     shared = {
-        "environment": quoted(environment.location),
+        "environment": _path(job, environment.location),
         # The facts by which a node recognizes it.
         **({"image_id": quoted(environment.image_id)} if environment.image_id else sif_facts),
         "program": quoted_texts(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
         "gpus": str(job.gpus),
-        "folder": quoted(str(job.folder)),
-        "project": quoted(str(job.project)),
-        "logs": quoted(str(job.logs / environment.name)),
+        "folder": _path(job, job.folder),
+        "script": _path(job, job.script or ""),
+        "project": _path(job, job.project),
+        "logs": _path(job, job.logs / environment.name),
         "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
         "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
         "modules": quoted_list(site.modules),
@@ -129,6 +131,11 @@ def _settings(job: Job) -> list[str]:
     return [*lines, f"settings=({' '.join(names)})"]
 
 
+def _path(job: Job, path: object) -> str:
+    """Quote a path of the job. Those of another site may hold its variables."""
+    return quoted_path(str(path)) if job.for_site else quoted(str(path))
+
+
 def _srun_options(job: Job) -> tuple[str, ...]:
     if job.shape == "torchrun":
         return (f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1")
@@ -149,7 +156,8 @@ def _slurm_head(job: Job) -> list[str]:
         *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without it, the site's default applies
         *_gpu_options(job),
         f"--signal=B:TERM@{job.grace}",
-        f"--output={job.logs}/%x-%j.log",
+        # Without the log's folder, Slurm ends the job before its first line. That of submission is there.
+        f"--output={LOG}",
         "--open-mode=append",  # a requeued job continues the same log
         *slurm.options,
     ]

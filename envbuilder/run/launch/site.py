@@ -85,6 +85,8 @@ class Site:
     binds: tuple[Annotated[str, _BIND], ...] = ()
     scratch: _Path = ""  # shared and large, for downloads of models and data sets
     node_scratch: _Path = ""  # of each node, for compile caches; "": $SLURM_TMPDIR, $TMPDIR or /tmp
+    sifs: _Path = ""  # the folder of your SIFs there, for `launch --for`
+    projects: _Path = ""  # the folder of your projects there, for `launch --for`
     master_suffix: Annotated[str, _SUFFIX] = ""  # added to a node's name to get its name on the fast network
     env: Annotated[tuple[tuple[str, str], ...], _Pairs] = ()
     slurm: SlurmSite = SlurmSite()

@@ -1,8 +1,9 @@
 """Submit a script to Slurm, or replace this process by it."""
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -10,14 +11,17 @@ from typing import Final, NoReturn
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
-from envbuilder.run.launch.job import Job
-from envbuilder.run.launch.script import render
+from envbuilder.run.launch.job import Job, LaunchOptions, program_file
+from envbuilder.run.launch.script import LOG, render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
 EXECUTABLE: Final = 0o755
+_ELF: Final = b"\x7fELF"
+_MOST: Final = 1 << 20  # bytes of a program in which line endings are looked for
 HINTS: Final = {
     "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
     "account": "`sacctmgr show associations user=$USER` lists yours; `account` in the site profile names one",
@@ -26,6 +30,7 @@ HINTS: Final = {
     "node configuration": "`sinfo --Node --long` shows what a node has; `--gpus-per-node`, `cpus_per_rank` in the site profile",
     "time limit": "`sinfo` shows each partition's limit; `--time` asks for less",
     "controller": "is this a machine of the cluster? `scontrol ping` shows the state of the controller",
+    "configuration source": "is this a machine of the cluster? `--write FILE --for SITE` writes the script for another",
 }
 
 
@@ -38,6 +43,8 @@ class Script:
     folder: Path  # the script's working folder
     logs: Path
     copied: Job | None = None  # the job, if its nodes get copies of the SIF
+    for_site: bool = False  # its folders are those of other machines
+    log: tuple[str, ...] = ()  # the option of `sbatch`, if it is not in the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +59,18 @@ class Started:
 
     def text(self) -> str:
         state = "has failed" if self.code else "has ended well" if self.has_ended else "is submitted"
-        return f"job {self.number} {state}: log {self.log}, script {self.script}"
+        log = f"log {self.log}"
+        if self.code and not (self.log.is_file() and self.log.stat().st_size):
+            log = f"it wrote nothing to {self.log}; can its node write there? See `scontrol show job {self.number}`"
+        return f"job {self.number} {state}: {log}, script {self.script}"
 
 
 def script_of(job: Job) -> Script:
+    has_log = any(option.startswith("--output") for option in job.site.slurm.options)
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
-        copied=job if job.local_copy else None,
+        copied=job if job.local_copy else None, for_site=job.for_site,
+        log=() if has_log else (f"--output={job.logs}/{LOG}",),
     )  # fmt: skip
 
 
@@ -67,9 +79,10 @@ def save_script(path: Path, script: Script) -> Path:
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
-        script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _need_own_logs(script.logs)
+        if not script.for_site:
+            # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
+            script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _need_own_logs(script.logs)
         if script.copied:
             save_copier(script.copied)
         save_text(path, script.text, mode=EXECUTABLE)
@@ -83,7 +96,7 @@ def _need_own_logs(folder: Path) -> None:
         raise UsageError(
             f"the folder of logs `{folder}` belongs to user {status.st_uid} with mode {status.st_mode & 0o7777:o}: "
             "others could exchange what your job runs there",
-            hint=f"`--logs` names another folder; `chmod o-w {folder}` if it is yours",
+            hint=f"`--logs` names another folder; `chmod o-w {pasted(folder)}` if it is yours",
         )
 
 
@@ -102,12 +115,14 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     command = Command(
-        argv=("sbatch", "--parsable", str(path)), why="submit the job to Slurm", cwd=script.folder
+        argv=("sbatch", "--parsable", *script.log, str(path)),
+        why="submit the job to Slurm",
+        cwd=script.folder,
     )
     try:
         number = runner.run(command).strip().partition(";")[0]
     except ToolError as error:
-        hint = f"submit it on a machine of the cluster: `sbatch {path}`"
+        hint = "a machine of the cluster has it; `--write FILE --for SITE` writes the script for one"
         raise ToolError(error.message, hint=hint) from error
     except CommandError as error:
         hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
@@ -143,12 +158,50 @@ def failures(started: Started) -> tuple[Finding, ...]:
     )
 
 
-def missing_program(job: Job) -> str:
-    """Return a warning about a script of Python that the folder of the job lacks, or "". The environment has files too."""
-    named = next((word for word in job.program[:2] if word.endswith(".py")), "")
-    if not named or named.startswith("/") or (job.folder / named).exists():
-        return ""
-    return f"there is no `{named}` in {job.folder}, where the ranks start"
+def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
+    """Return a warning about the program, or "". Raises UsageError for a file with which no rank can start.
+
+    Without `starts`, the file may come later. Each node looks in the container for what is not in the folder.
+    """
+    first, word = (*options.program, "")[0], program_file(options.program)
+    path = options.folder / (word or first)
+    if first and not word and path.is_dir():
+        return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
+    if word and not path.exists():
+        missing = f"there is no `{word}` in {options.folder}, where the ranks start"
+        if starts and not word.startswith("/"):
+            raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
+        return "" if word.startswith("/") else missing
+    for message, hint in _mistakes(path, word, first):
+        raise UsageError(message, hint=hint)
+    if word.endswith(".py") and path.is_file() and re.match(rb"#!.*\r\n", path.read_bytes()):
+        return f"`{word}` has Windows line endings (CRLF): it starts through `python` alone"
+    return ""
+
+
+def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
+    """Yield why the file cannot be started, with the repair. The first reason counts: the others may follow from it."""
+    if not word and path.is_file() and path.suffix:
+        yield f"`{first}` is looked for in the PATH of the environment", f"`./{first}` is the file here"
+    if word and path.is_dir() and (word == first or not (path / "__main__.py").is_file()):
+        yield f"`{word}` is a folder, and a program is a file", "name the script in it, or `-m PACKAGE`"
+    if not word or not path.is_file():
+        return
+    if not os.access(path, os.R_OK):
+        yield f"`{word}` cannot be read by this user", f"`ls -l {word}` shows who may"
+    if word.endswith(".py") or (word != first and "python" in first):  # Python takes both line endings
+        return
+    with path.open("rb") as stream:
+        text = stream.read(_MOST)
+    line = text.partition(b"\n")[0]
+    has_cr = line.endswith(b"\r") or (b"\r\n" in text and b"python" not in line)
+    if has_cr and not text.startswith(_ELF):
+        yield f"`{word}` has Windows line endings (CRLF) and would not start", f"`sed -i 's/\\r$//' {word}`"
+    if word == first and not os.access(path, os.X_OK):
+        yield f"`{word}` may not be executed", f"`chmod +x {word}`"
+    if word == first and not text.startswith((_ELF, b"#!")):
+        reason = f"`{word}` has no first line that names its interpreter, such as `#!/usr/bin/env bash`"
+        yield reason, f"add that line, or launch `-- bash {word}`"
 
 
 def exec_script(job: Job) -> NoReturn:

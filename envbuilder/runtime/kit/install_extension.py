@@ -87,6 +87,7 @@ if "file" in entry:
     libraries, has_cuda = install_library(), spec["has_cuda"]
 else:
     libraries = install_tree()
+    entry["libraries"] = sorted(path[len(out) :] for path in libraries)
     has_cuda = any(name.endswith(".cu") for _, _, names in os.walk(spec["project"]) for name in names)
 entry["size"] = sum(os.path.getsize(library) for library in libraries)
 entry["targets"] = need_gpus(libraries, has_cuda)

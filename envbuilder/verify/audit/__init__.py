@@ -10,8 +10,11 @@ from envbuilder.core.processor import Processor
 from envbuilder.verify.audit import libraries
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, ImageTexts, Tree, read_audited
 from envbuilder.verify.audit.files import check_rights, check_secrets
+from envbuilder.verify.audit.needed import check_needed, is_of_environment
 
-__all__ = ["AuditedImage", "Code", "ImageTexts", "Tree", "audit"]
+__all__ = [
+    "AuditedImage", "Code", "ImageTexts", "Tree", "audit", "check_needed", "is_of_environment", "read_audited",
+]  # fmt: skip
 
 
 def audit(
@@ -32,6 +35,7 @@ def audit(
     findings = (
         *libraries.check_processor(image, processor),
         *libraries.check_gpus(image, gpus),
+        *check_needed(image, processor.elf if processor else None),
         *libraries.check_symbols(image),
         *libraries.check_oldest_host(image, oldest_glibc),
         *libraries.check_copies(image),

@@ -2,7 +2,7 @@
 
 import posixpath
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
@@ -43,6 +43,7 @@ class Code(CodeEnum):
     RDMA = "EB722", "NCCL is there, and what it needs for InfiniBand is not"
     FOREIGN = "EB723", "a program or library for another processor than the image's"
     PAGES = "EB724", "a kernel with large memory pages cannot load it"
+    NEEDED = "EB725", "a program or library needs a library that nothing in the image brings"
 
 
 class Tree(Protocol):
@@ -104,11 +105,14 @@ class AuditedImage:
         return follow(self.paths, path)
 
 
-def read_audited(tree: Tree, *, outside: ImageTexts) -> AuditedImage:
+def read_audited(
+    tree: Tree, *, outside: ImageTexts, is_read: Callable[[str], bool] = lambda _: True
+) -> AuditedImage:
+    """Read the ELF files among the paths that `is_read` chooses."""
     elves: list[Elf] = []
     unreadable: dict[str, str] = {}
     for entry in tree.entries:
-        if _may_be_elf(entry):
+        if _may_be_elf(entry) and is_read(entry.path):
             with tree.open(entry.path) as stream:
                 if stream.read(len(MAGIC)) != MAGIC:
                     continue

@@ -188,15 +188,17 @@ def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
 
 def loaded(image: AuditedImage, elf: Elf, name: str) -> str | None:
     """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
-    origin = posixpath.dirname(elf.path)
-    for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(image))):
-        plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
-        if plain.startswith("/") and (real := image.real(f"{plain}/{name}")):
-            return real
-    return None
+    folders = (*elf.runpaths, *(f"/{folder}" for folder in system_folders(image)))
+    return next(filter(None, (resolved(image, elf, folder, name) for folder in folders)), None)
 
 
-def _system_folders(image: AuditedImage) -> Iterator[str]:
+def resolved(image: AuditedImage, elf: Elf, folder: str, name: str) -> str | None:
+    """Return the file of this name in a folder that the loader searches on behalf of `elf`."""
+    plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{posixpath.dirname(elf.path)}")
+    return image.real(f"{plain}/{name}") if plain.startswith("/") else None
+
+
+def system_folders(image: AuditedImage) -> Iterator[str]:
     """Yield the folders of the loader's cache, in its order."""
     for path in sorted(
         path for path in image.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)
@@ -255,30 +257,13 @@ def check_rdma(image: AuditedImage) -> Iterator[Finding]:
     using = next((elf for elf in image.elves if _NCCL.fullmatch(elf.path)), None)
     if using is None:
         return
-    names = {elf.name for elf in image.elves}
-    names |= {
-        posixpath.basename(path) for path in image.paths if ".so" in path and image.real(path) is not None
-    }
-    verbs = [elf for elf in image.elves if elf.name == VERBS]
-    providers = [
-        elf
-        for elf in image.elves
-        if (match := _PROVIDER.fullmatch(elf.path)) and _DRIVER.format(match[2]) in image.paths
-    ]
-    for what, elves in ((f"`{VERBS}`", verbs), ("a provider of libibverbs", providers)):
-        missing = _missing(elves, names)
-        if missing is not None:
+    has_verbs = any(elf.name == VERBS for elf in image.elves)
+    providers = (match[2] for elf in image.elves if (match := _PROVIDER.fullmatch(elf.path)))
+    has_provider = any(_DRIVER.format(name) in image.paths for name in providers)
+    for what, is_there in ((f"`{VERBS}`", has_verbs), ("a provider of libibverbs", has_provider)):
+        if not is_there:
             yield Finding(
                 code=Code.RDMA, severity=Severity.WARNING, where=f"/{using.path}",
-                message=f"NCCL is here and {what} is not, so InfiniBand and RoCE would not be used{missing}",
+                message=f"NCCL is here and {what} is not, so InfiniBand and RoCE would not be used",
                 hint="the packages libibverbs1 and ibverbs-providers bring it; `envbuilder lock NAME` takes them up",
             )  # fmt: skip
-
-
-def _missing(elves: list[Elf], names: set[str]) -> str | None:
-    """Return what the best candidate lacks, or None when one lacks nothing."""
-    lacks = [sorted(set(elf.needed) - names) for elf in elves]
-    if not lacks:
-        return ""
-    least = min(lacks, key=len)
-    return f": it needs {', '.join(least)}" if least else None

@@ -15,7 +15,7 @@ from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.core.plain import GIVE_BY, has_credentials
+from envbuilder.core.plain import GIVE_BY, has_credentials, pasted
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -218,7 +218,7 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         hint = "set `env: {PYTHONPATH: …}`"
     elif project.git:
         why = "a repository without a commit, and a branch or tag can move"
-        hint = f"`git ls-remote {project.git} {project.revision or 'HEAD'}` says the commit: extensions: [{project.entry()}]"
+        hint = f"`git ls-remote {pasted(project.git, project.revision or 'HEAD')}` says the commit: extensions: [{project.entry()}]"
     else:
         why = "a folder that is not here, or has neither setup.py nor pyproject.toml"
     requests.leave(where, project.text, why, hint=hint)

@@ -26,6 +26,7 @@ from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.compat.python_code import Call, Code, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.recipe.extension import GIT_URL, Extension
 
@@ -149,7 +150,7 @@ def _check_submodules(top: Path, requests: Requests) -> None:
         if requests.submodules.get((top / path).resolve()) not in taken
     ]
     if absent:
-        hint = f"git -C {top} submodule update --init --recursive"
+        hint = f"git -C {pasted(top)} submodule update --init --recursive"
         message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
         requests.note(str(file), message, hint=hint)
 

@@ -1,13 +1,16 @@
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# Says how the ranks ended, and which logs have the cause of a failure.
+# Says how the ranks ended, and where the cause of a failure is: in the log or folder $2. One without a line is not named.
 say_end() {
+  local place="logs in $logs"
+  grep -rqs . "$logs" || place='no rank has a log of its own'
   case $1 in
-    0) say "job $job: all ranks ended well; logs in $logs" ;;
-    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; logs in $logs" ;;
-    *) say "job $job: the ranks ended with exit code $1; logs in $logs" ;;
+    0) say "job $job: all ranks ended well; $place" ;;
+    137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; $place" ;;
+    *) say "job $job: the ranks ended with exit code $1; $place" ;;
   esac
-  [ "$1" -eq 0 ] || say "the cause: envbuilder diagnose ${2@Q}"
+  [ "$1" -ne 0 ] || return 0
+  if grep -rqs . "$2"; then say "the cause: envbuilder diagnose ${2@Q}"; else say "the cause is in the lines above"; fi
 }
 
 # Ends with envbuilder's exit code for a job that could not start.

@@ -1,6 +1,7 @@
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
   local free gpu_check node=${SLURM_NODEID-${node_rank-0}} shell=${ENVBUILDER_SHELL-} lost=''
+  check_paths
   prepare
   if [ "$node" -eq 0 ] && [ -z "$shell" ]; then # once a job
     [ -z "$lost" ] || say "kept out of the environment:$lost; APPTAINERENV_NAME passes a variable"
@@ -18,6 +19,19 @@ preflight() {
   check_environment
 }
 
+# Names each path of the job that this node lacks.
+check_paths() {
+  local lacks=''
+  [ -n "${image_id-}" ] || [ -r "$environment" ] || lacks+=", the SIF ${environment:-(its path has a variable that is not set)}"
+  if [ ! -d "$folder" ]; then
+    lacks+=", the folder ${folder:-(its path has a variable that is not set)}"
+  else
+    [ -z "$script" ] || [ -r "$script" ] || lacks+=", the program $script"
+    { mkdir -p "${logs%/*}" && [ -w "${logs%/*}" ]; } 2>/dev/null || lacks+=", a folder ${logs%/*} that you can write, for logs"
+  fi
+  [ -z "$lacks" ] || fail "this node lacks${lacks#,}; put it there, on a file system that all nodes share, or write this script with the folders of these machines: \`--for SITE\`"
+}
+
 check_gpus() {
   local driver seen
   [ "$gpus" -gt 0 ] || return 0
@@ -28,12 +42,33 @@ check_gpus() {
     fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
 }
 
-# Checks torch, extensions and libraries of the driver in a container.
+# Prints why program $1 cannot be started here. The container's shell runs it, which may be any.
+why_not_started() {
+  local path interpreter
+  case $1 in
+    *.py) [ -f "$1" ] || echo "it has no file $1" ;;
+    *)
+      path=$(command -v "$1") || echo "it has no program $1"
+      interpreter=$(sed -n '1s/^#! *\([^ ]*\).*/\1/p' "$path" 2>/dev/null)
+      [ -z "$interpreter" ] || [ -e "$interpreter" ] || echo "it has no $interpreter, which the first line of $1 names"
+      ;;
+  esac
+}
+
+# Checks in a container that the program can be started, then torch, extensions and libraries of the driver.
 check_environment() {
-  local said why code=0
-  said=$( (inside python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
-  [ -z "$said" ] || printf '%s\n' "$said" >&2
+  local said why code=0 needed=${program[0]}
+  case $needed in
+    --no_python) needed=${program[1]} ;;
+    -m) needed=python ;;
+  esac
+  said=$( (inside sh -c "$(declare -f why_not_started)"'
+    why=$(why_not_started "$0")
+    [ -z "$why" ] || { echo "$why" && exit 121; }
+    exec "$@"' "$needed" python -m envbuilder_smoke --check --gpus "$gpus") 2>&1) || code=$?
+  [ -z "$said" ] || [ "$code" -eq 121 ] || printf '%s\n' "$said" >&2
   case $code in
+    121) fail "the container, with the environment, the project and the site's \`binds\`, cannot start the program: ${said##*$'\n'}" ;;
     137 | 143) exit "$code" ;; # another node's failure has ended it
   esac
   wait "$gpu_check" || exit # without a driver, the environment fails as well

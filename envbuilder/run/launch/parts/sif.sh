@@ -68,7 +68,6 @@ find_environment() {
   [ "${machine:-$found}" = "$found" ] || [ -e "/proc/sys/fs/binfmt_misc/qemu-$machine" ] ||
     fail "$environment is for $machine, and this node's processor is $found"
   command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
-  [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
   if [ -n "$copy" ]; then
     if put_copy; then return; fi
     say "this node has no copy, so it reads $environment"

@@ -7,7 +7,8 @@
 * After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
 They lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
-not exist. In a job of `launch`, each line of output becomes one write. ENVBUILDER_START=off turns all of this off.
+not exist. `Compiled` is the last finder: it finds the compiled modules of projects that a working folder hides. In a job of
+`launch`, each line of output becomes one write. ENVBUILDER_START=off turns all of this off.
 """
 
 import os
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LIB = "/opt/envbuilder/lib"
+INDEX = "/opt/envbuilder/extensions/index.json"
 CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets")
 EXTENSIONS = "torch.utils.cpp_extension"
 
@@ -69,6 +71,56 @@ class Watcher:
         loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
 
 
+class Compiled:
+    """Find `pkg._C` of the environment where another folder's `pkg`, such as a clone's, hides the installed one.
+
+    A clone has the Python files of a project without what is compiled. As with an editable install, the folder's Python files then
+    run with the environment's compiled modules. Only a module that no other finder finds is looked for: one that was compiled in
+    the folder wins. Nothing is read before the first submodule that is not found.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] | None = None
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        del target
+        if (
+            path is None or os.environ.get("ENVBUILDER_EXTENSIONS") == "off"
+        ):  # no folder hides what has no package
+            return None
+        if self.modules is None:
+            self.modules = _compiled_modules()
+        if name not in self.modules:
+            return None
+        file = self.modules[name]
+        from importlib.util import spec_from_file_location  # noqa: PLC0415 - of no use before
+
+        if os.environ.get("ENVBUILDER_DEBUG") == "1":
+            sys.stderr.write(f"envbuilder: `{name}` is `{file}`: {list(path)} hides the installed package\n")
+        return spec_from_file_location(name, file)
+
+
+def _compiled_modules() -> "dict[str, str]":
+    """Return the files of the compiled modules that the image's projects installed, by their names in Python."""
+    import json  # noqa: PLC0415 - most programs do without
+    from importlib.machinery import EXTENSION_SUFFIXES  # noqa: PLC0415
+
+    try:
+        with open(INDEX, encoding="utf-8") as stream:
+            entries = json.load(stream)["extensions"]
+    except (OSError, ValueError, KeyError):  # a damaged index is told when torch is imported
+        return {}
+    found = {}
+    for file in (file for entry in entries for file in entry.get("libraries", ())):
+        inside = file.partition("/site-packages/")[2]
+        suffix = next((one for one in EXTENSION_SUFFIXES if inside.endswith(one)), "")
+        if suffix:
+            found[inside[: -len(suffix)].replace("/", ".")] = file
+    return found
+
+
 def _call(name: str, function: str, *arguments: object, failure: str) -> None:
     """Call a function of a module in LIB, if the image has that module."""
     try:
@@ -98,5 +150,6 @@ def _import(name: str) -> "ModuleType | None":
 
 if os.environ.get("ENVBUILDER_START") != "off":
     sys.meta_path.insert(0, Watcher())
+    sys.meta_path.append(Compiled())
     if "ENVBUILDER_WHOLE_LINES" in os.environ:  # `launch` sets it
         write_whole_lines()

@@ -1,0 +1,273 @@
+"""Decide which files of a project's folder count for its lock, each with the reason.
+
+Most files of a folder in which people train decide nothing that is compiled: programs, logs, results. An entry at the top counts if
+a file of the build names it, imports it or installs it, or if a counted source includes it. Nothing of the project runs. A file that
+does not count is not in the build either, so it decides nothing.
+"""
+
+import ast
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from envbuilder.compat.python_code import Code, assigned, parse_code
+from envbuilder.recipe.extension import SOURCE_SUFFIXES
+
+HEADERS: Final = frozenset({
+    ".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def",
+})  # fmt: skip
+COMPILED: Final = tuple(sorted({*SOURCE_SUFFIXES, *HEADERS}))
+_SETUP: Final = "setup.py"
+_OTHERS: Final = ("setup.cfg", "pyproject.toml", "MANIFEST.in", "CMakeLists.txt")
+# Tables of setup.cfg and pyproject.toml that a build reads; those of linters name folders too.
+_READ: Final = re.compile(
+    r"metadata|options(?!.*(entry_points|extras)).*|build.*"
+    r"|project|tool\.(setuptools|scikit-build|py-build-cmake|meson-python|hatch|poetry|flit|pdm).*"
+)
+# Arguments and keys whose texts are no paths from the top.
+_NO_PATHS: Final = re.compile(
+    r"name|description|(author|maintainer)(s|_email)?|keywords|classifiers|(project_)?urls?|platforms|install_requires|extras_require"
+    r"|entry_points|(requires-python|python_requires)|(exclude.)?package.data|exclude|(optional-)?dependencies|test_suite|tests_require|table|project"
+)
+_TABLE: Final = "table"  # the key of a table's own name
+_WALKS: Final = ("glob", "iglob", "rglob", "walk", "listdir", "scandir", "iterdir")
+# What setuptools passes over where no list names packages: setuptools/discovery.py, FlatLayoutPackageFinder.
+_NOT_DISCOVERED: Final = re.compile(
+    r"ci|bin|debian|docs?|documentation|manpages|news|newsfragments|changelog|(unit_)?tests?|examples?|scripts|tools|utils?|python"
+    r"|build|benchmarks?|exercises?|htmlcov"
+)
+_LICENSE: Final = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS).*")  # setuptools installs them
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_WILD: Final = re.compile(r"[*?\[]")
+
+
+class _Word(NamedTuple):
+    """A text that may be a path."""
+
+    file: str
+    line: int
+    key: str  # the argument or key that has it
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What decides a build, with reasons; `{}` is where `it` stands if the entry is the file: `setup.py` names{} at line 3."""
+
+    entries: dict[str, str] = field(default_factory=dict)  # of the top folder
+    patterns: dict[str, str] = field(default_factory=dict)  # of the names of files anywhere
+    paths: set[str] = field(default_factory=set)  # named in full, so they count although git ignores them
+    suffixes: set[str] = field(default_factory=set)  # of all paths that are named
+    imported: set[str] = field(default_factory=set)  # entries by a capture; of others, only sources count
+
+    def reason(self, path: str) -> str:
+        """Return why a file counts, "" if it does not."""
+        top, *below = PurePosixPath(path).parts
+        is_partial = below and self.imported and top not in self.imported and not path.endswith(COMPILED)
+        if (why := self.entries.get(top)) and not is_partial:
+            return f"it lies in `{top}`, which {why.format('')}" if below else why.format(" it")
+        name = PurePosixPath(path).name
+        return next((why for pattern, why in self.patterns.items() if fnmatch.fnmatchcase(name, pattern)), "")
+
+    def look_for(self, pattern: str, why: str) -> None:
+        """Let the files of a pattern count; of `*`, sources and headers."""
+        for one in [f"*{suffix}" for suffix in COMPILED] if pattern == "*" else [pattern]:
+            self.patterns.setdefault(one, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project's folder: the visible entries at its top, and how a file of it is read."""
+
+    top: Path
+    entries: Sequence[str]
+    read: Callable[[str], str]
+
+    def text(self, name: str) -> str:
+        return self.read(name) if name in self.entries else ""
+
+    def modules(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the files that an import reads, each with its entry."""
+        parts = name.split(".")
+        for depth in range(len(parts), 0, -1):
+            for file in ("/".join(parts[:depth]) + end for end in (".py", "/__init__.py")):
+                if (entry := file.partition("/")[0]) in self.entries and (self.top / file).is_file():
+                    yield entry, file
+
+
+def claims_of_build(project: Project) -> Claims:
+    """Return what the files of a project's own build claim: everything, if its setup.py cannot be read."""
+    code = parse_code(project.text(_SETUP), project.top / _SETUP)
+    if code is None:
+        return Claims(patterns={"*": f"`{_SETUP}` cannot be read, so every file counts"})
+    claims, words = Claims(), list(_plain_words(project))
+    files = (name for name in (_SETUP, *_OTHERS) if name in project.entries)
+    claims.entries.update(dict.fromkeys(files, "it says how the project is built"))
+    licenses = filter(_LICENSE.fullmatch, project.entries)
+    claims.entries.update(dict.fromkeys(licenses, "the build installs{}"))
+    _claim_packages(project, claims, code, [*_words_of(code.tree, _SETUP), *words])
+    packages = set(claims.entries)
+    for word in words:
+        _claim(project, claims, word)
+    scripts = {word.text for word in words if word.text.endswith(".py") and word.text in project.entries}
+    for name in (_SETUP, *sorted(scripts - {_SETUP})):
+        if script := parse_code(project.text(name), project.top / name):
+            _claim_code(project, claims, script, packages)
+    return claims
+
+
+def claims_of_imports(project: Project, lines: Iterable[str]) -> Claims:
+    """Return what the lines of a capture import, and the sources that these modules name."""
+    claims, code = Claims(), parse_code("\n".join(lines), project.top / "capture")
+    if code:
+        _claim_code(project, claims, code)
+    if not claims.entries:
+        claims.patterns["*"] = "no line of `capture` imports a module from its folder, so every file counts"
+    return claims
+
+
+def claim_included(project: Project, claims: Claims, path: str, text: str) -> None:
+    """Claim the entries whose headers a counted source includes."""
+    for include in _INCLUDE.findall(text):
+        for base in (PurePosixPath(path).parent, PurePosixPath()):
+            parts = list[str]()
+            for part in (*base.parts, *include.split("/")):
+                parts = parts[:-1] if part == ".." else [*parts, part]
+            if parts and parts[0] in project.entries and (project.top / "/".join(parts)).is_file():
+                claims.entries.setdefault(parts[0], f"`{path}` includes{{}}")
+
+
+def _claim(project: Project, claims: Claims, word: _Word) -> None:
+    """Claim the entries that a text names: as parts of paths, or as packages and modules."""
+    texts = word.text.split()
+    if not all("/" in text or text.startswith("-") for text in texts):
+        texts = [word.text]
+    for text in texts:
+        path = re.sub(r"^-(?:I|L|isystem)", "", text)
+        claims.suffixes.add(PurePosixPath(path).suffix)
+        if _NO_PATHS.fullmatch(word.key) or "://" in path:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", ".", "..") and "$" not in part]
+        if (word.file == _OTHERS[-1] or word.key == "global-include") and parts and _WILD.match(parts[0]):
+            claims.look_for(parts[-1], f"`{word.file}` takes every `{parts[-1]}` at line {word.line}")
+        claims.paths.update("/".join(parts[at:]) for at, part in enumerate(parts) if part in project.entries)
+        if word.file not in _OTHERS[2:] and re.fullmatch(r"\w+(\.\w+)*", path):
+            parts += [f"{path}.py", path.partition(".")[0]]
+        for entry in (part for part in parts if part in project.entries):
+            claims.entries.setdefault(entry, f"`{word.file}` names{{}} at line {word.line}")
+
+
+# ---- setup.py, and what a capture imports
+
+
+def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str] | None = None) -> None:
+    """Claim what Python names, imports and looks for. The modules that it imports are read too, but no packages of the project.
+
+    Without `packages`, it is what a capture imports, whose packages are read as a whole.
+    """
+    waiting, seen = [start], set[str]()
+    for code in waiting:
+        name = os.path.relpath(code.path, project.top)
+        for word in _words_of(code.tree, name):
+            _claim(project, claims, word)
+        for line, pattern in _searches(code):
+            if packages is None and not pattern.endswith(COMPILED):
+                continue  # a program of a training lists its data
+            claims.look_for(pattern, f"`{name}` looks for `{pattern}` in the folder at line {line}")
+        for entry, file in (one for module in sorted(code.imported) for one in project.modules(module)):
+            claims.entries.setdefault(entry, f"`{name}` imports{{}}")
+            files = {file} if packages is None or entry not in packages else set[str]()
+            if packages is None:
+                claims.imported.add(entry)
+                files |= {os.path.relpath(one, project.top) for one in (project.top / entry).rglob("*.py")}
+            codes = [parse_code(project.read(one), project.top / one) for one in sorted(files - seen)]
+            seen |= files
+            waiting += filter(None, codes)
+
+
+def _words_of(
+    node: ast.AST, name: str, key: str = "", values: Mapping[str, ast.expr] = MappingProxyType({})
+) -> Iterator[_Word]:
+    """Yield the texts of Python code, each with the argument that it belongs to. `values` are those of names."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield _Word(name, node.lineno, key, node.value)
+    elif isinstance(node, ast.Name) and node.id in values:
+        yield from _words_of(values[node.id], name, key)  # not further: names of names multiply
+    for child in ast.iter_child_nodes(node):
+        own = child.arg or key if isinstance(child, ast.keyword) else key
+        yield from _words_of(child, name, own, values)
+
+
+def _searches(code: Code) -> Iterator[tuple[int, str]]:
+    """Yield the patterns of names that are looked for in no folder that the call names, with their lines."""
+    given = {
+        node.arg for node in ast.walk(code.tree) if isinstance(node, ast.arg)
+    }  # a caller says which folder
+    for call in (node for node in ast.walk(code.tree) if isinstance(node, ast.Call)):
+        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if called in _WALKS and not any(
+            isinstance(one, ast.Name) and one.id in given for one in ast.walk(call)
+        ):
+            words = _words_of(call, "", values=assigned(code.tree))
+            parts = [
+                part for word in words for part in word.text.split("/") if part not in ("", ".", "..", "**")
+            ]
+            if not parts or _WILD.search(parts[0]):
+                yield call.lineno, (parts or ["*"])[-1]
+
+
+# ---- the other files of a build, and packages
+
+
+def _plain_words(project: Project) -> Iterator[_Word]:
+    """Yield the words of the other files that a build reads, and the names of their tables."""
+    for name in _OTHERS:
+        has_tables, table, key = name.endswith((".cfg", ".toml")), "", ""
+        for at, line in enumerate(project.text(name).splitlines(), 1):
+            words = [word for word in re.split(r"[\s,='\"\[\]{}()]+", line) if word]
+            if has_tables and re.match(r"\[+[^\[\]]+\]+\s*(#|$)", line):
+                table, key, words = words[0], "", []
+                yield _Word(name, at, _TABLE, table)
+            elif words and (not has_tables or re.match(r"[\w.-]+\s*[=:]", line)):
+                key = (
+                    "package_data"
+                    if re.search("package.data$", table)
+                    else words[0].rstrip(":").rpartition(".")[2]
+                )
+            is_read = _READ.fullmatch(table) if has_tables else not re.match(r"#|prune|(\w+-)?exclude", key)
+            yield from (
+                _Word(name, at, key, word) for word in words if is_read and not line.lstrip().startswith("#")
+            )
+
+
+def _claim_packages(project: Project, claims: Claims, code: Code, words: Sequence[_Word]) -> None:
+    """Claim the packages at the top that the build looks for and installs. Those of a list are named there."""
+
+    def given(*keys: str) -> list[str]:
+        return [word.text for word in words if word.key in keys]
+
+    tables, setup = given(_TABLE), code.setup()
+    called = {call.short for call in code.calls}
+    looks = {*called, *given("packages"), *("find" for one in tables if one.endswith("packages.find"))}
+    looks &= {"find", "find:", "find_namespace:", "find_packages", "find_namespace_packages"}
+    listed = (
+        given("packages", "py_modules", "py-modules")
+        or code.keyword(setup, "packages")
+        or code.keyword(setup, "py_modules")
+    )
+    if not looks and (listed or ("project" not in tables and code.keyword(setup, "ext_modules"))):
+        return
+    has_namespaces = not looks & {"find_packages", "find:"} and "false" not in given("namespaces")
+    include, exclude = given("include") or ["*"], given("exclude")
+    for entry in project.entries if looks or "src" not in project.entries else ("src",):
+        folder = project.top / entry
+        is_package = (folder / "__init__.py").is_file() or (has_namespaces and any(folder.glob("*.py")))
+        fits = [any(fnmatch.fnmatchcase(entry, one) for one in patterns) for patterns in (include, exclude)]
+        is_wanted = fits == [True, False] if looks else not _NOT_DISCOVERED.fullmatch(entry)
+        if entry == "src" or (is_package and is_wanted):
+            claims.entries.setdefault(entry, "the build installs{}")

@@ -1,0 +1,152 @@
+"""What is started is what was named: compare the SIF or the image under a recipe's name with that recipe and its lock.
+
+Image and SIF say in their labels of which recipe and lock they are, so this takes milliseconds and comes before Apptainer or
+Docker. Where the user names a file, or no recipe of that name is here, only what the file itself can say is checked.
+"""
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envbuilder.artifacts import history
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
+from envbuilder.core.cache import sha256_text
+from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserError, StaleError, UsageError
+from envbuilder.core.places import shown
+from envbuilder.core.private import is_in_place
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.known_base import lock_path
+from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
+from envbuilder.recipe.load import find_recipe, hint_to_build, load
+from envbuilder.recipe.model import Recipe
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+MADE_BY: Final = "`envbuilder build NAME` makes one from a recipe"
+log = logging.getLogger(__name__)
+
+
+def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
+    """Return the output files of the environment, whose SIF is what `name` says.
+
+    Raises UsageError for a SIF that is not there or may not be read, ForeignError, DamagedError, and what `_need_own` raises.
+    """
+    from envbuilder.artifacts.sif import DataType, read_labels, read_sif  # noqa: PLC0415 - `exec --help` does without zstandard
+
+    outputs = find_outputs(name, output)
+    sif = outputs.sif
+    need_file(sif, name, recipes)
+    head, recipe = read_sif(sif), _recipe_here(name, outputs, recipes)
+    if recipe is None:
+        if PLAN_LABEL.encode() in head.read(DataType.LABELS):  # Apptainer knows more of somebody else's SIF
+            read_labels(sif)
+        return outputs
+    if not is_in_place(str(sif)):
+        raise OtherUserError(
+            f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
+            hint=f"`{sif}` in place of `{name}` takes it as it is",
+        )
+    _need_own(f"`{sif}`", read_labels(sif), recipe, name, sif=sif)
+    return outputs
+
+
+def need_file(sif: Path, name: str, recipes: Path) -> None:
+    """Raise UsageError unless there is a file that this user may read, ForeignError for a folder."""
+    if not os.path.lexists(sif):
+        raise absent(f"there is no SIF `{sif}`", name, recipes)
+    if not sif.exists():
+        raise absent(f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, recipes)
+    if not sif.is_file():
+        what = "folder" if sif.is_dir() else "device or a pipe"
+        raise ForeignError(f"`{sif}` is a {what}, not a SIF", hint="move it away, or name another file")
+    if not os.access(sif, os.R_OK):
+        why = f"permission denied; it belongs to user {sif.stat().st_uid}"
+        raise UsageError(f"`{sif}` cannot be read: {why}", hint="`chmod a+r` lets everybody read it")
+
+
+def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Path, *, also: str = "") -> str:
+    """Return the ID of the recipe's image in the engine, which is what `name` says.
+
+    All checkouts use the same image name. Raises UsageError when the engine lacks the image, and what `_need_own` raises.
+    """
+    try:
+        identity = docker.image_id(outputs.image_name)
+    except UsageError as error:
+        raise absent(f"{also}{error.message}", name, recipes) from error
+    if recipe := _recipe_here(name, outputs, recipes):
+        what = f"the Docker engine's `{outputs.image_name}`"
+        _need_own(what, docker.labels(outputs.image_name), recipe, name)
+    record = read_record(outputs)
+    if record is not None and not docker.holds(outputs.image_name, record.manifest):
+        log.warning(
+            "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
+            outputs.image_name, identity, outputs.image, record.manifest, name,
+        )  # fmt: skip
+    return identity
+
+
+def need_pair(name: str, output: Path, recipes: Path, *, forms: Collection[str] = ("image", "sif")) -> None:
+    """Raise what `need_sif` raises for the SIF and for the image in the folder of artifacts, of which `forms` are wanted."""
+    from envbuilder.artifacts.oci.layout import read_layout  # noqa: PLC0415 - as above
+
+    outputs = find_outputs(name, output)
+    if "image" in forms:
+        if not outputs.image.exists():
+            raise absent(f"there is no `{outputs.image}`", name, recipes)
+        if recipe := _recipe_here(name, outputs, recipes):
+            labels = dict(read_layout(outputs.image).config.image.labels)
+            _need_own(f"`{outputs.image}`", labels, recipe, name)
+    if "sif" in forms:
+        need_sif(name, output, recipes)
+
+
+def absent(missing: str, name: str, recipes: Path) -> UsageError:
+    """Return the error for artifacts that are not there."""
+    return UsageError(missing, hint=hint_to_build(name, recipes))
+
+
+def _recipe_here(name: str, outputs: Outputs, recipes: Path) -> Recipe | None:
+    """Return the recipe of that name, None for a SIF's path or if there is none here. Raises RecipeError for its mistakes."""
+    if name.endswith(SIF):
+        return None
+    try:
+        path = find_recipe(name, recipes)
+    except UsageError:
+        return None
+    return load(path.with_stem(outputs.name))  # of several processors, this machine's variant
+
+
+def _need_own(
+    what: str, labels: Mapping[str, str], recipe: Recipe, name: str, *, sif: Path | None = None
+) -> None:
+    """Raise ForeignError, OtherRecipeError or StaleError unless the labels are of this recipe and its lock.
+
+    An earlier version of the SIF that the user chose is only said to be one.
+    """
+    if PLAN_LABEL not in labels:
+        raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
+    hint = f"`envbuilder build {name}` makes it"
+    if sif:
+        hint += f"; `{sif}` in place of `{name}` takes it as it is"
+    differs, lock = "", lock_path(recipe)
+    if RECIPE_LABEL not in labels:
+        differs = "an older envbuilder made it, so it does not say of which recipe and lock"
+    elif labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
+        differs = f"its recipe is not `{recipe.path}` as it is now"
+    elif lock.is_file() and labels.get(LOCK_LABEL) != f"sha256:{sha256_text(lock_text(load_lock(lock)))}":
+        differs = f"its lock is not `{lock}` as it is now"
+    if not differs:
+        return
+    if labels.get(TITLE, recipe.name) != recipe.name:
+        raise OtherRecipeError(
+            f"{what} is the environment {shown(labels[TITLE])}, not `{recipe.name}`", hint=hint
+        )
+    if RECIPE_LABEL not in labels:
+        log.warning("warning: %s: %s; %s", what, differs, hint)
+    elif sif and any(version.current for version in history.versions(str(sif))[1:]):
+        log.warning("%s is an earlier version, as chosen: %s", what, differs)
+    else:
+        raise StaleError(f"{what} is of another version: {differs}", hint=hint)

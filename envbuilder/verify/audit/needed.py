@@ -1,0 +1,222 @@
+"""Find libraries that modules and programs of the environment need and nothing in the image brings.
+
+It is an error where an import fails for certain: of an extension of the recipe, a module beside the packages, or one that
+`import PACKAGE` reaches by import lines in no condition. Elsewhere it is a warning: plugins and optional parts may never be loaded.
+"""
+
+import ast
+import contextlib
+import functools
+import posixpath
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.places import Mistakes, load
+from envbuilder.lock.base_image.packages import DPKG
+from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in
+from envbuilder.verify.audit.libraries import resolved, system_folders
+
+Missing = dict[str, tuple[str, ...]]  # path → libraries
+_LISTED: Final = 6  # libraries that one finding names; its hint names all their packages
+# The driver's own, which `--nv` and Docker's runtime bring from the node.
+_DRIVER: Final = re.compile(
+    r"lib(cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+|(GLX|EGL|GLESv\w+|vdpau)_nvidia)\.so[\w.]*"
+)
+_OS: Final = re.compile(r"(usr/(?!local/)|lib|s?bin/)")
+# NVIDIA's libraries open these parts only on a machine with that fabric. Other folders are of an image that someone else made.
+_JUDGED: Final = re.compile(
+    r"(?!.*/site-packages/nvidia/(nvshmem|cufile)/)(opt/(env|envbuilder|python)/|usr/(?!local/)|lib|s?bin/)"
+)
+_SITE: Final = re.compile(r"(opt/env/lib/python(\d\.\d+)/site-packages)/(.*)")
+_RECIPE: Final = re.compile(r"opt/envbuilder/extensions/[^/]+/([^/]+)\.so")
+
+
+def is_of_environment(path: str) -> bool:
+    """Return whether a file is none of the distribution's packages, which depend on the packages of their libraries."""
+    return not _OS.match(path)
+
+
+def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
+    """Find what the loader will not. `machine` is the ELF number of the image's processor: files for another are no part of it."""
+    loader = _make_loader(image, [elf for elf in image.elves if machine in (None, elf.machine)])
+    missing = {
+        path: names
+        for path, elf in loader.elves.items()
+        if _JUDGED.match(path) and (names := loader.missing(elf))
+    }
+    failing = _failing_imports(loader) if missing else {}
+    told = {path for files in failing.values() for path in files}
+    whole = {_family(path) for path in loader.elves if path not in missing}
+    rest: dict[str, Missing] = {}
+    for path, names in missing.items():
+        if path not in told and _family(path) not in whole:
+            rest.setdefault(_owner(path), {})[path] = names
+    for owner, files in (*sorted(failing.items()), *sorted(rest.items())):
+        every = sorted({name for names in files.values() for name in names})
+        listed = ", ".join(f"`{name}`" for name in every[:_LISTED])
+        more = f" and {len(every) - _LISTED} more libraries" if len(every) > _LISTED else ""
+        is_error, repair = files is failing.get(owner), _repair(image, every)
+        lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
+        yield Finding(
+            code=Code.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
+            message=f"{lead}: nothing in the image has {listed}{more}{same_in(list(files))}",
+            hint=repair if is_error else f"if you use that part: {repair}",
+        )  # fmt: skip
+    for name in re.findall(r"[^ :]+", dict(image.outside.environment).get("LD_PRELOAD", "")):
+        if not (name in loader.system or _DRIVER.fullmatch(name) or image.real(name)):
+            yield Finding(
+                code=Code.NEEDED, severity=Severity.WARNING, where="the environment's LD_PRELOAD",
+                message=f"`{name}` is not in the image, so each program complains and goes on without it",
+                hint=_repair(image, [posixpath.basename(name)]),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loader:
+    """The libraries that the loader finds in an image."""
+
+    image: AuditedImage
+    system: frozenset[str]  # names in the folders of its cache and of LD_LIBRARY_PATH
+    # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
+    environment: Mapping[str, Elf]
+    elves: Mapping[str, Elf]  # by path
+
+    def taken(self, user: Elf, name: str) -> Elf | None:
+        """Return the library of the environment that is loaded, if it is not one of the system."""
+        paths = (resolved(self.image, user, folder, name) for folder in user.runpaths)
+        own = next((elf for path in paths if path and (elf := self.elves.get(path))), None)
+        return own or (None if name in self.system else self.environment.get(name))
+
+    def missing(self, elf: Elf) -> tuple[str, ...]:
+        others = (name for name in elf.needed if name not in self.system and not _DRIVER.fullmatch(name))
+        return tuple(name for name in others if not (self.taken(elf, name) or self.image.real(name)))
+
+    def missing_below(self, elf: Elf) -> Missing:
+        """Return the same for a module and every library that is loaded with it."""
+        todo = {elf.path: elf}
+        for path in (queue := [elf.path]):
+            taken = (self.taken(todo[path], name) for name in todo[path].needed)
+            new = {one.path: one for one in taken if one and one.path not in todo}
+            todo |= new
+            queue += new
+        return {path: names for path, one in todo.items() if (names := self.missing(one))}
+
+
+def _make_loader(image: AuditedImage, elves: Sequence[Elf]) -> _Loader:
+    named = dict(image.outside.environment).get("LD_LIBRARY_PATH", "").split(":")
+    folders = {image.real(folder) for folder in (*system_folders(image), *filter(None, named))}
+    paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
+    others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
+    return _Loader(
+        image=image,
+        system=frozenset(map(posixpath.basename, paths)),
+        environment={name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))},
+        elves={elf.path: elf for elf in elves},
+    )
+
+
+def _family(path: str) -> str:
+    """Return what variants of a library for several versions have in common. Their package loads the one that fits."""
+    folder, name = posixpath.split(path)
+    return f"{folder}/{re.sub(r'[0-9]+', '#', name)}"
+
+
+def _owner(path: str) -> str:
+    """Return the Python package or the extension of a file, otherwise its folder."""
+    match = _SITE.fullmatch(path) or _RECIPE.fullmatch(path)
+    return re.split(r"[/.]", match[match.lastindex or 0])[0] if match else f"/{posixpath.dirname(path)}"
+
+
+def _repair(image: AuditedImage, names: Sequence[str]) -> str:
+    """Name the packages that have the libraries, as the image's distribution calls them."""
+    tables, installed = _load_packages(), image.read(DPKG) if DPKG in image.paths else b""
+    t64 = "t64" if re.search(rb"^Package: \S+t64$", installed, re.MULTILINE) else ""
+    packages: dict[str, None] = {}
+    unknown: list[str] = []
+    for name in names:
+        if package := tables["same"].get(name) or tables["same"].get(name.partition(".so")[0]):
+            packages[package] = None
+        elif package := tables["t64"].get(name):
+            packages[f"{package}{t64}"] = None
+        else:
+            unknown.append(name)
+    listed = f"`apt: [{', '.join(packages)}]`"
+    debian = f"add {listed} to the recipe, then `envbuilder lock`"
+    other = f"take a base that has them; Debian's packages are {listed}"
+    parts = [debian if installed else other] if packages else []
+    if unknown:
+        parts.append(
+            f"for {', '.join(f'`{name}`' for name in unknown[:_LISTED])}, take another build of the package"
+        )
+    return "; ".join(parts)
+
+
+@functools.cache
+def _load_packages() -> Mapping[str, Mapping[str, str]]:
+    root = load(Path(__file__).with_name("packages.yaml"), mistakes := Mistakes())
+    assert root, mistakes.findings
+    tables: Mapping[str, Mapping[str, str]] = root.value
+    return tables
+
+
+# ---- what an import reaches
+
+
+def _failing_imports(loader: _Loader) -> dict[str, Missing]:
+    """Return by owner what modules lack whose import fails for certain."""
+    modules: dict[
+        str, Elf
+    ] = {}  # path without its ending → a module that the environment's Python can import
+    found: dict[str, Missing] = {}
+    for path, elf in loader.elves.items():
+        folder, (name, _, ending) = posixpath.dirname(path), posixpath.basename(path).partition(".")
+        if match := _SITE.fullmatch(path):
+            if re.fullmatch(rf"(abi3|cpython-{match[2].replace('.', '')}\b.*)\.so", ending):
+                modules[f"{folder}/{name}"] = elf
+        elif _RECIPE.fullmatch(path) and (below := loader.missing_below(elf)):
+            found.setdefault(name, {}).update(below)
+    reached = functools.cache(functools.partial(_reached, loader.image, modules))
+    for base, elf in modules.items():
+        if (match := _SITE.fullmatch(base)) and (below := loader.missing_below(elf)):
+            top, _, rest = match[3].partition("/")
+            # A package such as cv2 looks for the module of its own name by a path.
+            if rest in ("", top) or elf.path in reached(match[1], top):
+                found.setdefault(top, {}).update(below)
+    return found
+
+
+def _reached(image: AuditedImage, modules: Mapping[str, Elf], site: str, top: str) -> set[str]:
+    """Return the files of a package that its import loads for certain."""
+    todo, seen, files = [top], set[str](), set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen or name.partition(".")[0] != top:
+            continue
+        seen.add(name)
+        base = f"{site}/{name.replace('.', '/')}"
+        module = modules[base].path if base in modules else ""
+        path = next((way for way in (f"{base}/__init__.py", module, f"{base}.py") if way in image.paths), "")
+        files.add(path)
+        if path.endswith(".py"):
+            package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+            todo += _imported(image.read(path).decode("utf-8", "replace"), package.split("."))
+    return files
+
+
+def _imported(text: str, package: Sequence[str]) -> Iterator[str]:
+    """Yield the modules that import lines in no condition, function or `try` load, and the packages around them."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in texts
+        for line in ast.parse(text).body:
+            lead: Sequence[str] = ()
+            if isinstance(line, ast.ImportFrom):
+                above = package[: len(package) + 1 - line.level] if line.level else ()
+                lead = (*above, *(line.module or "").split("."))
+            for one in line.names if isinstance(line, ast.Import | ast.ImportFrom) else ():
+                parts = [part for part in (*lead, *one.name.split(".")) if part]
+                yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))

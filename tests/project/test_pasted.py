@@ -1,0 +1,70 @@
+"""Command lines in messages can be pasted: what a user chose, a path or a name with a blank, is quoted in them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "envbuilder"
+# A command line that has begun, in a text up to a value.
+LINE = re.compile(
+    r"(?:^|`|\$ |: |=)(?:envbuilder|git|ssh|docker|podman|apptainer|chmod|cp|rm|sbatch|ldconfig) [^`]*$"
+)
+# Values without blanks and quotes: names of recipes, which have a pattern, tags, hosts of registries, numbers and constants; and
+# words that were quoted where they were put together.
+PLAIN = {
+    "build/engine.py: __version__",
+    "cli.py: __version__",
+    "commands/add.py: words",
+    "commands/init.py: example",
+    "commands/report.py: gpus",
+    "commands/report.py: name",
+    "commands/report.py: nodes",
+    "commands/report.py: nv",
+    "commands/report.py: recipe.name",
+    "commands/report.py: sif",
+    "compat/init/__init__.py: name",
+    "compat/init/readers/commands.py: self.clones[folder].git",
+    "compat/init/render.py: recipe.name",
+    "compat/rules/base_image.py: base.distribution",
+    "compat/rules/base_image.py: context.recipe.name",
+    "lock/security.py: recipe.name",
+    "node/doctor/node.py: device",
+    "node/doctor/node.py: needs.name",
+    "plan/make.py: plan.name",
+    "registry/client.py: host",
+    "registry/push.py: tagged.tag",
+    "run/launch/job.py: job.where",
+    "run/launch/prepare.py: words",
+}
+NO_MESSAGES = {
+    "plan/model.py",
+    "plan/contents.py",
+    "plan/render/steps.py",
+    "plan/render/definition.py",
+    "build/assemble/os.py",
+}
+
+
+def unquoted() -> Iterator[str]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        texts = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.JoinedStr))
+        for text in () if name in NO_MESSAGES or name.startswith("runtime/") else texts:
+            before = ""
+            for part in text.values:
+                if isinstance(part, ast.Constant):
+                    before += str(part.value)
+                elif isinstance(part, ast.FormattedValue):
+                    value = ast.unparse(part.value)
+                    if (
+                        LINE.search(before)
+                        and isinstance(part.value, ast.Name | ast.Attribute)
+                        and not value.isupper()
+                    ):
+                        yield f"{name}: {value}"
+                    before += "VALUE"
+
+
+def test_what_a_user_chose_is_quoted_in_command_lines():
+    assert set(unquoted()) - PLAIN == set()
