@@ -3,6 +3,6 @@
 import sys
 
 if sys.platform != "linux":
-    raise SystemExit(f"envbuilder runs on Linux, and this is {sys.platform}")
+    raise SystemExit("envbuilder runs on Linux alone")
 
 __version__ = "0.1.0"

@@ -21,7 +21,7 @@ def test_another_system_is_refused_in_a_sentence(system: str):
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True
     )
-    assert (ended.returncode, ended.stderr) == (1, f"envbuilder runs on Linux, and this is {system}\n")
+    assert (ended.returncode, ended.stderr) == (1, "envbuilder runs on Linux alone\n")
 
 
 def test_the_toolbox_is_refused_on_another_processor(tmp_path: Path, monkeypatch):
