@@ -19,6 +19,7 @@ from envbuilder.compat.suggest import Repair, find_better, find_repairs
 from envbuilder.compat.variables import check_variables
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.load import find_recipe, mistaken, read
 from envbuilder.recipe.model import Recipe
 
@@ -93,9 +94,12 @@ def examine_file(
 
 
 def need_sound(recipe: Recipe, report: Report) -> None:
-    """Raise IncompatibleError with every finding if the recipe has errors."""
-    if report.has_errors:
+    """Raise an error with every finding if the recipe has errors: IncompatibleError if one is of its pins, otherwise RecipeError."""
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    if any(finding.code != RecipeCode.VARIABLE for finding in errors):
         raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=report.findings)
+    if errors:
+        raise mistaken(recipe.path, report.findings)
 
 
 def _finding(

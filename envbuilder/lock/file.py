@@ -117,19 +117,19 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
     """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
     is_edited = any(finding.code == LockCode.EDITED for finding in findings)
     reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
-    repair = "` repairs it, and keeps the versions of all else where possible"
-    repair = repair if is_edited else " --upgrade` chooses every version anew"
-    file, recipe = pasted(where), pasted(recipe)
-    hint = (
-        f"`git checkout {file}` takes back an edit that is not committed; `envbuilder lock {recipe}{repair}"
+    repair = (
+        f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
+        if is_edited
+        else f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
     )
+    hint = f"`git checkout {pasted(where)}` takes back an edit that is not committed; {repair}"
     if marker := _MARKER.search(text):
         line, reason = text.count("\n", 0, marker.start()) + 1, "holds merge markers"
         message = f"{reason} at line {line}"
         findings = (Finding(code=LockCode.EDITED, where=f"{where}:{line}", message=message),)
         hint = (
-            f"`git checkout --ours {file}`, or `--theirs`, takes one side; then `envbuilder lock {recipe}` fits it to the "
-            "merged recipe, and keeps its versions where possible"
+            f"`git checkout --ours {pasted(where)}`, or `--theirs`, takes one side; then "
+            f"`envbuilder lock {pasted(recipe)}` fits it to the merged recipe, and keeps its versions where possible"
         )
     if len(findings) > _MOST:
         rest = Finding(code=LockCode.EDITED, where=where, message=f"and {len(findings) - _MOST} more")

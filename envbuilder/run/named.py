@@ -15,6 +15,7 @@ from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserError, StaleError, UsageError
 from envbuilder.core.places import shown
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
@@ -128,7 +129,7 @@ def _need_own(
     """
     if PLAN_LABEL not in labels:
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
-    hint = f"`envbuilder build {name}` makes it"
+    hint = f"`envbuilder build {pasted(name)}` makes it"
     if sif:
         hint += f"; `{sif}` in place of `{name}` takes it as it is"
     differs, lock = "", lock_path(recipe)

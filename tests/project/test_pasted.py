@@ -28,6 +28,7 @@ PLAIN = {
     "compat/init/render.py: recipe.name",
     "compat/rules/base_image.py: base.distribution",
     "compat/rules/base_image.py: context.recipe.name",
+    "core/private.py: letters",
     "lock/security.py: recipe.name",
     "node/doctor/node.py: device",
     "node/doctor/node.py: needs.name",

@@ -46,15 +46,10 @@ class Row:
     env: dict[str, str] = field(default_factory=dict)
     code: Literal[0, 2, 3, 4, 5, 7, 8, 9] = 2
     err: tuple[str, ...]
-    waits: Literal["project", "locks", "resolver", "started", "launch", "rules", "words", ""] = ""
 
     @property
     def words(self) -> list[str]:
         return shlex.split(self.run or ("check a100" if self.a100 else "check cpu"))
-
-    @property
-    def marks(self) -> list[pytest.MarkDecorator]:
-        return [pytest.mark.xfail(reason=f"waits for {self.waits}")] if self.waits else []
 
     @property
     def edits(self) -> dict[str, tuple[str, str]]:
@@ -150,14 +145,14 @@ def place(
     return folder
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=name, marks=row.marks) for name, row in TABLE.items()])
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in TABLE.items()])
 def test_a_wrong_input_is_named_and_changes_nothing(call: Call, place: Path, tmp_path: Path, row: Row):
     before = state(place)
     answer = call(*row.words)
     assert answer.code == row.code, answer.err
     assert [word for word in row.err if word not in answer.err] == [], answer.err
     assert "Traceback" not in answer.err
-    assert re.search(r"hint: |[Ee]xpected | takes ", answer.err), answer.err
+    assert row.code == 0 or re.search(r"hint: |[Ee]xpected | takes ", answer.err), answer.err
     assert len(answer.err.splitlines()) <= LINES, answer.err
     assert row.code == 0 or not answer.out or answer.out.startswith("errors: 1, ")  # the last line of `lint`
     changed = {path for path, _ in state(place).items() ^ before.items()}

@@ -176,7 +176,7 @@ def _check(job: Job) -> None:
             f"`{job.environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it"
         )
         raise UsageError(
-            message, hint=f"`envbuilder exec {job.environment.name} -- PROGRAM` starts one program"
+            message, hint=f"`envbuilder exec {pasted(job.environment.name)} -- PROGRAM` starts one program"
         )
     if not job.program:
         raise UsageError(

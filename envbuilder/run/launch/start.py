@@ -188,7 +188,7 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     if not word or not path.is_file():
         return
     if not os.access(path, os.R_OK):
-        yield f"`{word}` cannot be read by this user", f"`ls -l {word}` shows who may"
+        yield f"`{word}` cannot be read by this user", f"`ls -l {pasted(word)}` shows who may"
     if word.endswith(".py") or (word != first and "python" in first):  # Python takes both line endings
         return
     with path.open("rb") as stream:
@@ -196,12 +196,15 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     line = text.partition(b"\n")[0]
     has_cr = line.endswith(b"\r") or (b"\r\n" in text and b"python" not in line)
     if has_cr and not text.startswith(_ELF):
-        yield f"`{word}` has Windows line endings (CRLF) and would not start", f"`sed -i 's/\\r$//' {word}`"
+        yield (
+            f"`{word}` has Windows line endings (CRLF) and would not start",
+            f"`sed -i 's/\\r$//' {pasted(word)}`",
+        )
     if word == first and not os.access(path, os.X_OK):
-        yield f"`{word}` may not be executed", f"`chmod +x {word}`"
+        yield f"`{word}` may not be executed", f"`{pasted('chmod', '+x', word)}`"
     if word == first and not text.startswith((_ELF, b"#!")):
         reason = f"`{word}` has no first line that names its interpreter, such as `#!/usr/bin/env bash`"
-        yield reason, f"add that line, or launch `-- bash {word}`"
+        yield reason, f"add that line, or launch `{pasted('--', 'bash', word)}`"
 
 
 def exec_script(job: Job) -> NoReturn:
