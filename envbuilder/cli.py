@@ -29,7 +29,7 @@ from typer import _completion_shared
 from typer.main import get_command
 
 from envbuilder import __version__
-from envbuilder.commands import COMMANDS, HIDDEN
+from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
@@ -69,7 +69,7 @@ _PATH_ERRORS: Final = (
 def load_command(name: str) -> Any:
     """Import the module of a command and return the command for Typer to run."""
     command = get_command(getattr(importlib.import_module(f"envbuilder.commands.{name}"), name))
-    command.name, command.hidden = name, name in HIDDEN
+    command.name = name
     return command
 
 
@@ -106,7 +106,7 @@ def _named() -> None:
 
 
 for _name, _summary in COMMANDS.items():
-    app.command(_name, short_help=_summary, hidden=_name in HIDDEN)(_named)
+    app.command(_name, short_help=_summary)(_named)
 
 # At the first TAB zsh runs Typer's script and takes its result for the answer. The script defines a function; this line
 # calls it.

@@ -24,7 +24,6 @@ FRAME = b"\x28\xb5\x2f\xfd"  # the first bytes of a zstd frame (RFC 8878, 3.1.1)
 MOST = 4 << 20  # bytes of a part, where there are no frames
 DIGITS = 32  # of a part's sha256: the sha256 of the whole file is checked in the end
 _BLOCK = 4096  # a file system shares bytes of two files in blocks
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW"))  # those of this system
 _LARGEST = 1 << 30  # bytes of a file that parts are taken from, unless the whole is large itself
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -71,7 +70,7 @@ class Assembly:
             self.places.append(self.size)
             self._numbers.setdefault(name, []).append(number)
             self.size += size
-        self._out = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+        self._out = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._guard = threading.Lock()
         self.missing = set(range(len(parts)) if missing is None else missing)
         if missing is None and os.fstat(self._out).st_size:
@@ -88,7 +87,7 @@ class Assembly:
     def check(self) -> None:
         """Read the file, and count every part with other bytes as missing."""
         for number, (size, name) in enumerate(self.parts):
-            if digest(_read(self._out, size, self.places[number])) == name:
+            if digest(os.pread(self._out, size, self.places[number])) == name:
                 self.missing.discard(number)
             else:
                 self.missing.add(number)
@@ -100,7 +99,7 @@ class Assembly:
         left, at = memoryview(data), self.places[number]
         with self._guard:
             while left:
-                count = _write(self._out, left, at)
+                count = os.pwrite(self._out, left, at)
                 left, at = left[count:], at + count
         self.missing.discard(number)
         return True
@@ -111,7 +110,7 @@ class Assembly:
         The file may be anybody's. Links, FIFOs and files much larger than the whole give nothing.
         """
         try:
-            source = os.open(path, os.O_RDONLY | _FLAGS | getattr(os, "O_NONBLOCK", 0))
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             with os.fdopen(source, "rb") as stream:
                 status = os.fstat(source)
                 if not stat.S_ISREG(status.st_mode) or status.st_size > max(4 * self.size, _LARGEST):
@@ -154,7 +153,7 @@ class Assembly:
         os.fsync(self._out)
         whole, at = hashlib.sha256(), 0
         while at < self.size:
-            data = _read(self._out, MOST, at)
+            data = os.pread(self._out, MOST, at)
             if not data:
                 break
             whole.update(data)
@@ -176,30 +175,12 @@ class Assembly:
                 unable = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
                 if getattr(error, "errno", None) not in unable:
                     raise
-                count = _write(self._out, _read(source, min(length, MOST), at), to)
+                count = os.pwrite(self._out, os.pread(source, min(length, MOST), at), to)
             if not count:
                 return False
             at, to, size = at + count, to + count, size - count
             step = -at % _BLOCK if (at - to) % _BLOCK == 0 else 0
         return True
-
-
-def _read(file: int, size: int, at: int) -> bytes:
-    """Read at a place and leave the file's position as it is."""
-    if hasattr(os, "pread"):
-        return os.pread(file, size, at)
-    before = os.lseek(file, 0, os.SEEK_CUR)
-    os.lseek(file, at, os.SEEK_SET)
-    data = os.read(file, size)
-    os.lseek(file, before, os.SEEK_SET)
-    return data
-
-
-def _write(file: int, data: bytes | memoryview, at: int) -> int:
-    if hasattr(os, "pwrite"):
-        return os.pwrite(file, data, at)
-    os.lseek(file, at, os.SEEK_SET)
-    return os.write(file, data)
 
 
 class _Run:

@@ -38,6 +38,4 @@ COMMANDS: Final[Mapping[str, str]] = {
     "kernel": "Write a Jupyter kernel that runs in the environment",
     "module": "Write a module file and its commands",
     "launch": "Start a distributed run",
-    "tables": "Maintain the compatibility tables",
 }
-HIDDEN: Final = frozenset({"tables"})  # for the maintainers of envbuilder

@@ -34,10 +34,9 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import sif_manifest
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
-from envbuilder.verify.report.treemap import NARROW, draw
 
 NOT_STATED: Final = "NOASSERTION"
-_LARGEST: Final = 25  # packages in the table of sizes; the map shows the rest
+_LARGEST: Final = 25  # packages in the table of sizes
 
 
 class WrittenReport(Answer):
@@ -193,8 +192,7 @@ def _sizes(parts: tuple[Part, ...]) -> Section:
     by_part = tuple((part.name, part.layer, _size(part.size)) for part in largest)
     return Section(
         title="Sizes",
-        text="Bytes of the files, before compression; a file with two names counts under each. Each rectangle is a package; hold the pointer over it for its name.",
-        pictures=(draw(parts), draw(parts, *NARROW)),
+        text="Bytes of the files, before compression; a file with two names counts under each.",
         tables=(
             Table(title="Layers", head=("layer", "size", "share"), rows=by_layer),
             Table(title=f"The {len(largest)} largest", head=("package", "layer", "size"), rows=by_part),

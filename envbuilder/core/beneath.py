@@ -3,8 +3,6 @@
 No link is followed on the way, the last name included, and nothing outside the folder is reached. A file is a regular
 file, and is read up to a size that the caller gives. Each step opens one name in the folder that is already open
 (openat(2) with O_NOFOLLOW), so a folder that is swapped for a link meanwhile changes nothing.
-
-Windows opens nothing relative to a folder. There each name is looked at before it is opened; no sandbox runs there.
 """
 
 import contextlib
@@ -25,10 +23,9 @@ from envbuilder.core.system import NO_LINKS
 TEXT_LIMIT: Final = 64 << 20
 FILE_LIMIT: Final = 8 << 30  # a compiled library: those of PyTorch's own wheels have up to 1 GB
 DEPTH_LIMIT: Final = 128  # folders above a file
-_FOLDER: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER: Final = os.O_DIRECTORY | NO_LINKS
 # O_NONBLOCK: a FIFO in place of a file must not block the open.
-_FILE: Final = NO_LINKS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_HAS_AT: Final = os.open in os.supports_dir_fd
+_FILE: Final = NO_LINKS | os.O_NONBLOCK
 _LINKS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 
@@ -60,53 +57,33 @@ def _refused(folder: Path, name: str, found: str) -> BuildError:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An open folder: its descriptor, or its path where the system has no descriptors of folders."""
+    """An open folder."""
 
-    descriptor: int | None
-    path: str
-
-    def name(self, part: str) -> str:
-        """Return what names `part` in the folder, with the descriptor as `dir_fd`."""
-        return part if self.descriptor is not None else os.path.join(self.path, part)  # noqa: PTH118
+    descriptor: int
 
     def folder(self, part: str) -> "_Open":
         """Open a folder in this one, also one whose modes keep its owner out."""
-        if self.descriptor is None:
-            return _open_top(self.name(part))
         try:
-            return _Open(os.open(part, os.O_RDONLY | _FOLDER, dir_fd=self.descriptor), "")
+            return _Open(os.open(part, os.O_RDONLY | _FOLDER, dir_fd=self.descriptor))
         except PermissionError:
-            if not hasattr(os, "O_PATH"):  # macOS, where no sandbox runs
-                raise
             closed = os.open(part, os.O_PATH | _FOLDER, dir_fd=self.descriptor)
             try:
                 os.chmod(f"/proc/self/fd/{closed}", 0o700)  # noqa: PTH101 - a descriptor has no other path
-                return _Open(os.open(".", os.O_RDONLY | _FOLDER, dir_fd=closed), "")
+                return _Open(os.open(".", os.O_RDONLY | _FOLDER, dir_fd=closed))
             finally:
                 os.close(closed)
 
     def status(self, part: str) -> os.stat_result:
-        return os.stat(self.name(part), dir_fd=self.descriptor, follow_symlinks=False)
+        return os.stat(part, dir_fd=self.descriptor, follow_symlinks=False)
 
     def file(self, part: str, flags: int) -> int:
-        if self.descriptor is None and os.path.islink(self.name(part)):  # noqa: PTH114
-            raise OSError(errno.ELOOP, "a link", part)
-        return os.open(self.name(part), flags | _FILE, 0o644, dir_fd=self.descriptor)
+        return os.open(part, flags | _FILE, 0o644, dir_fd=self.descriptor)
 
     def remove(self, part: str) -> None:
-        os.unlink(self.name(part), dir_fd=self.descriptor)
+        os.unlink(part, dir_fd=self.descriptor)
 
     def close(self) -> None:
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-
-
-def _open_top(path: str) -> _Open:
-    if _HAS_AT:
-        return _Open(os.open(path, os.O_RDONLY | _FOLDER), "")
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        raise OSError(errno.ENOTDIR, "no folder", path)
-    return _Open(None, path)
+        os.close(self.descriptor)
 
 
 @contextlib.contextmanager
@@ -114,15 +91,15 @@ def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[_
     """Yield the open folder below `folder`. `make` makes what is not there."""
     at: _Open | None = None
     try:
-        at = _open_top(str(folder))
+        at = _Open(os.open(folder, os.O_RDONLY | _FOLDER))
         for part in parts:
             is_new = False
             if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(at.name(part), 0o755, dir_fd=at.descriptor)
+                    os.mkdir(part, 0o755, dir_fd=at.descriptor)
                     is_new = True
             below = at.folder(part)
-            if is_new and below.descriptor is not None:  # whatever the umask, as files are written
+            if is_new:  # whatever the umask, as files are written
                 os.fchmod(below.descriptor, stat.S_IMODE(os.fstat(below.descriptor).st_mode) | 0o055)
             at.close()
             at = below
@@ -248,7 +225,7 @@ def pinned_folder(folder: Path, name: str = ".") -> Iterator[Path]:
 def link_beneath(folder: Path, name: str, target: str) -> None:
     """Make a symbolic link below `folder`. Raises as `new_beneath`."""
     with _new_name(folder, name) as (at, last):
-        os.symlink(target, at.name(last), dir_fd=at.descriptor)
+        os.symlink(target, last, dir_fd=at.descriptor)
 
 
 def folder_beneath(folder: Path, name: str) -> Path:
@@ -269,7 +246,7 @@ def walk_beneath(folder: Path, name: str = "") -> Iterator[tuple[str, os.stat_re
             raise _refused(
                 folder, "/".join(parts[:3]), f"a tree with more than {DEPTH_LIMIT} folders in each other"
             )
-        with _opened(folder, parts) as at, os.scandir(at.path or at.descriptor) as items:
+        with _opened(folder, parts) as at, os.scandir(at.descriptor) as items:
             entries = sorted((item.name, item.stat(follow_symlinks=False)) for item in items)
         count += len(entries)
         if count > ENTRIES:
@@ -298,7 +275,7 @@ def copy_tree_beneath(folder: Path, name: str, target: Path, *, limit: int = FIL
             folder_beneath(target, own)
         elif stat.S_ISLNK(status.st_mode):
             with _parent(folder, path) as (at, last):
-                link_beneath(target, own, os.readlink(at.name(last), dir_fd=at.descriptor))
+                link_beneath(target, own, os.readlink(last, dir_fd=at.descriptor))
         else:
             with new_beneath(target, own) as out:
                 mode = _copy(folder, path, out, limit)
@@ -332,7 +309,7 @@ def clear_beneath(folder: Path, name: str, keep: Callable[[str], bool] = lambda 
                 at.remove(last)
                 continue
             try:
-                os.rmdir(at.name(last), dir_fd=at.descriptor)
+                os.rmdir(last, dir_fd=at.descriptor)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise

@@ -40,13 +40,11 @@ from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder, open_to_all
 from envbuilder.core.system import (
-    IS_POSIX,
     NO_LINKS,
     boot_identity,
     is_ours,
     lock_file,
     sync_file_system,
-    unlink_open,
 )
 
 log = logging.getLogger(__name__)
@@ -316,7 +314,7 @@ class Store:
                     yield path
             finally:
                 remove_tree(path)
-                unlink_open(self._holder(path))
+                self._holder(path).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def renewed(self, folder: Path, contents: Mapping[str, str] | None = None) -> Iterator[Path]:
@@ -341,7 +339,7 @@ class Store:
                 ):
                     with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                         remove_tree(path)
-                    unlink_open(self._holder(path))
+                    self._holder(path).unlink(missing_ok=True)
 
     def leftovers(self) -> tuple[Path, ...]:
         """Return the temporary folders that no living process holds. Writes nothing."""
@@ -496,14 +494,13 @@ def commit_path(temporary: Path, final: Path) -> None:
     try:
         temporary.replace(final)
     except OSError as error:  # no check before: NFS may show a folder of another machine late
-        exists = error.errno in (errno.ENOTEMPTY, errno.EEXIST) if IS_POSIX else final.is_dir()
-        if not exists:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 
 
 def sync_file(path: Path) -> None:
     """Wait until the file is on the disk."""
-    with path.open("rb" if IS_POSIX else "rb+") as stream:  # Windows syncs what can be written
+    with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
 
@@ -512,8 +509,6 @@ def sync_folder(folder: Path) -> None:
 
     40,000 calls of fsync(2) take a minute, and one of syncfs(2) writes the same bytes.
     """
-    if not IS_POSIX:
-        return
     paths = [folder]
     for parent, folders, names in os.walk(folder):
         paths += (Path(parent, name) for name in (*folders, *names))
@@ -558,19 +553,11 @@ def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
-                set_mode(stream.fileno(), temporary, mode)
+                os.fchmod(stream.fileno(), mode)
             commit_path(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def set_mode(descriptor: int, path: Path, mode: int) -> None:
-    """Set the mode of an open file. Its path, which others may exchange, is used on Windows alone."""
-    if IS_POSIX:
-        os.fchmod(descriptor, mode)
-    else:
-        path.chmod(mode)
 
 
 def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
@@ -605,15 +592,9 @@ def remove_tree(path: Path) -> None:
 
 def _open_up(folder: Path) -> None:
     """Let this user read and change a folder. Does nothing for a link."""
-    if not IS_POSIX:
-        folder.chmod(0o700)
-        return
-    flags = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | NO_LINKS  # O_PATH opens what may not be read
     try:
-        opened = os.open(folder, flags)
-    except OSError as error:
-        if error.errno == errno.EACCES and not hasattr(os, "O_PATH"):  # macOS
-            folder.chmod(0o700, follow_symlinks=False)
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | NO_LINKS)  # O_PATH opens what may not be read
+    except OSError:
         return
     try:
         if os.fstat(opened).st_mode & 0o700 != 0o700:
@@ -674,21 +655,13 @@ def beside(final: Path) -> Iterator[Path]:
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # another user has moved it, and may have put a link there
-                    if not IS_POSIX or os.path.samestat(path.lstat(), os.fstat(opened)):
+                    if os.path.samestat(path.lstat(), os.fstat(opened)):
                         remove_tree(path)
 
 
 @contextlib.contextmanager
 def held(folder: Path, *, wait: bool) -> Iterator[int]:
-    """Hold a folder's lock and yield its descriptor; raises OSError when another process holds it and `wait` is false.
-
-    Windows has no locks of folders. There each counts as held.
-    """
-    if not IS_POSIX:
-        if not wait:
-            raise BlockingIOError(errno.EAGAIN, "this system has no locks of folders")
-        yield -1
-        return
+    """Hold a folder's lock and yield its descriptor; raises OSError when another process holds it and `wait` is false."""
     descriptor = open_folder(str(folder))
     try:
         lock_file(descriptor, wait=wait)

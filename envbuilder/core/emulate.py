@@ -32,8 +32,7 @@ _HEAD: Final = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00"
 _MASK: Final = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
 _END: Final = "\x01"  # ends each field: no path has it
 
-# Windows only imports this module.
-_libc: Final = ctypes.CDLL(None if os.name == "posix" else "msvcrt", use_errno=True)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _checked(result: int, what: str) -> None:

@@ -35,8 +35,7 @@ _FLAGS: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clear
 _PAIRS: Final = ("--ro-bind", "--bind", "--symlink", "--setenv")
 _STAGE: Final = Path("/tmp")  # noqa: S108 - every machine has it; here it is covered by a new file system
 
-# Windows only imports this module.
-_libc: Final = ctypes.CDLL(None if os.name == "posix" else "msvcrt", use_errno=True)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # CLONE_NEWUSER, CLONE_NEWNS
 _NAMESPACES: Final = 0x7E020000  # CLONE_NEW…: user, mounts, cgroup, UTS, IPC, processes, network
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 4096, 16384  # MS_…

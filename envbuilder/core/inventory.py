@@ -24,7 +24,7 @@ MOST_HASHED: Final = (
 )  # bytes of one folder: the objects of the largest CUDA projects have some hundred MB
 _SECOND: Final = 1_000_000_000  # nanoseconds
 _TICK: Final = 20_000_000  # nanoseconds: times of files move on in ticks of at most 10 ms
-_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO in place of a file must not block the open
+_WAIT: Final = os.O_NONBLOCK  # a FIFO in place of a file must not block the open
 _MODE: Final = 0o177777
 
 
@@ -142,7 +142,7 @@ def _scan(folder: Path, leave_out: Collection[str]) -> Iterator[tuple[bytes, os.
 
 def _kept(status: os.stat_result) -> str:
     """Return what a copy of the cache keeps. The owner is named unless it is this user, whom a copy may change."""
-    own = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+    own = status.st_uid != os.geteuid()
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     return f"{status.st_mode & _MODE:o} {status.st_uid if own else '-'} {size}"
 

@@ -21,14 +21,11 @@ import stat
 from pathlib import Path
 from typing import Iterator
 
-_FOLDER = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
-_HAS_OWNERS = hasattr(os, "geteuid")  # Windows keeps that elsewhere, and opens no folders
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_to_all(path: str) -> None:
     """Let everybody read a file of this user, or enter a folder, whatever the umask. No link is followed."""
-    if not _HAS_OWNERS:
-        return
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         mode = os.fstat(opened).st_mode
@@ -60,7 +57,7 @@ def kept_out(path: str) -> str:
         lets_others, lets_group = mode & needed == needed, mode >> 3 & needed == needed
         if lets_group if is_for_group else lets_others:
             continue
-        with contextlib.suppress(AttributeError, OSError):  # of systems without such lists
+        with contextlib.suppress(OSError):  # of file systems without such lists
             if "system.posix_acl_access" in os.listxattr(name):
                 continue
         if lets_group and mode & stat.S_ISGID:
@@ -75,8 +72,6 @@ def kept_out(path: str) -> str:
 
 def may_be_exchanged(folder: str) -> bool:
     """Whether another user may rename what lies in the folder: its owner, or who may write it without the sticky bit."""
-    if not _HAS_OWNERS:
-        return False
     status = os.stat(folder)
     is_open = bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
     return is_open or status.st_uid not in (0, os.geteuid())
@@ -84,8 +79,6 @@ def may_be_exchanged(folder: str) -> bool:
 
 def is_trusted(path: str) -> bool:
     """Whether a file or a folder belongs to this user or to root, the link to it included. False if there is none."""
-    if not _HAS_OWNERS:
-        return os.path.exists(path)
     try:
         return {os.lstat(path).st_uid, os.stat(path).st_uid} <= {0, os.geteuid()}
     except OSError:
@@ -95,7 +88,7 @@ def is_trusted(path: str) -> bool:
 def is_in_place(path: str) -> bool:
     """Whether a name belongs to this user, to root, or to the owner of its folder. Its link may lead to a file of others."""
     folder = os.stat(os.path.dirname(path) or ".").st_uid
-    return not _HAS_OWNERS or os.lstat(path).st_uid in (0, os.geteuid(), folder)
+    return os.lstat(path).st_uid in (0, os.geteuid(), folder)
 
 
 def refused(path: str) -> PermissionError:
@@ -149,9 +142,6 @@ def private_folder(path: str) -> Iterator[str]:
         os.mkdir(path, 0o700)
     except FileExistsError:
         is_new = False
-    if not _HAS_OWNERS:
-        yield path
-        return
     opened = open_folder(path)
     try:
         status = os.fstat(opened)

@@ -205,8 +205,7 @@ class ProcessRunner:
             for end in (interrupt, process.terminate, process.kill):
                 if process.poll() is not None:
                     break
-                with contextlib.suppress(ValueError):  # Windows sends no SIGINT
-                    end()
+                end()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE)
             raise
@@ -283,8 +282,7 @@ def _given(command: Command) -> Iterator[int]:
     if not command.input:
         yield subprocess.DEVNULL
         return
-    in_memory = hasattr(os, "memfd_create")  # not on disk: it may be a secret
-    with os.fdopen(os.memfd_create("input"), "w+b") if in_memory else tempfile.TemporaryFile() as stream:
+    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # not on disk: it may be a secret
         stream.write(command.input)
         stream.seek(0)
         yield stream.fileno()

@@ -8,7 +8,6 @@ distribution and its C library do not matter.
 import functools
 import json
 import os
-import platform
 import shlex
 import sys
 from collections.abc import Callable
@@ -83,13 +82,8 @@ def make_toolbox(
 ) -> Path:
     """Return the folder of the toolbox, after its packages are fetched and unpacked if need be.
 
-    Raises FetchError, or ToolError on a system that is not Linux, or not x86-64.
+    Raises FetchError, or ToolError on a processor that is not x86-64.
     """
-    if platform.system() != "Linux":
-        raise ToolError(
-            f"apt, which finds the distribution's packages, does not run on {platform.system()}",
-            hint="run `envbuilder lock` on Linux or in a container, and commit the lock: the other commands need no apt",
-        )
     if own_processor() is not X86_64:
         raise ToolError(
             f"envbuilder's own apt and sandbox are for {X86_64.title}, and this machine is {own_title()}",

@@ -101,7 +101,7 @@ def test_inside_one_file_system_the_kernel_copies(tmp_path, monkeypatch):
         raise AssertionError("bytes went through the program")
 
     monkeypatch.setattr("os.copy_file_range", note)
-    monkeypatch.setattr(parts, "_write", refuse)
+    monkeypatch.setattr("os.pwrite", refuse)
     kept = b"".join(frames(5, 10))
     for shift, first in ((2 * 4096, (4096 - 100, 100, 100 + 2 * 4096)), (7, (len(kept), 100, 107))):
         wanted = bytes(shift) + bytes(100) + kept

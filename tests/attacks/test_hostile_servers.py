@@ -381,7 +381,7 @@ def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: 
 
 
 def test_an_index_of_a_source_distribution_has_a_bound(server: Attacker) -> None:
-    """`tables refresh` reads uv's own."""
+    """`scripts/refresh_tables` reads uv's own."""
     server.answers["/simple/uv/"] = reply(
         200, b'<a href="/uv-1.0.tar.gz">uv-1.0.tar.gz</a>', kind="text/html"
     )

@@ -8,11 +8,9 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-import uv
 
 from envbuilder import runtime as image
 from envbuilder.artifacts.oci.model import IMAGE
@@ -20,7 +18,7 @@ from envbuilder.build.assemble.os import write_root
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.buildkit import BuildKitEngine, buildx
 from envbuilder.build.buildkit.engine import exported_tars
-from envbuilder.build.buildkit.folder import linux_uv, write_base
+from envbuilder.build.buildkit.folder import write_base
 from envbuilder.build.buildkit.progress import Progress, title
 from envbuilder.build.choice import Builder, EngineChoice, EngineName
 from envbuilder.build.engine import Job, layer_keys, record_key
@@ -229,23 +227,6 @@ def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -
         plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
     return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
-
-
-@pytest.mark.parametrize("system", ["Darwin", "Windows"])
-def test_the_container_gets_uv_for_linux_from_another_system(tmp_path: Path, system: str):
-    class Installer(FakeRunner):
-        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-            program = Path(command.argv[command.argv.index("--target") + 1]) / "bin/uv"
-            program.parent.mkdir(parents=True)
-            program.write_text("for Linux")
-            return super().run(command, on_line=on_line)
-
-    installer = Installer()
-    job = replace(docker_engine(tmp_path, plan_of("cpu")).job, runner=installer)
-    assert linux_uv(job, "Linux").samefile(uv.find_uv_bin())
-    assert {linux_uv(job, system).read_text() for _ in range(2)} == {"for Linux"}
-    (command,) = installer.commands
-    assert {"x86_64-manylinux_2_28", f"uv=={metadata.version('uv')}"} < set(command.argv)
 
 
 @pytest.mark.parametrize(

@@ -22,18 +22,15 @@ from typer.main import get_command
 from envbuilder import __version__, cli
 from envbuilder.build.extensions.check_targets import extension_error
 from envbuilder.commands import COMMANDS
-from envbuilder.commands import tables as tables_command
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import session
 from envbuilder.lock.file import lock_text
 from envbuilder.recipe.load import list_recipes, load
-from tests.support import command_line, wheel_index
+from tests.support import command_line
 from tests.support.command_line import Call
 from tests.support.locks import make_lock
-from tests.support.runner import FakeRunner
 from tests.support.silent import silent_server
-from tests.support.wheel_index import NVCC, PTXAS, Site, put_torch, texts
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -47,11 +44,7 @@ extensions:
 """
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-call, site, tables = (
-    command_line.call,
-    wheel_index.site,
-    wheel_index.newest_rows,
-)  # an index on this machine, and tables to refresh
+call = command_line.call
 
 
 @pytest.fixture
@@ -623,48 +616,6 @@ def test_host_facts_with_a_mistake_are_wrong_use(call: Call, tmp_path: Path):
     answer = call("check", "a100", "--host", tmp_path / "node.yaml")
     assert answer.code == 2
     assert "did you mean `driver`?" in answer.err
-
-
-@pytest.fixture
-def maintained(site: Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of tables that `tables refresh` writes, with an index that has newer releases."""
-    monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
-    monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
-    answers = {"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"}
-    monkeypatch.setattr(tables_command, "ProcessRunner", lambda _environment: FakeRunner(answers))
-    monkeypatch.setattr(tables_command, "TABLES", tables)
-    return tables
-
-
-def test_tables_refresh_prints_changes_and_notes_and_then_has_none(call: Call, maintained: Path):
-    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1)
-    assert answer.code == 0
-    assert {"+ torch 2.16.0", "+ cuda 13.6"} <= set(answer.out.splitlines())
-    assert "note: torch 2.14.1 is no longer in the index; its row stays" in answer.out
-    assert "2.16.0" in (maintained / "torch.yaml").read_text()
-    written = texts(maintained)
-    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1, "--json")
-    envelope = json.loads(answer.out)
-    assert (envelope["command"], envelope["data"]["changes"]) == ("tables refresh", [])
-    assert envelope["data"]["notes"]
-    assert call("tables", "refresh", "--releases", 1).out.startswith("the tables are as they were\n")
-    assert texts(maintained) == written
-
-
-def test_tables_refresh_can_be_told_to_write_nothing(call: Call, maintained: Path):
-    before = texts(maintained)
-    answer = call("tables", "refresh", "--releases", 1, "--check")
-    assert (answer.code, "+ torch 2.16.0" in answer.out) == (0, True)
-    assert texts(maintained) == before
-
-
-def test_tables_refresh_is_exit_5_when_an_artifact_is_not_understood(
-    call: Call, maintained: Path, site: Site
-):
-    put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
-    answer = call("tables", "refresh", "--releases", 1)
-    assert (answer.code, answer.out) == (5, "")
-    assert "could not understand torch 2.16.0" in answer.err
 
 
 def test_diff_of_two_recipes_compares_their_locks(call: Call):

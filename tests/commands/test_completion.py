@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.commands import COMMANDS, HIDDEN
+from envbuilder.commands import COMMANDS
 from envbuilder.recipe.load import list_recipes
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("envbuilder ", [name for name in COMMANDS if name not in HIDDEN]),
+        ("envbuilder ", list(COMMANDS)),
         ("envbuilder l", ["list", "lock", "launch"]),
         ("envbuilder launch ", ["slurm", "ssh", "local", "lint"]),
         ("envbuilder launch --", ["--help"]),

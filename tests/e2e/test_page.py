@@ -40,12 +40,11 @@ def test_a_browser_shows_all_of_it_and_asks_nobody(page: Path, cpu: Built, tmp_p
     assert asked == set()
     titles = "Identity", "Run it", "Proof", "Pins", "Sizes", "Extensions", "Build times", "Licenses", "SBOM"
     assert tuple(re.findall("<h2>(.*)</h2>", dom)) == titles
-    assert dom.count("<rect ") > 10
     for words in (
         "recipes/cpu.yaml:",
         "2.13.0",
         "fused",
-        "torch (python):",
+        ">torch</td>",
         "libc6",
         "BSD-3-Clause",
         "Image and SIF hold the same",

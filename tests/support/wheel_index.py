@@ -1,4 +1,4 @@
-"""Serve tiny wheels on loopback, like PyTorch's and NVIDIA's indexes, for `tables refresh`."""
+"""Serve tiny wheels on loopback, like PyTorch's and NVIDIA's indexes, for `scripts/refresh_tables`."""
 
 import dataclasses
 import io
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import cuda, standalone, torch
-from envbuilder.compat.refresh.rows import parse_rows
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.core.http import session as wire_module
+from scripts.refresh_tables import cuda, standalone, torch
+from scripts.refresh_tables.rows import parse_rows
 
 DAY = date(2026, 12, 1)
 

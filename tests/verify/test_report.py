@@ -1,7 +1,6 @@
-"""The page of an environment: its areas are its sizes, and whatever stands in it is text and asks nobody."""
+"""The page of an environment: whatever stands in it is text and asks nobody."""
 
 import io
-import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,16 +8,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
-from envbuilder.verify.report.sizes import Part, layer_sizes, measure
-from envbuilder.verify.report.treemap import HEIGHT, WIDTH, Rect, draw, squarify
+from envbuilder.verify.report.sizes import layer_sizes, measure
 from tests.support.browser import browse
 
-ROOM = Rect(x=0, y=0, width=WIDTH, height=HEIGHT)
 HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x>\"'&"
 
 
@@ -49,40 +44,6 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
-
-
-@given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
-def test_areas_are_as_the_sizes_and_fill_the_room(sizes: list[float]):
-    sizes.sort(reverse=True)
-    rects = squarify(sizes, ROOM)
-    scale = WIDTH * HEIGHT / sum(sizes)
-    for size, rect in zip(sizes, rects, strict=True):
-        assert math.isclose(rect.width * rect.height, size * scale, rel_tol=1e-3, abs_tol=1e-3)
-        assert rect.x >= -1e-6
-        assert rect.y >= -1e-6
-        assert rect.x + rect.width <= WIDTH + 1e-3
-        assert rect.y + rect.height <= HEIGHT + 1e-3
-
-
-def test_equal_sizes_are_near_squares():
-    assert all(0.4 < rect.width / rect.height < 2.5 for rect in squarify([1.0] * 12, ROOM))
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.text(min_size=1, max_size=9), st.integers(0, 10**10)),
-        max_size=30,
-    )
-)
-def test_every_picture_stays_in_its_frame_and_names_what_it_shows(found: list[tuple[str, str, int]]):
-    parts = tuple(Part(layer=layer, name=name, size=size) for layer, name, size in found)
-    picture = draw(parts)
-    for box in picture.boxes:
-        assert 0 <= box.x <= box.x + box.width <= WIDTH + 0.2
-        assert 0 <= box.y <= box.y + box.height <= HEIGHT + 0.2
-    assert bool(picture.boxes) == any(part.size for part in parts)
-    assert all(box.title for box in picture.boxes)
 
 
 def test_each_byte_is_counted_once_for_who_brought_it():
@@ -117,11 +78,10 @@ def test_each_byte_is_counted_once_for_who_brought_it():
 
 
 def hostile_page() -> Page:
-    parts = (Part(layer=HOSTILE, name=HOSTILE, size=10**9), Part(layer="os", name="x", size=10**8))
     table = Table(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
     lines = (Line(label=HOSTILE, text=HOSTILE),)
     sections = (
-        Section(title="Audit", text=HOSTILE, tables=(table,), lines=lines, pictures=(draw(parts),)),
+        Section(title="Audit", text=HOSTILE, tables=(table,), lines=lines),
         Section(title="Build times", tables=(Table(head=("a",), rows=(), empty=HOSTILE),)),
     )
     return Page(title=HOSTILE, summary=HOSTILE, figures=((HOSTILE, HOSTILE),), sections=sections, version="1")
@@ -185,10 +145,8 @@ const paper = parts(getComputedStyle(canvas).backgroundColor);
 const below = one => one ? over(parts(getComputedStyle(one).backgroundColor), below(one.parentElement)) : paper;
 const wrong = [];
 for (const one of document.querySelectorAll("body *")) {
-  if (![...one.childNodes].some(node => node.nodeType == 3 && node.data.trim()) || one.tagName == "SCRIPT" || one.closest("title")) continue;
-  const box = one.closest("g") && one.closest("g").querySelector("rect"), style = getComputedStyle(one);
-  const ground = box ? parts(getComputedStyle(box).fill) : below(one);
-  const two = [light(over(parts(one.closest("svg") ? style.fill : style.color), ground)), light(ground)].sort();
+  if (![...one.childNodes].some(node => node.nodeType == 3 && node.data.trim()) || one.tagName == "SCRIPT") continue;
+  const ground = below(one), two = [light(over(parts(getComputedStyle(one).color), ground)), light(ground)];
   if ((Math.max(...two) + .05) / (Math.min(...two) + .05) < 4.5) wrong.push(one.textContent.trim());
 }
 document.title = (light(paper) < .1 ? "dark" : "light") + ": " + wrong.join("; ");
@@ -198,12 +156,7 @@ document.title = (light(paper) < .1 ? "dark" : "light") + ": " + wrong.join("; "
 @pytest.mark.programs
 @pytest.mark.parametrize(("scheme", "number"), [("dark", 0), ("light", 1)])  # as Blink numbers them
 def test_all_of_it_can_be_read_in_the_dark_and_in_the_light(scheme: str, number: int, tmp_path: Path):
-    layers = ("os", "python", "cuda", "extensions", "envbuilder", "interpreter")
-    parts = tuple(Part(layer=layer, name=f"{layer} {at}", size=10**8) for layer in layers for at in range(3))
-    plain = hostile_page()
-    page = replace(
-        plain, title="x", sections=(*plain.sections, Section(title="Sizes", pictures=(draw(parts),)))
-    )
+    page = replace(hostile_page(), title="x")
     options = ("--dump-dom", f"--blink-settings=preferredColorScheme={number}")
     dom, _ = browse(with_script(page, CONTRAST, tmp_path), tmp_path, *options)
     assert re.findall("<title>(.*)</title>", dom)[0] == f"{scheme}: "

@@ -27,7 +27,6 @@ import zstandard
 
 from envbuilder.core.block_reader import BlockReader
 from envbuilder.core.budget import PATH, Entries, most_unpacked, need_within
-from envbuilder.core.system import read_at
 from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
 
 _SUPER: Final = struct.Struct("<5I6H8Q")
@@ -117,9 +116,9 @@ class Squashfs:
         """Read bytes of the file system; raises ValueError past its end."""
         if at + size > self._size:
             raise ValueError(f"bytes {at} to {at + size} lie behind its end")
-        data = read_at(self._descriptor, size, self._offset + at)
+        data = os.pread(self._descriptor, size, self._offset + at)
         while len(data) < size:
-            more = read_at(self._descriptor, size - len(data), self._offset + at + len(data))
+            more = os.pread(self._descriptor, size - len(data), self._offset + at + len(data))
             if not more:
                 raise ValueError("the file is cut off")
             data += more

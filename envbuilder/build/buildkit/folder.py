@@ -3,10 +3,8 @@
 Each stage reads its own part of the folder, so BuildKit repeats only the stages that an edit changes.
 """
 
-import platform
 import shlex
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -20,9 +18,7 @@ from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import SPEC, container_compiles
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.build.extensions.wheels import stage_sdist
-from envbuilder.core.cache import Sha256, Store, link_or_copy, sha256_text
-from envbuilder.core.process import Command
-from envbuilder.core.processor import X86_64
+from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
@@ -79,7 +75,7 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             write_text(folder / "requirements.txt", requirements(step))
             wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
             _link_files(folder / "wheels", wheels, job.store)
-            link_or_copy(linux_uv(job), folder / "uv")
+            link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
             (folder / "uv").chmod(0o755)
         case model.CudaStep():
             python = job.plan.python
@@ -100,23 +96,6 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             write_runtime_files(step, folder)
         case _:
             assert_never(step)
-
-
-def linux_uv(job: Job, system: str = platform.system()) -> Path:
-    """Return uv for the container: this machine's, or on another system the same version for Linux from the index."""
-    if system == "Linux":
-        return Path(uv.find_uv_bin())
-    version = metadata.version("uv")
-    target = job.store.tree(sha256_text(f"uv {version} for Linux"))
-    if not job.store.holds(target, whole=True):
-        with job.store.workspace() as work:
-            argv = (
-                uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
-                "--python-platform", X86_64.uv_platform(28), "--target", str(work / "uv"), f"uv=={version}",
-            )  # fmt: skip
-            job.runner.run(Command(argv=argv, why="fetch uv for the container"))
-            job.store.commit(work / "uv", target)
-    return target / "bin/uv"
 
 
 def _sdist_folders(step: model.PythonStep) -> dict[str, Artifact]:

@@ -1,6 +1,6 @@
 """Read tables: sources with their dates, and unique, sorted rows that name their sources.
 
-Rows are the file's own, changed by `overrides.yaml` beside it: `tables refresh` writes some files anew and never that one,
+Rows are the file's own, changed by `overrides.yaml` beside it: `scripts/refresh_tables` writes some files anew and never that one,
 so what a person knows better than the artifacts outlives every refresh.
 """
 

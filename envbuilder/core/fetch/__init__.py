@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
+from envbuilder.core.cache import Store, commit_path, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.http import PAGE, PARALLEL, Limits, Progress, Waiting, wait_silently
@@ -149,12 +149,8 @@ class Fetcher:
             return False
 
     def _discard_if_wrong(self, artifact: Wanted, _stop: threading.Event) -> None:
-        path = self._store.artifact(artifact.sha256)
-        if sha256_file(path) != artifact.sha256:
-            log.warning("the cached `%s` is damaged and is fetched again", _filename(artifact))
-            path.unlink(missing_ok=True)
-        else:
-            open_to_all(str(path))  # a sandbox of root's has another id
+        if self._store.has_artifact(artifact.sha256):
+            open_to_all(str(self._store.artifact(artifact.sha256)))  # a sandbox of root's has another id
 
     def _connect(self) -> "SourceClient":
         from envbuilder.core.fetch.client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing

@@ -12,8 +12,7 @@ from requests.adapters import BaseAdapter
 
 from envbuilder.core.sources import file_path
 
-# A FIFO in place of a file must not block the open. Windows has no such flag, and needs the other.
-_OPEN: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK  # a FIFO in place of a file must not block the open
 
 
 class _File(io.FileIO):

@@ -92,7 +92,7 @@ def probe_machine(
         memlock=lockable_memory(),
         clock=probe_clock(),
         reach=reach_sources,
-        kernel=platform.release() if platform.system() == "Linux" else "",
+        kernel=platform.release(),
     )
 
 

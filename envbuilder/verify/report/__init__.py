@@ -1,1 +1,1 @@
-"""Where the bytes of an environment are: `sizes` counts them, `treemap` draws them, `page` writes the HTML page."""
+"""Where the bytes of an environment are: `sizes` counts them, `page` writes the HTML page."""

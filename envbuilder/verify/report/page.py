@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.plain import plain
-from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
 _NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")
@@ -52,7 +51,6 @@ class Section:
     tables: tuple[Table, ...] = ()
     text: str = ""
     lines: tuple[Line, ...] = ()
-    pictures: tuple[Picture, ...] = ()  # for a wide and for a narrow screen
     is_folded: bool = False  # its tables open with a click
 
     @property

@@ -1,4 +1,4 @@
-"""Tables that `tables refresh` writes: rows as plain values, their changes, and the text of the file.
+"""Tables that `scripts/refresh_tables` writes: rows as plain values, their changes, and the text of the file.
 
 A row is never dropped, and a key that an artifact no longer shows keeps its value. Both are reported
 instead, because a source that lists less than before is more often wrong than right

@@ -11,13 +11,13 @@ from typing import Final
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.compat.refresh.rows import Row, Value
-from envbuilder.compat.refresh.torch import capability, final_wheels, one_match, read_metadata
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64
+from scripts.refresh_tables.rows import Row, Value
+from scripts.refresh_tables.torch import capability, final_wheels, one_match, read_metadata
 
 ORDER: Final = (
     "cuda", "read", "source", "compiler", "gcc_max", "clang_max", "std_max", "architectures", "glibc_below", "unpinned",

@@ -14,12 +14,12 @@ from packaging.tags import Tag
 from packaging.utils import BuildTag, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.compat.refresh.rows import Row, Value
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import COMPANIONS, CPU, build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.processor import AARCH64, X86_64, Processor
+from scripts.refresh_tables.rows import Row, Value
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",

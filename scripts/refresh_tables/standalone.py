@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
-from envbuilder.compat.refresh.rows import Row
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
@@ -15,6 +14,7 @@ from envbuilder.core.budget import DOCUMENT, read_within
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.processor import PROCESSORS
+from scripts.refresh_tables.rows import Row
 
 _MACHINES: Final = tuple(one.machine for one in PROCESSORS)
 ORDER: Final = ("python", "read", "source", "version", "release", *_MACHINES)

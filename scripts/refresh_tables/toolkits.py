@@ -11,12 +11,12 @@ from typing import Final
 
 from packaging.version import Version
 
-from envbuilder.compat.refresh.rows import Changes
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import Index
+from scripts.refresh_tables.rows import Changes
 
 _ROW: Final = re.compile(
     r"(  - source: (?P<source>\w+)\n    releases: )\[(?P<releases>[^]]*)\](\n    further: true\n)"

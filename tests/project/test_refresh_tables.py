@@ -1,4 +1,4 @@
-"""`tables refresh` against an index on this machine with tiny wheels: it is idempotent and never drops what it knows."""
+"""`scripts/refresh_tables` against an index on this machine with tiny wheels: it is idempotent and never drops what it knows."""
 
 import hashlib
 import io
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import cuda, refresh, standalone, toolkits, torch
-from envbuilder.compat.refresh.rows import Changes, parse_rows
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import TABLES
@@ -20,6 +18,9 @@ from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.core.sources import Sources
+from scripts.refresh_tables import __main__ as script
+from scripts.refresh_tables import cuda, refresh, standalone, toolkits, torch
+from scripts.refresh_tables.rows import Changes, parse_rows
 from tests.support import wheel_index
 from tests.support.runner import FakeRunner
 from tests.support.wheel_index import (
@@ -402,3 +403,44 @@ def test_an_index_on_disk_serves_as_well(site, folder, tmp_path):
 def test_a_table_of_another_form_is_no_table(tmp_path):
     with pytest.raises(ValueError, match="is no table of rows"):
         parse_rows("rows: []", tmp_path, "version")
+
+
+@pytest.fixture
+def maintained(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of tables that the script writes, with an index that has newer releases."""
+    monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
+    monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
+    answers = {"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"}
+    monkeypatch.setattr(script, "ProcessRunner", lambda _environment: FakeRunner(answers))
+    monkeypatch.setattr(script, "TABLES", folder)
+    return folder
+
+
+def test_the_script_prints_changes_and_notes_and_then_has_none(
+    maintained: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert script.main(["--releases=1", "--compilers=1"]) == 0
+    out = capsys.readouterr().out
+    assert {"+ torch 2.16.0", "+ cuda 13.6"} <= set(out.splitlines())
+    assert "note: torch 2.14.1 is no longer in the index; its row stays" in out
+    assert "2.16.0" in (maintained / "torch.yaml").read_text()
+    written = texts(maintained)
+    assert script.main(["--releases=1", "--compilers=1"]) == 0
+    assert capsys.readouterr().out.startswith("the tables are as they were\n")
+    assert texts(maintained) == written
+
+
+def test_the_script_can_be_told_to_write_nothing(maintained: Path, capsys: pytest.CaptureFixture[str]):
+    before = texts(maintained)
+    assert script.main(["--releases=1", "--check"]) == 0
+    assert "+ torch 2.16.0" in capsys.readouterr().out
+    assert texts(maintained) == before
+
+
+def test_the_script_ends_with_5_when_an_artifact_is_not_understood(
+    maintained: Path, site: Site, capsys: pytest.CaptureFixture[str]
+):
+    put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
+    assert script.main(["--releases=1"]) == 5
+    out, err = capsys.readouterr()
+    assert (out, "could not understand torch 2.16.0" in err) == ("", True)

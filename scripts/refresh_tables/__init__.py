@@ -1,4 +1,4 @@
-"""`tables refresh`, for maintainers: read released artifacts and update the tables of torch, CUDA, toolkits and Pythons.
+"""Read released artifacts and update the tables of torch, CUDA, toolkits and Pythons.
 
 Pages about releases disagree with the releases, so no page is read: wheel names, metadata, headers and the programs
 themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a second run changes nothing, no row is ever
@@ -13,8 +13,6 @@ from datetime import date
 from pathlib import Path
 from typing import Final, TypeVar
 
-from envbuilder.compat.refresh import cuda, standalone, toolkits, torch
-from envbuilder.compat.refresh.rows import Changes, Row, update
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
@@ -26,6 +24,8 @@ from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import AARCH64
+from scripts.refresh_tables import cuda, standalone, toolkits, torch
+from scripts.refresh_tables.rows import Changes, Row, update
 
 TORCH: Final = "torch.yaml"
 CUDA: Final = "cuda.yaml"
@@ -113,7 +113,7 @@ def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, RecursionError, AssertionError, LookupError, TypeError, SyntaxError) as error:
-        hint = "the artifact has a new form: `envbuilder/compat/refresh` must learn it"
+        hint = "the artifact has a new form: `scripts/refresh_tables` must learn it"
         raise FetchError(f"could not understand {what}: {error}", hint=hint) from error
 
 
