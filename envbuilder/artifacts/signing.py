@@ -115,7 +115,8 @@ def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
     except CommandError as error:
         raise VerifyError(
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
-            hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs it and replaces the earlier signature",
+            hint=f"`envbuilder verify {pasted(sif)}` without a key says whether the file is whole; if so, "
+            f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs it and replaces the earlier signature",
         ) from error
     return key_name(public)
 

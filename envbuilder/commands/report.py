@@ -31,6 +31,7 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
+from envbuilder.run.named import need_sif
 from envbuilder.verify.compare import sif_manifest
 from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
@@ -65,6 +66,7 @@ def _make_report(
     """Read recipe, artifacts and log, and write `NAME.html` beside them; raises UsageError where nothing was built."""
     recipe = load(find_recipe(name, context.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
+    need_sif(name, output, context.recipes)
     packages = _packages(read_documents(name, output, context.recipes)[0])
     verdict, findings, entries = _audit(name, context, output)
     with context.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
@@ -225,7 +227,7 @@ def _proof(
         plan = ", those of the plan" if verdict.plan else ""
         verdict = f"Image and SIF hold the same {verdict.paths} paths{plan}. `envbuilder verify {recipe.name}` checks it again."
     if outputs.bundle.is_file():
-        verdict += " Both are signed: add `--key FILE.pub` to check it."
+        verdict += " A signed statement lies beside them: `envbuilder verify --key FILE.pub` checks it."
     rows = tuple(
         (one.code, str(one.severity), f"{one}\nhint: {one.hint}" if one.hint else str(one))
         for one in findings

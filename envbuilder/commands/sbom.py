@@ -10,6 +10,7 @@ from envbuilder.build.built import read_documents
 from envbuilder.commands.context import Output, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer
 from envbuilder.recipe.load import recipes_folder
+from envbuilder.run.named import need_sif
 
 
 class Document(BareAnswer[dict[str, JsonValue]]):
@@ -28,6 +29,7 @@ def sbom(
 ) -> None:
     """Print the SBOM of what was built, in SPDX: every package with its version, license and hash."""
     recipes = recipes_folder(session.environment)
+    need_sif(name, output, recipes)
     session.is_document = True
     session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
     session.data = Document(json.loads(session.text))

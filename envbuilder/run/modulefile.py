@@ -18,6 +18,7 @@ from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
+from envbuilder.run.launch.script import quoted
 from envbuilder.run.launch.site import Site
 
 COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: a SIF is read-only
@@ -101,7 +102,16 @@ def save_module(module: Module, folder: Path) -> Path:
     if ":" in str(commands):
         raise UsageError(f"`{folder}` cannot be in PATH: it has a colon", hint="choose another `--write`")
     if module.version:
-        module = replace(module, sif=_keep_version(module.sif, module.name, module.version))
+        script, kept = (
+            commands / f"{module.name}-exec",
+            module.sif.with_name(f"{module.name}-{module.version}.sif"),
+        )
+        if script.is_file() and f"\nsif={quoted(str(kept))}\n" not in script.read_text(encoding="utf-8"):
+            raise UsageError(
+                f"version {module.version} is there: `{script}` runs another SIF than `{kept}`",
+                hint="what people loaded under it stays: choose another `--version`",
+            )
+        module = replace(module, sif=_keep_version(module.sif, kept, module.version))
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
         make_folder_for_all(str(folder))
@@ -121,12 +131,11 @@ def save_module(module: Module, folder: Path) -> Path:
     return files
 
 
-def _keep_version(sif: Path, name: str, version: str) -> Path:
+def _keep_version(sif: Path, kept: Path, version: str) -> Path:
     """Give the SIF a second name with the version, `NAME-VERSION.sif` beside it, and return that.
 
     A later build replaces NAME.sif; the version stays. Raises UsageError where it is another SIF already.
     """
-    kept = sif.with_name(f"{name}-{version}.sif")
     if sif == kept or (kept.exists() and kept.samefile(sif)):
         return kept
     if kept.exists():

@@ -147,6 +147,13 @@ def test_versions_of_a_module_lie_beside_each_other_and_keep_their_sif(tmp_path:
     with pytest.raises(UsageError, match=r"version 2026.11 is there: .* is another SIF"):
         save_module(versioned(tmp_path, "2026.11", "newer"), tmp_path)
     assert (tmp_path / "x-2026.11.sif").read_text() == "new"
+    (tmp_path / "b").mkdir()
+    elsewhere = versioned(tmp_path / "b", "2026.11", "another")
+    with pytest.raises(
+        UsageError, match=r"version 2026.11 is there: .* runs another SIF than .*b/x-2026.11.sif"
+    ):
+        save_module(elsewhere, tmp_path)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["x.sif"]
 
 
 def test_a_module_with_versions_and_one_without_do_not_share_a_name(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from envbuilder.run.launch.site import Site, find_site, find_slurm_site
 from envbuilder.run.named import MADE_BY, need_image, need_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,11 @@ def _probe_sif(outputs: Outputs, settings: Mapping[str, str]) -> Environment:
     record = read_record(outputs)
     is_recorded = record is not None and record.knows_sif(outputs.sif)
     sha256 = record.sif if record and is_recorded else _remembered_digest(sif, state, cache_folder(settings))
+    if record and sha256 != record.sif:
+        log.warning(
+            "warning: `%s` is not as the last build here left it: its sha256 is %.12s, not %.12s; `%s` proves what it is",
+            outputs.sif, sha256, record.sif, pasted("envbuilder", "verify", outputs.sif),
+        )  # fmt: skip
     processor = processor_in(sif)
     return Environment(
         name=outputs.name, location=str(sif), size=sif.stat().st_size, sha256=sha256, state=state,
