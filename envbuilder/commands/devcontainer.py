@@ -10,7 +10,8 @@ import typer
 from envbuilder.artifacts.outputs import find_outputs, image_name
 from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import UsageError
+from envbuilder.core.console import Console
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import UBUNTU, probe_sources, shown
@@ -111,8 +112,12 @@ def devcontainer(
         python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image,
         has_standalone=path.exists() and load_lock(path, recipe=name).interpreter is not None,
     )  # fmt: skip
-    sources = probe_sources(session.environment, ProcessRunner(session.environment))
-    mirrors = sources.ubuntu if recipe.base.startswith(UBUNTU) else sources.debian
+    mirrors: tuple[str, ...] = ()
+    try:
+        sources = probe_sources(session.environment, ProcessRunner(session.environment))
+        mirrors = sources.ubuntu if recipe.base.startswith(UBUNTU) else sources.debian
+    except (UsageError, ToolError) as error:  # the editor's container starts without a mirror
+        Console(color=session.color).say(f"warning: {error.message}")
     files = make_files(
         recipe.name, image or image_name(recipe.name), facts, base=recipe.base,
         compose=(write or Path()).absolute().name or "root" if compose else "",

@@ -612,7 +612,10 @@ def space_errors(place: Path) -> Iterator[None]:
         texts = str(error) if isinstance(error, shutil.Error) else ""
         number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
         if number:
-            raise full_error(_lasting(place), number=number) from error
+            named = error.filename2 or error.filename  # of a copy, the target
+            where = _lasting(Path(named).absolute()) if isinstance(named, str) else place
+            is_here = where == place.parent or where.is_relative_to(place)
+            raise full_error(_lasting(place) if is_here else where, number=number) from error
         raise
 
 

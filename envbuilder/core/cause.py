@@ -30,20 +30,23 @@ _FRAME: Final = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<l
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(?:|:.*)")
 # What says only that another program, or an earlier exception, failed.
 _WRAPPER: Final = re.compile(
-    r"[\w.]*(?:CalledProcess|Compile|DistutilsExec|Build|SystemExit)\w*\b|RuntimeError: Error (?:building|compiling)"
+    r"[\w.]*(?:CalledProcess|Compile|Link|DistutilsE|Build|SystemExit)\w*\b|RuntimeError: Error (?:building|compiling)"
 )
+_VAGUE: Final = re.compile(r"(?i)\bfail|non-?zero|exit(?:ed| code| status)")
 _MARGIN: Final = " │"  # before the lines that pip and uv show of another program's
 _SETUP: Final = "<string>"  # setuptools runs the text of setup.py
 
 
 def find_cause(lines: Sequence[str]) -> Cause | None:
     """Return the cause that the output of a build names. Relative paths in it are the project's."""
-    for pattern in (*_ERRORS, _COMPILER):
+    raised = list(_exceptions(lines))
+    # A compiler's error may be a probe's, after which the build went on.
+    is_vague = not raised or raised[-1].compiles or _VAGUE.search(raised[-1].message)
+    for pattern in (*_ERRORS, *([_COMPILER] if is_vague else [])):
         for at, line in enumerate(lines):
             if found := pattern.match(line.lstrip(_MARGIN)):
                 message = _sentence(found["message"], lines[at + 1 : at + MOST])
                 return Cause(message, _place(found["file"], found["line"]), compiles=pattern is _COMPILER)
-    raised = list(_exceptions(lines))
     own = [one for one in raised if not one.compiles]
     if raised:
         return (own or raised)[-1]

@@ -12,13 +12,20 @@ SETUP: Final = Path(__file__).parents[2] / "scripts/setup"  # a checkout has it,
 
 def install_command(*packages: str) -> str:
     """Return the command of this machine's package manager for packages by their names in Debian, "" if it has none of them."""
-    return _command(packages, *_find_family())
+    table, release, family = _find_family()
+    names, before = family.get("names", {}), family.get("before", {})
+    epel = table["epel"].get(release.get("ID"), "epel-release")
+    major = release.get("VERSION_ID", "").partition(".")[0]
+    steps = [before[one].format(epel=epel.format(major=major)) for one in packages if one in before]
+    if wanted := dict.fromkeys(filter(None, (names.get(one, one) for one in packages))):
+        steps.append(f"{family.get('install', 'install')} {' '.join(wanted)}")
+    return " && ".join(dict.fromkeys(steps))
 
 
 def install_hint(package: str) -> str:
     """Return how to install a package, or a program: by the package manager, and by `scripts/setup` where there is one."""
-    table, own, family = _find_family()
-    command = _command((table["programs"].get(package, package),), table, own, family)
+    table, _, family = _find_family()
+    command = install_command(table["programs"].get(package, package))
     hint = f"`{command}`"
     if not command and package == "apptainer":
         hint = "Apptainer's own package: https://apptainer.org/docs/admin/latest/installation.html"
@@ -41,13 +48,3 @@ def _find_family() -> tuple[Any, dict[str, str], Any]:
         release,
         next((table["families"][one] for one in (own, *like) if one in table["families"]), {}),
     )
-
-
-def _command(packages: tuple[str, ...], table: Any, release: dict[str, str], family: Any) -> str:
-    names, before = family.get("names", {}), family.get("before", {})
-    epel = table["epel"].get(release.get("ID"), "epel-release")
-    major = release.get("VERSION_ID", "").partition(".")[0]
-    steps = [before[one].format(epel=epel.format(major=major)) for one in packages if one in before]
-    if wanted := dict.fromkeys(filter(None, (names.get(one, one) for one in packages))):
-        steps.append(f"{family.get('install', 'install')} {' '.join(wanted)}")
-    return " && ".join(dict.fromkeys(steps))

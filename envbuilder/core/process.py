@@ -269,7 +269,7 @@ def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         value = environment.get(name) or environment.get(name.upper(), "")
-        if name == "no_proxy" and found:
+        if name == "no_proxy" and found and value != "*":  # curl and git take it alone
             value = ",".join(filter(None, (value, "localhost,127.0.0.1,::1")))
         if value:
             found |= {name: value, name.upper(): value}

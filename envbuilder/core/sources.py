@@ -159,12 +159,19 @@ def _check_addresses(environment: Mapping[str, str]) -> None:
     for name in _ADDRESSES:
         value = environment.get(name, "")
         for word in () if Path(value).is_dir() else value.split():
-            if not re.match(r"(?i)https?://|file:", word) and not Path(word).is_dir():
-                hint = "write an address that begins with https:// or http://, or a folder that is there"
+            if not _is_address(word) and not Path(word).is_dir():
+                hint = "write an address such as https://HOST:PORT/PATH, or a folder that is there"
                 raise UsageError(f"{name} holds `{shown(word)}`", hint=hint)
     for name in environment.get("ENVBUILDER_FOLDERS", "").split(":"):
         if name and not Path(name).is_dir():
             log.warning("warning: ENVBUILDER_FOLDERS names `%s`, and there is no such folder", name)
+
+
+def _is_address(word: str) -> bool:
+    try:
+        return re.match(r"(?i)https?://|file:", word) is not None and urlsplit(word).port != 0
+    except ValueError:  # brackets, or a port above 65535
+        return False
 
 
 def shown(url: str) -> str:

@@ -613,6 +613,14 @@ def test_a_full_disk_says_where_and_what_to_do(tmp_path, number):
     assert "ENVBUILDER_CACHE" in caught.value.hint
 
 
+@pytest.mark.parametrize("names", [("/nowhere/out/x.sif",), ("from", None, "/nowhere/out/x.sif")])
+def test_a_full_disk_is_the_one_of_the_file_that_was_written(tmp_path, names):
+    with pytest.raises(SpaceError, match=r"file system of `/nowhere/out/x\.sif`"), space_errors(tmp_path):
+        raise OSError(errno.ENOSPC, "full", *names)
+    with pytest.raises(SpaceError, match=f"file system of `{tmp_path}`"), space_errors(tmp_path):
+        raise OSError(errno.ENOSPC, "full", str(tmp_path / "work/x"))
+
+
 # Fills a file system with files: in a workspace, in a folder beside its place, and by a program. Each is removed afterwards.
 MANY_FILES = """
 import os, sys

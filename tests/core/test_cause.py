@@ -61,6 +61,12 @@ Traceback (most recent call last):
     find()
 setuptools.errors.CompileError: ops
 """
+PROBE = """\
+conftest.c:3:10: fatal error: foo.h: No such file or directory
+Traceback (most recent call last):
+  File "setup.py", line 3, in <module>
+    find()
+"""
 
 
 @pytest.mark.parametrize(
@@ -73,9 +79,11 @@ setuptools.errors.CompileError: ops
         ('meson.build:3:0: ERROR: Dependency "openblas" not found\n', 'Dependency "openblas" not found', "meson.build:3"),
         ("[1/2] c++ a.o\nFAILED: a.o\na.cpp:4:3: error: expected ';'\nninja: build stopped\n", "expected ';'", "a.cpp:4"),
         (f"ops.cu(7): error: expected a ;\n{CHAIN}", "expected a ;", "ops.cu:7"),
+        (f"{PROBE}RuntimeError: FOO_HOME is not set\n", "RuntimeError: FOO_HOME is not set", "setup.py:3"),
+        (f"{PROBE}Exception: the build failed\n", "foo.h: No such file", "conftest.c:3"),
         ("Collecting x\nERROR: Could not find a version that satisfies x\n", "Could not find a version that satisfies x", ""),
     ],
-    ids=["cmake", "pip", "torch", "chain", "meson", "ninja", "nvcc", "plain"],
+    ids=["cmake", "pip", "torch", "chain", "meson", "ninja", "nvcc", "probe", "vague", "plain"],
 )  # fmt: skip
 def test_the_cause_is_found(text: str, message: str, where: str):
     cause = find_cause(text.splitlines())

@@ -195,6 +195,14 @@ def test_a_program_sees_only_the_settings_on_the_list():
 
 
 @runs_programs
+def test_no_proxy_for_any_host_stays_as_it_is():
+    said = runner(http_proxy="http://proxy:1", NO_PROXY="*").run(
+        Command(argv=("printenv", "no_proxy"), why="look")
+    )
+    assert said == "*\n"
+
+
+@runs_programs
 def test_a_program_speaks_in_a_fixed_locale_whatever_the_users_is():
     said = runner(LANG="de_DE.UTF-8", LC_ALL="fr_FR.UTF-8", LC_MESSAGES="sv_SE").run(
         Command(argv=("env",), why="look")

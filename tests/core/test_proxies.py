@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.core.errors import FetchError
+from envbuilder.core.errors import AbsentError, AccessError, FetchError
 from envbuilder.core.http import session as wire_module
-from envbuilder.core.http.proxies import blame
+from envbuilder.core.http.failure import SourceError
+from envbuilder.core.http.proxies import blame, trouble
 from envbuilder.core.http.session import HttpSession
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.git import find_commit
@@ -126,20 +127,18 @@ def test_a_proxy_that_does_not_answer_is_named_by_its_variable(
 
 
 @pytest.mark.parametrize(
-    ("login", "status", "headers", "why"),
+    ("login", "status", "why"),
     [
-        ("", 407, (), "answers 407: it asks for a user and password"),
-        ("ann:wrong@", 407, (), "answers 407: it refuses this user and password"),
-        ("", 403, (), "answers 403 for registry.invalid:443"),
-        ("", 405, (), "answers 405 for registry.invalid:443, as a web server does and no proxy"),
-        ("", 200, (("Content-Type", "text/html"),), "answers 200 for registry.invalid:443, as a web server does and no proxy"),
+        ("", 407, "answers 407: it asks for a user and password"),
+        ("ann:wrong@", 407, "answers 407: it refuses this user and password"),
+        ("", 403, "answers 403 for registry.invalid:443"),
+        ("", 405, "answers 405 for registry.invalid:443, as a web server does and no proxy"),
     ],
 )  # fmt: skip
 def test_the_answer_of_a_proxy_is_told_from_the_registrys(
-    proxy: Proxy, login: str, status: int, headers: tuple[tuple[str, str], ...], why: str,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    proxy: Proxy, login: str, status: int, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):  # fmt: skip
-    proxy.statuses, proxy.headers = {"CONNECT": status}, headers
+    proxy.statuses = {"CONNECT": status}
     said = pull("HTTPS_PROXY", f"http://{login}127.0.0.1:{proxy.port}", monkeypatch, capsys)
     assert f"of HTTPS_PROXY {why}\n" in said
 
@@ -150,6 +149,40 @@ def test_a_sound_proxy_is_named_and_not_blamed(proxy: Proxy):
     assert error.message == "http://mirror.invalid/x: it is gone"
     assert error.hint == "look; it was asked through the proxy of HTTP_PROXY"
     assert proxy.asked == ["HEAD http://mirror.invalid/"]
+
+
+def test_a_proxy_that_opens_a_tunnel_is_sound_whatever_its_headers(proxy: Proxy):
+    proxy.headers = (("Content-Type", "text/html"),)
+    error = FetchError("https://mirror.invalid/x: it is gone")
+    blame(error, {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"})
+    assert error.message == "https://mirror.invalid/x: it is gone"
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_where_the_server_answered_the_proxy_is_not_asked(proxy: Proxy, status: int):
+    proxy.statuses = {"CONNECT": status}
+    gone = FetchError("it cannot be had: https://mirror.invalid/x")
+    gone.__cause__ = SourceError(
+        "https://mirror.invalid/x", "the server answered 503", kind="unreachable", status=503
+    )
+    for error in (
+        AbsentError("there is no https://r.invalid/x"),
+        AccessError("https://r.invalid/x refuses it"),
+        gone,
+    ):
+        before = error.message
+        blame(error, {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"})
+        assert (error.message, error.hint) == (before, "")
+    assert proxy.asked == []
+
+
+@pytest.mark.parametrize("address", ["https://10.9.9.9:99999/x", "https://[::1/x", "https://a]b/x"])
+def test_an_address_that_cannot_be_read_blames_no_proxy(address: str):
+    error = FetchError(f"could not read {address}")
+    blame(error, {"https_proxy": "http://127.0.0.1:9"})
+    assert error.message == f"could not read {address}"
+    assert trouble(address, "", {"https_proxy": "htp://nowhere"}) == ""
+    assert trouble("the settings:", "", {"all_proxy": "htp://nowhere"}) == ""
 
 
 def test_a_proxy_without_a_scheme_is_blamed_where_apt_refuses_it(proxy: Proxy):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import Command
 from envbuilder.core.sources import (
     CUDA,
@@ -63,6 +63,12 @@ def test_settings_win_and_then_apt_is_not_asked(tmp_path: Path) -> None:
     assert (found.ubuntu_snapshot, found.ubuntu_files) == ("", "http://one.invalid/files/")
     assert found.ubuntu_keyring == Path("/ubuntu.gpg")
     assert runner.commands == []
+
+
+@pytest.mark.parametrize("address", ["foo", "https://10.9.9.9:99999/x", "https://[::1/x"])
+def test_an_address_that_cannot_be_read_is_refused_by_its_setting(address: str) -> None:
+    with pytest.raises(UsageError, match="ENVBUILDER_INDEX holds"):
+        probe({"ENVBUILDER_INDEX": address})
 
 
 def test_without_settings_the_tools_own_defaults_count() -> None:

@@ -173,7 +173,7 @@ check_paths() {
     lacks+=", the folder ${folder:-(its path has a variable that is not set)}"
   else
     [ -z "$script" ] || [ -r "$script" ] || lacks+=", the program $script"
-    { mkdir -p "${logs%/*}" && [ -w "${logs%/*}" ]; } 2>/dev/null || lacks+=", a folder ${logs%/*} that you can write, for logs"
+    { (umask 022 && mkdir -p "${logs%/*}") && [ -w "${logs%/*}" ]; } 2>/dev/null || lacks+=", a folder ${logs%/*} that you can write, for logs"
   fi
   [ -z "$lacks" ] || fail "this node lacks${lacks#,}; put it there, on a file system that all nodes share, or write this script with the folders of these machines: \`--for SITE\`"
 }
@@ -195,7 +195,7 @@ why_not_started() {
     *.py) [ -f "$1" ] || echo "it has no file $1" ;;
     *)
       path=$(command -v "$1") || echo "it has no program $1"
-      interpreter=$(sed -n '1s/^#! *\([^ ]*\).*/\1/p' "$path" 2>/dev/null)
+      interpreter=$(sed -n '1s/^#! *\([^ ]*\).*/\1/p;1q' "$path" 2>/dev/null)
       [ -z "$interpreter" ] || [ -e "$interpreter" ] || echo "it has no $interpreter, which the first line of $1 names"
       ;;
   esac

@@ -23,6 +23,7 @@ from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, findings, run_checks
+from envbuilder.node.doctor.build import check_sources
 from envbuilder.node.doctor.item import DoctorCode, Item, State, forbids_programs
 from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
 from envbuilder.node.doctor.node import has_slurm, redirects
@@ -541,6 +542,15 @@ def test_sources_are_asked_at_once_and_shown_without_secrets(site: Callable[[int
 def test_the_kernel_says_how_good_its_clock_is():
     clock = probe_clock()
     assert clock is None or clock[1] >= 0
+
+
+def test_a_setting_that_cannot_be_read_is_an_item_of_the_table(tmp_path: Path):
+    machine = probe_machine(
+        {"ENVBUILDER_INDEX": "foo", "all_proxy": "htp://nowhere"}, ProcessRunner({}), cache=tmp_path / "c",
+        output=tmp_path / "o", needs=lambda _driver, _gpus: (),
+    )  # fmt: skip
+    found = next(check_sources(machine))
+    assert (found.state, found.found) == (State.WARNING, "the settings: ENVBUILDER_INDEX holds `foo`")
 
 
 @pytest.mark.programs

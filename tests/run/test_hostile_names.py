@@ -43,6 +43,8 @@ JOB = Job(
     environment=ENVIRONMENT, program=("train.py",), where="local", shape="torchrun", nodes=1, ranks=1, gpus=0, folder=Path("/f"),
     project=Path("/f"), logs=Path("/f/logs"), site=SITE, grace=5,
 )  # fmt: skip
+# A variable that is set where the settings run.
+THERE = replace(JOB, for_site=True, site=replace(SITE, sifs="$PATH/sifs", projects="$PATH/p"))
 KERNEL = Kernel(name="x", form="sif", place="", sif=Path("/x.sif"), site=SITE)
 ARRAY = Array(
     recipes=(Path("x.yaml"),),
@@ -79,6 +81,15 @@ SHELL: dict[str, Callable[[str], str]] = {
     ),
     "launch: SIF": lambda text: render(replace(JOB, environment=replace(ENVIRONMENT, location=f"/d/{text}"))),
     "launch: folder": lambda text: render(replace(JOB, folder=Path("/d", text), logs=Path("/d", text))),
+    "launch for a site: SIF": lambda text: render(
+        replace(THERE, environment=replace(ENVIRONMENT, location=f"$PATH/sifs/{text}.sif"))
+    ),
+    "launch for a site: folder": lambda text: render(
+        replace(
+            THERE, folder=Path("$PATH/p", text), logs=Path("$PATH/p", text), project=Path("$PATH/p", text)
+        )
+    ),
+    "launch for a site: folder of here": lambda text: render(replace(THERE, folder=Path("/d", text))),
     "launch: image": lambda text: render(
         replace(JOB, environment=replace(ENVIRONMENT, image_id="x", location=text))
     ),

@@ -479,6 +479,23 @@ def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("option", "log", "claims"),
+    [
+        ("mine.log", "mine.log", True),
+        ("/logs/%x.%j.out", "/logs/cpu.77.out", True),
+        ("mine-%N.log", "mine-%N.log", False),
+    ],
+)
+def test_the_log_of_a_job_is_the_one_that_its_options_name(tmp_path, option, log, claims):
+    runner = Slurm()
+    made = start.script_of(job(folder=tmp_path, slurm=SlurmSite(options=(f"--output={option}",))))
+    started = start.submit(made, runner, wait=False, report=print)
+    assert started.log == tmp_path / log
+    assert ("it wrote nothing to" in replace(started, code=9).text()) is claims
+    assert runner.commands[0].argv[2] == f"--output={option}"
+
+
+@pytest.mark.parametrize(
     ("refusal", "hint"),
     [
         ("sbatch: error: invalid partition specified: nope", "sinfo"),
@@ -600,6 +617,14 @@ PROGRAMS = {
     "/opt/x.py": ("", ""),
     "nvidia-smi": ("", ""),
     "bash good.sh": ("", ""),
+    "bash -O globstar good.sh": ("", ""),
+    "bash +e good.sh": ("", ""),
+    "bash nccl-wrapper": ("", ""),
+    "bash +e ./b.sh": ("there is no `./b.sh` in FOLDER, where the ranks start", "ls"),
+    "./extracts-itself": ("", ""),
+    "bash extracts-itself": ("", ""),
+    "./node": ("", ""),
+    "bash one-cr": ("", ""),
     "./good": ("", ""),
     "python package": ("", ""),
     "b.py": ("there is no `b.py` in FOLDER, where the ranks start", "ls"),
@@ -626,6 +651,7 @@ PROGRAMS = {
 def programs(tmp_path: Path) -> Path:
     texts = {
         "a.py": "", "good.sh": "true\n", "good": "#!/bin/sh\n", "crlf": "#!/usr/bin/env bash\r\nexit\r\n", "no-shebang": "true\n", "mixed": "#!/usr/bin/env python\n'a'\r\n",
+        "extracts-itself": "#!/bin/sh\nexit\n\0\r\n", "node": "#!/usr/bin/env node\nlet a\r\n", "one-cr": "true\nprintf 'a\r\n'\n",
         "crlf.py": "#!/usr/bin/env python\r\n", "package/__main__.py": "", "logs/a.log": "",
     }  # fmt: skip
     for name, text in texts.items():
@@ -692,6 +718,26 @@ def test_a_script_for_a_site_has_the_folders_of_the_site_and_none_of_here():
     assert said.stdout.splitlines() == [
         "/scratch/you/sifs/cpu.sif", f"{project}/src", f"{project}/src/train.py", project, f"{project}/src/logs/cpu",
     ]  # fmt: skip
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "name", ["cost$5", "$USER", "x$(touch y)", "a}b", "`id`", 'say "it\'s"', "back\\slash", "${USER}"]
+)
+def test_a_name_here_is_the_same_name_at_the_site(tmp_path: Path, name: str):
+    here = Path("/home/me/project", name)
+    environment = replace(CPU, name=name)
+    text = render(job(site=THERE, for_site="there", folder=here, environment=environment))
+    settings = "\n".join(line for line in text.splitlines() if re.match("(environment|folder)=", line))
+    show = f'{settings}\nprintf "%s\\n" "$environment" "$folder"'
+    for work in ("/w", ""):  # without the variable, the path is empty
+        env = {"USER": "you", "WORK": work, "PATH": os.environ["PATH"]}
+        said = subprocess.run(
+            ["bash", "-euc", show], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        folder = work and f"{work}/projects/project/{name}"
+        assert said.stdout.splitlines() == [f"/scratch/you/sifs/{name}.sif", folder]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -1000,6 +1046,15 @@ def test_a_node_names_each_path_that_it_lacks(tmp_path):
     ended = look_at_node(tmp_path)
     said = f"this node lacks the SIF {tmp_path}/x.sif, the program {tmp_path}/train.py, a folder {tmp_path}/logs that you can write"
     assert (ended.returncode, said in ended.stderr) == (LaunchError.exit_code, True), ended.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("umask", ["002", "077"])
+def test_the_folders_of_logs_have_the_same_mode_whatever_a_node_has_as_umask(tmp_path, umask):
+    part = (PARTS / "preflight.sh").read_text()
+    script = f"umask {umask}\nenvironment={tmp_path} folder={tmp_path} script= logs={tmp_path}/a/b/x\n{part}\ncheck_paths"
+    subprocess.run(["bash", "-euc", script], check=True)
+    assert {(tmp_path / path).stat().st_mode & 0o777 for path in ("a", "a/b")} == {0o755}
 
 
 @pytest.mark.programs

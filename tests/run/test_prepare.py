@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.errors import ForeignError
+from envbuilder.core.errors import ForeignError, UsageError
 from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.prepare import prepare, probe_pins
 from tests.support.sifs import write_recipe_sif
@@ -46,6 +46,20 @@ def test_a_sif_without_a_record_is_read_once(sif, tmp_path):
     first, second = launch(sif, tmp_path / "cache"), launch(sif, tmp_path / "cache")
     assert (first[0].environment, first[0].environment.sha256) == (second[0].environment, digest(sif))
     assert first[1] > SIZE > second[1]
+
+
+def test_a_profile_beside_another_site_is_refused_unless_it_is_the_users_own(sif, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.yaml").write_text("sifs: /s\nprojects: /p\n")
+    options = LaunchOptions(
+        name=str(sif), program=("train.py",), where="ssh", folder=tmp_path, logs=Path("logs"), output=tmp_path, grace=1,
+        smoke=False, hosts=("n1",), profile="a.yaml", for_site="b.yaml",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="`--for` and `--profile` name two sites"):
+        prepare(options, {"ENVBUILDER_CACHE": str(tmp_path / "cache")})
+    assert prepare(
+        options, {"ENVBUILDER_CACHE": str(tmp_path / "cache"), "ENVBUILDER_SITE": "a.yaml"}
+    ).for_site
 
 
 def test_a_sif_that_changed_is_read_again_also_with_its_old_size_and_time(sif, tmp_path):

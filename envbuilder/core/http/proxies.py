@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from envbuilder.core.errors import FetchError
-from envbuilder.core.http.failure import reason
+from envbuilder.core.errors import AbsentError, AccessError, BusyError, FetchError
+from envbuilder.core.http.failure import SourceError, reason
 from envbuilder.core.plain import HIDDEN
 from envbuilder.core.sources import is_loopback
 
@@ -31,6 +31,12 @@ def blame(error: FetchError, environment: Mapping[str, str]) -> None:
     found = _ADDRESS.search(words)
     name, value = _proxy_of(found[0], environment) if found else ("", "")
     if not found or not name:
+        return
+    cause = error.__cause__
+    by_server = isinstance(error, AccessError | BusyError) or (
+        isinstance(cause, SourceError) and (cause.status or cause.kind in ("gone", "refused", "wrong"))
+    )
+    if isinstance(error, AbsentError) or (by_server and found[0].startswith("https:")):
         return
     wrong = trouble(found[0], words, environment)
     if not wrong:
@@ -63,10 +69,16 @@ def trouble(url: str, said: str, environment: Mapping[str, str]) -> str:
 
 
 def _proxy_of(url: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the variable that names the proxy for an address, and its value, as requests chooses it."""
+    """Return the variable that names the proxy for an address, and its value, as requests chooses it; "" for none."""
     from requests.utils import should_bypass_proxies  # noqa: PLC0415 - 0.15 s, as below
 
-    scheme, netloc, *_ = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        scheme, netloc, _ = parts.scheme, parts.netloc, parts.port
+    except ValueError:  # brackets, or a port above 65535
+        return "", ""
+    if scheme not in ("http", "https"):
+        return "", ""
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     name = next((name for name in names if environment.get(name)), "")
     is_direct = (
@@ -121,7 +133,7 @@ def _refusal(url: str, proxy: str) -> str:
         connection.close()
     if answer.status == http.client.PROXY_AUTHENTICATION_REQUIRED:
         return f"answers 407: it {'refuses this' if login else 'asks for a'} user and password"
-    if not is_tunnel or (answer.status < 300 and not answer.headers["Content-Type"]):
+    if not is_tunnel or answer.status < 300:
         return ""
     if answer.status in (403, 429) or answer.status > 501:
         return f"answers {answer.status} for {host}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.sources import probe_sources
@@ -65,7 +65,10 @@ def probe_machine(
     environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, needs: NeedsOf
 ) -> Machine:
     def reach_sources() -> tuple[Reached, ...]:
-        sources = probe_sources(environment, runner)
+        try:
+            sources = probe_sources(environment, runner)
+        except (UsageError, ToolError) as error:
+            return (Reached(url="the settings:", trouble=error.message),)
         return reach(
             (
                 *sources.debian,

@@ -97,7 +97,7 @@ class Job:
     @property
     def script(self) -> Path | None:
         """Return the file of the program, if it is in the folder. One with a full path may be in the environment."""
-        word = program_file(self.program)
+        word = program_file(self.program, self.folder)
         return self.folder / word if word and not word.startswith("/") else None
 
     @property
@@ -157,7 +157,11 @@ def _moved(job: Job, site: str) -> Job:
         return project / path.relative_to(job.project) if path.is_relative_to(job.project) else path
 
     here = job.environment
-    there = here if here.image_id else replace(here, location=f"{job.site.sifs}/{here.name}{SIF}", state="")
+    there = (
+        here
+        if here.image_id
+        else replace(here, location=str(Path(job.site.sifs, f"{here.name}{SIF}")), state="")
+    )
     moved = replace(job, environment=there, for_site=True, project=project)
     return replace(moved, folder=move(job.folder), logs=move(job.logs))
 
@@ -217,13 +221,15 @@ def launcher_in(program: Sequence[str]) -> str:
     return name if is_one else ""
 
 
-def program_file(program: Sequence[str]) -> str:
+def program_file(program: Sequence[str], folder: Path) -> str:
     """Return the word that names the program's file: a script of Python or of a shell, or a path. "" if none does."""
     first, *rest = program or ("",)
-    if re.fullmatch(r"(python[\d.]*|(ba|da|z|k)?sh)", Path(first).name):
-        without_words = re.compile("-[BEIOeqsuvx]+$")  # options; others have words of their own
-        word = next(itertools.dropwhile(without_words.match, rest), "")
-        return "" if word.startswith("-") else word
+    if known := re.fullmatch(r"python[\d.]*|((?:ba|da|z|k)?sh)", Path(first).name):
+        # Options; others have words of their own.
+        without_words = re.compile("[-+][BEefhlmnpuvx]+" if known[1] else "-[BEIOqsuvx]+")
+        word = next(itertools.dropwhile(without_words.fullmatch, rest), "")
+        is_elsewhere = known[1] and "/" not in word and not (folder / word).exists()  # a shell looks in PATH
+        return "" if is_elsewhere or word.startswith(("-", "+")) else word
     return first if "/" in first or first.endswith(".py") or not first.strip(".") else ""
 
 

@@ -19,7 +19,7 @@ from envbuilder.core.cache import (
     sha256_file,
     sha256_text,
 )
-from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError
+from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
@@ -43,6 +43,10 @@ class Pins:
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run, and what `need_sif` raises."""
+    if options.for_site and options.profile not in ("", options.for_site, settings.get("ENVBUILDER_SITE")):
+        raise UsageError(
+            "`--for` and `--profile` name two sites for one script", hint="leave `--profile` out"
+        )
     site = _find_site(replace(options, profile=options.for_site or options.profile))
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)

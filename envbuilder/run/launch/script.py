@@ -96,18 +96,19 @@ def _settings(job: Job) -> list[str]:
         "copier": quoted(copy[0]),
         "copy": quoted(copy[1]),
     }
+    sifs, projects = (site.sifs, site.projects) if job.for_site else ("", "")
     shared = {
-        "environment": _path(job, environment.location),
+        "environment": _path(environment.location, sifs),
         # The facts by which a node recognizes it.
         **({"image_id": quoted(environment.image_id)} if environment.image_id else sif_facts),
         "program": quoted_texts(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
         "gpus": str(job.gpus),
-        "folder": _path(job, job.folder),
-        "script": _path(job, job.script or ""),
-        "project": _path(job, job.project),
-        "logs": _path(job, job.logs / environment.name),
+        "folder": _path(job.folder, projects),
+        "script": _path(job.script or "", projects),
+        "project": _path(job.project, projects),
+        "logs": _path(job.logs / environment.name, projects),
         "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
         "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
         "modules": quoted_list(site.modules),
@@ -131,9 +132,10 @@ def _settings(job: Job) -> list[str]:
     return [*lines, f"settings=({' '.join(names)})"]
 
 
-def _path(job: Job, path: object) -> str:
-    """Quote a path of the job. Those of another site may hold its variables."""
-    return quoted_path(str(path)) if job.for_site else quoted(str(path))
+def _path(path: Path | str, folder: str) -> str:
+    """Quote a path of the job. The folder of another site, in which it may be, can hold variables; the rest holds none."""
+    root = str(Path(folder)) if folder and Path(path).is_relative_to(folder) else ""
+    return quoted_path(root, str(path).removeprefix(root))
 
 
 def _srun_options(job: Job) -> tuple[str, ...]:
@@ -200,10 +202,13 @@ def quoted_texts(texts: Sequence[str]) -> str:
     return f"({' '.join(map(shlex.quote, texts))})"
 
 
-def quoted_path(path: str) -> str:
-    """Quote a path that may hold variables. The path is empty when one of them is not set."""
+def quoted_path(path: str, rest: str = "") -> str:
+    """Quote a path that may hold variables, and what follows it as it is. It is empty when a variable is not set."""
     names = re.findall(VARIABLE, path)
     if not names:
-        return quoted(path)
+        return quoted(path + rest)
     path = one_line(path, forbidden='"`\\')
-    return f'"{"".join(f"${{{name}:+" for name in names)}{path}{"}" * len(names)}"'
+    opening, closing = "".join(f"${{{name}:+" for name in names), "}" * len(names)
+    return f'"{opening}{path}{closing}"' + (
+        f"{opening}{shlex.quote(rest)}{closing}" if one_line(rest) else ""
+    )

@@ -44,7 +44,7 @@ class Script:
     logs: Path
     copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
-    log: tuple[str, ...] = ()  # the option of `sbatch`, if it is not in the text
+    log: str = ""  # what `sbatch --output` takes, if it is not in the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,19 @@ class Started:
     def text(self) -> str:
         state = "has failed" if self.code else "has ended well" if self.has_ended else "is submitted"
         log = f"log {self.log}"
-        if self.code and not (self.log.is_file() and self.log.stat().st_size):
+        if self.code and "%" not in str(self.log) and not (self.log.is_file() and self.log.stat().st_size):
             log = f"it wrote nothing to {self.log}; can its node write there? See `scontrol show job {self.number}`"
         return f"job {self.number} {state}: {log}, script {self.script}"
 
 
 def script_of(job: Job) -> Script:
-    has_log = any(option.startswith("--output") for option in job.site.slurm.options)
+    outputs = [
+        option.partition("=")[2] for option in job.site.slurm.options if option.startswith("--output=")
+    ]
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
         copied=job if job.local_copy else None, for_site=job.for_site,
-        log=() if has_log else (f"--output={job.logs}/{LOG}",),
+        log=outputs[-1] if outputs else f"{job.logs}/{LOG}",
     )  # fmt: skip
 
 
@@ -114,8 +116,9 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     """Submit the script; with `wait`, wait for the end of the job. Raises LaunchError when Slurm rejects it."""
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
+    option = (f"--output={script.log}",) if script.log else ()
     command = Command(
-        argv=("sbatch", "--parsable", *script.log, str(path)),
+        argv=("sbatch", "--parsable", *option, str(path)),
         why="submit the job to Slurm",
         cwd=script.folder,
     )
@@ -131,7 +134,8 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
         report("the job may have been submitted: `squeue --me` shows it")
         raise
     path = path.rename(path.with_name(f"{name}-{number}.sh"))
-    log = script.logs / f"{name}-{number}.log"
+    pattern = script.log or f"{script.logs}/{LOG}"
+    log = script.folder / pattern.replace("%x", name).replace("%j", number)
     if wait:
         report(f"job {number} is submitted: log {log}")
     code = LaunchError.exit_code if wait and not _wait(number, runner, report) else 0
@@ -163,7 +167,7 @@ def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
 
     Without `starts`, the file may come later. Each node looks in the container for what is not in the folder.
     """
-    first, word = (*options.program, "")[0], program_file(options.program)
+    first, word = (*options.program, "")[0], program_file(options.program, options.folder)
     path = options.folder / (word or first)
     if first and not word and path.is_dir():
         return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
@@ -193,9 +197,9 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
         return
     with path.open("rb") as stream:
         text = stream.read(_MOST)
-    line = text.partition(b"\n")[0]
-    has_cr = line.endswith(b"\r") or (b"\r\n" in text and b"python" not in line)
-    if has_cr and not text.startswith(_ELF):
+    # The kernel reads the first line, and a shell each one.
+    has_cr = re.match(rb"#!.*\r\n", text) if word == first else _is_crlf(text)
+    if has_cr:
         yield (
             f"`{word}` has Windows line endings (CRLF) and would not start",
             f"`sed -i 's/\\r$//' {pasted(word)}`",
@@ -205,6 +209,10 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     if word == first and not text.startswith((_ELF, b"#!")):
         reason = f"`{word}` has no first line that names its interpreter, such as `#!/usr/bin/env bash`"
         yield reason, f"add that line, or launch `{pasted('--', 'bash', word)}`"
+
+
+def _is_crlf(text: bytes) -> bool:
+    return b"\0" not in text and 0 < text.count(b"\n") == text.count(b"\r\n")
 
 
 def exec_script(job: Job) -> NoReturn:
