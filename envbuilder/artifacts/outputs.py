@@ -90,6 +90,7 @@ class Record:
     content_size: int  # bytes of all files in the tree
     recipe: str = ""  # sha256 of the values that decide the artifacts, as their label has it
     lock: str = ""  # the same of the lock
+    path: str = ""  # of the recipe's file; `--recipes` may have named its folder
     tested: tuple[str, ...] = ()  # "SIF" and "image", each with the sha256 of the tests that passed there
     steps: tuple[tuple[str, float], ...] = ()  # title and seconds, as they ended
     # Path beside the record, sha256, and a state that each write changes: of the SIF and of each file of the layout.

@@ -226,12 +226,15 @@ def read_sif(path: Path) -> Sif:
 
 @contextlib.contextmanager
 def opened_sif(path: Path) -> Iterator[Squashfs]:
-    """Open the file system in a SIF. Raises what `read_sif` raises, and DamagedError when the file system is damaged."""
+    """Open the file system in a SIF. Raises what `read_sif` raises, and DamagedError when the file system is damaged.
+
+    The block only reads. What it reads is judged after it, because a ValueError in the block counts as damage.
+    """
     part = read_sif(path).system
     try:
         with path.open("rb") as stream:
             yield Squashfs(stream, offset=part.offset, size=part.size)
-    except (OSError, ValueError, IndexError, ArithmeticError, MemoryError, struct.error) as error:
+    except (OSError, ValueError, IndexError, ArithmeticError, struct.error) as error:
         raise DamagedError(
             f"the file system in `{path}` is damaged: {error}", hint="build it again"
         ) from error
@@ -239,9 +242,11 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
 
 def read_labels(path: Path) -> dict[str, str]:
     """Return the labels in the file system of a SIF, none if it has no such file. Raises what `opened_sif` raises."""
-    labels = None
-    with contextlib.suppress(KeyError, RecursionError), opened_sif(path) as system:
-        labels = json.loads(system.open(LABELS).read(DOCUMENT))
+    text, labels = b"null", None
+    with contextlib.suppress(KeyError), opened_sif(path) as system:
+        text = system.open(LABELS).read(DOCUMENT)
+    with contextlib.suppress(ValueError, RecursionError):
+        labels = json.loads(text)
     return {name: str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
 

@@ -94,6 +94,12 @@ def build_recipe(
         def say_changed(what: str) -> None:
             context.console.say(f"{what}; the artifacts are made again")
 
+        def open_build(fetcher: Fetcher, shared: SharedStores = NO_STORES) -> _Build:
+            engine = open_engine(plan, choice, context, shared, origin=recipe.path)
+            return _Build(
+                recipe=recipe, outputs=outputs, context=context, engine=engine, docker=docker, fetcher=fetcher
+            )
+
         record = None if choice.builder.cache_to else load_record(outputs, say_changed)
         if record is not None and record.key == key:
             if docker:
@@ -109,10 +115,7 @@ def build_recipe(
             if set(passed_tests(recipe, image=docker is not None)) <= set(record.tested):
                 return result
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
-            return _Build(
-                recipe=recipe, outputs=outputs, context=context, engine=open_engine(plan, choice, context, origin=recipe.path),
-                docker=docker, fetcher=resolving.fetcher,
-            ).test_again(result)  # fmt: skip
+            return open_build(resolving.fetcher).test_again(result)
         context.store.sweep()
         make_folder_for_all(str(outputs.folder))
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
@@ -121,20 +124,12 @@ def build_recipe(
                 sif.check_place(outputs.sif)
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
             store_sources(recipe, plan.extensions, resolving, offline=offline)
-            result = _Build(
-                recipe=recipe,
-                outputs=outputs,
-                context=context,
-                engine=open_engine(
-                    plan, choice, context, open_stores(context, offline=offline), origin=recipe.path
-                ),
-                docker=docker,
-                fetcher=resolving.fetcher,
-            ).run()
+            result = open_build(resolving.fetcher, open_stores(context, offline=offline)).run()
         log = read_beneath(outputs.folder.resolve(), outputs.log.name, limit=FILE_LIMIT)
         steps = ended_steps(log.decode(errors="replace"))
         # Last: an interrupted build leaves no record.
-        replace(result.record.of_files(outputs), steps=steps).save(outputs.record)
+        record = replace(result.record.of_files(outputs), steps=steps, path=str(recipe.path.absolute()))
+        record.save(outputs.record)
         unused.keep_limit(context.store, context.environment, context.console)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
@@ -291,16 +286,17 @@ class _Build:
             outside = ImageTexts(environment=plan.runtime.env)
             tree = SquashfsTree(system, entries)
             image = read_audited(tree, outside=outside, is_read=is_of_environment)
-            findings = tuple(check_needed(image, plan.processor.elf))
+        findings = tuple(check_needed(image, plan.processor.elf))
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError("libraries that the environment's modules need are missing", findings=findings)
         return findings
 
     def _import(self, staged: Outputs) -> tuple[Finding, ...]:
-        """Import the extensions. Returns a warning if that is not possible here."""
+        """Import the extensions. Returns a warning for each that cannot be imported here."""
         job, context = self.engine.job, self.context
-        imports = list_imports(self.recipe, job.plan, context.store)
-        return import_in_sif(imports, staged.sif, job, fetcher=self.fetcher, environment=context.environment)
+        imports, unknown = list_imports(self.recipe, job.plan, context.store)
+        sif, environment = staged.sif, context.environment
+        return unknown + import_in_sif(imports, sif, job, fetcher=self.fetcher, environment=environment)
 
     def _run_tests(self, outputs: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""

@@ -66,10 +66,10 @@ class Import:
     is_python_module: bool = True
 
 
-def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]:
-    """Return the imports of the recipe's extensions, without those that it switches off.
+def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import, ...], tuple[Finding, ...]]:
+    """Return the imports of the recipe's extensions, without those that it switches off, and a warning for each that is not known.
 
-    The store has none of the docker engine's extensions, so what a project installed there is not known.
+    The store has none of the docker engine's extensions, and after `cache --gc` none that no build used of late.
     """
     places = {
         one.name: recipe.place(f"$.extensions[{at}]")
@@ -77,6 +77,7 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]
         if one.is_imported
     }
     found: list[Import] = []
+    unknown: dict[str, Finding] = {}
     for status in find_extensions(plan, store):
         of, compiled = status.extension.name, status.compiled
         if of not in places:
@@ -92,7 +93,13 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[Import, ...]
         elif compiled and not call:
             names = _modules(store.extension(status.key.entry), f"{TREE}{plan.python.site_packages}")
             found += [Import(of=of, place=places[of], name=name, module=name) for name in names]
-    return tuple(dict.fromkeys(found))
+        elif not call:
+            unknown[of] = Finding(
+                code=BuildCode.UNTESTED, severity=Severity.WARNING, where=places[of],
+                message=f"the extension `{of}` was not imported in the SIF: which modules it has is not in the cache",
+                hint="import them in a line of the recipe's `tests`; `import: false` of the extension leaves this one out",
+            )  # fmt: skip
+    return tuple(dict.fromkeys(found)), tuple(unknown.values())
 
 
 def _modules(folder: Path, site: str) -> list[str]:
@@ -256,8 +263,10 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
 
 
 def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] = ()) -> tuple[str, ...]:
-    """Return what the record of a build with these findings says of the recipe's tests and imports: "SIF" and with `image` "image",
-    each with the sha256 of those that passed there.
+    """Return what to note in the record of a build with these findings: "SIF" and "image", each with a sha256.
+
+    It is that of the recipe's tests and of the names of the extensions that are imported. "SIF" is there if all of them ran in the
+    SIF, "image" if there is an `image` in which the tests ran.
     """
     imported = [one.name for one in recipe.extensions if one.is_imported]
     skipped = {finding.code for finding in findings}

@@ -19,7 +19,7 @@ from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
-from envbuilder.core.findings import Finding
+from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.package_names import check_packages
@@ -78,6 +78,7 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     security = missed if isinstance(missed, MissedUpdates) else None
     unlisted = check_packages(recipe, store)
     unseen = tuple(_not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None))
+    severities = {finding.severity for finding in report.findings}
     repairs = [repair.data() for repair in report.repairs]
     checked = CheckedRecipe.model_validate(
         {
@@ -85,19 +86,22 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
             "torch_index": build,
             "repairs": repairs,
             "security": security,
-            "apt_checked": False,
+            "apt_checked": unlisted is not None and Severity.ERROR not in severities,
             "not_checked": unseen,
         }
     )
-    session.data = checked
+    session.data, findings = checked, (*report.findings, *(unlisted or ()))
     need_sound(recipe, report)
     above = [(recipe.parent.with_suffix(".lock"), str(recipe.parent))] if recipe.parent else []
-    for path, typed in ((lock_path(recipe), name), *above):
-        if path.exists():  # one that was edited is found before it is used
-            load_lock(path, recipe=typed)
+    try:
+        for path, typed in ((lock_path(recipe), name), *above):
+            if path.exists():  # one that was edited is found before it is used
+                load_lock(path, recipe=typed)
+    except LockError as error:
+        error.findings = (*findings, *error.findings)
+        raise
     lacking = (missed_finding(recipe, security),) if security and security.updates else ()
-    session.data = checked = checked.model_copy(update={"apt_checked": unlisted is not None})
-    findings = (*report.findings, *(unlisted or ()), *lacking, *_twins(name, recipe, recipes, store))
+    findings += (*lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]
     own = build and recipe.pytorch

@@ -64,6 +64,8 @@ def history(
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
+        if rollback and kept.versions(str(sif)):
+            kept.adopt(str(sif))  # a copy of a version decides which one is before it
         chosen = _chosen(sif, switch)
         kept.adopt(str(sif))
         kept.switch(str(sif), chosen)

@@ -13,10 +13,12 @@ from envbuilder.commands.context import BuiltName, Output, Profile, Recipes, Ses
 from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
 from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
-from envbuilder.run.exec import connect, parse_form
+from envbuilder.plan.contents import SBOM
+from envbuilder.run.container import Surroundings, run_in_image
+from envbuilder.run.exec import need_engine, parse_form
 from envbuilder.run.kernel import NEEDED, Kernel, save_kernel
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.named import need_image, need_sif
@@ -58,11 +60,16 @@ def kernel(
     if form == "image" and remote:
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs, site = find_outputs(name, output), find_site(profile)
-    if not host or os.path.lexists(outputs.sif):
-        need_sif(name, output, recipes)
-        _need_ipykernel(name, outputs, output, recipes)
-    if form == "image" and (docker := connect(session.environment)):
+    if form == "image":
+        docker = need_engine(outputs, session.environment)
         need_image(docker, name, outputs, recipes)
+        read = run_in_image(docker, outputs.image_name, ("cat", f"/{SBOM}"), Surroundings(folder=Path("/")))
+        if read.code:
+            raise VerifyError(f"`{outputs.image_name}` holds no SBOM: {read.output.strip()}")
+        _need_ipykernel(name, outputs, read.output)
+    elif not host or os.path.lexists(outputs.sif):
+        need_sif(name, output, recipes)
+        _need_ipykernel(name, outputs, read_documents(name, output, recipes)[0])
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(
@@ -90,9 +97,8 @@ def kernel(
     session.text = str(session.data.file)
 
 
-def _need_ipykernel(typed: str, outputs: Outputs, output: Path, recipes: Path) -> None:
-    """Raise UsageError when the environment has no ipykernel, or was not built."""
-    sbom, _ = read_documents(typed, output, recipes)
+def _need_ipykernel(typed: str, outputs: Outputs, sbom: str) -> None:
+    """Raise UsageError when the environment with this SBOM has no ipykernel."""
     name = outputs.name if typed.endswith(SIF) else typed
     if not any(one["name"] == NEEDED for one in json.loads(sbom)["packages"]):
         raise UsageError(

@@ -86,9 +86,14 @@ def is_trusted(path: str) -> bool:
 
 
 def is_in_place(path: str) -> bool:
-    """Whether a name belongs to this user, to root, or to the owner of its folder. Its link may lead to a file of others."""
-    folder = os.stat(os.path.dirname(path) or ".").st_uid
-    return os.lstat(path).st_uid in (0, os.geteuid(), folder)
+    """Whether a file, or the link under its name, belongs to this user, to root or to the owner of its folder.
+
+    In a shared folder anybody of the group may have put it there: root made the folder, or it has the setgid bit.
+    """
+    folder = os.stat(os.path.dirname(path) or ".")
+    is_for_group = folder.st_mode & 0o2020 == 0o2020
+    is_shared = not folder.st_mode & 0o002 and (folder.st_uid == 0 or is_for_group)
+    return is_shared or os.lstat(path).st_uid in (0, os.geteuid(), folder.st_uid)
 
 
 def refused(path: str) -> PermissionError:

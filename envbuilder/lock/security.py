@@ -57,10 +57,12 @@ class MissedUpdates:
 
 def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdates | str:
     """Return what the recipe's lock lacks, or why that is not known: "" where the suite or the recipe has no such updates."""
+    if not lock_path(recipe).is_file():
+        return f"without a lock: `envbuilder lock {recipe.name}` makes it"
     try:
         lock = load_lock(lock_path(recipe))
-    except LockError:
-        return f"without a lock: `envbuilder lock {recipe.name}` makes it"
+    except LockError as error:
+        return error.message
     row = _suite(recipe, lock)
     if row is None:
         return "envbuilder does not know the base's distribution"

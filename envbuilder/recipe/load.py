@@ -51,7 +51,7 @@ _WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other k
 
 
 def recipes_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of recipes for commands that only suggest names. It may not exist."""
+    """Return the folder of recipes for commands without `--recipes`. It may not exist."""
     return Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
 
 
@@ -68,8 +68,13 @@ def _recipes_here(folder: Path) -> tuple[str, ...]:
     """
     if folder.absolute() == Path.cwd():
         return ()
-    files = (path for path in Path().glob(f"*{SUFFIX}") if path.is_file() and not (folder / path).exists())
-    return tuple(sorted(path.stem for path in files if _OWN_KEY.search(load_text(path, Mistakes()) or "")))
+    files = (path for path in Path().glob(f"*{SUFFIX}") if not (folder / path).exists())
+    return tuple(sorted(path.stem for path in files if _is_recipe(path)))
+
+
+def _is_recipe(path: Path) -> bool:
+    """Whether this is a file with a key that recipes alone have."""
+    return path.is_file() and bool(_OWN_KEY.search(load_text(path, Mistakes()) or ""))
 
 
 def expand(name: str, folder: Path) -> tuple[str, ...]:
@@ -137,7 +142,7 @@ def find_recipe(name: str, folder: Path) -> Path:
             )
         return Path(name)
     path, here = folder / f"{name}{SUFFIX}", Path(f"{name}{SUFFIX}")
-    if not file_of(path)[0].is_file() and file_of(here)[0].is_file():
+    if not file_of(path)[0].is_file() and _is_recipe(file_of(here)[0]):
         return here  # `init` writes it beside the sources of its extensions
     if not file_of(path)[0].is_file():
         known = (*list_recipes(folder), *_recipes_here(folder))

@@ -6,13 +6,13 @@ Docker. Where the user names a file, or no recipe of that name is here, only wha
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.artifacts import history
-from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
-from envbuilder.core.cache import sha256_text
+from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, need_no_folder, read_record
+from envbuilder.core.cache import sha256_file, sha256_text
 from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserError, StaleError, UsageError
 from envbuilder.core.places import shown
 from envbuilder.core.plain import pasted
@@ -20,7 +20,8 @@ from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
 from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
-from envbuilder.recipe.load import find_recipe, hint_to_build, load
+from envbuilder.recipe.fields import RecipeCode
+from envbuilder.recipe.load import find_recipe, hint_to_build, mistaken, read
 from envbuilder.recipe.model import Recipe
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
     outputs = find_outputs(name, output)
     sif = outputs.sif
     need_file(sif, name, recipes)
-    head, recipe = read_sif(sif), _recipe_here(name, outputs, recipes)
-    if recipe is None:
+    head = read_sif(sif)
+    found = _recipe_here(name, outputs, recipes, lambda record: record.knows_sif(sif))
+    if found is None:
         if PLAN_LABEL.encode() in head.read(DataType.LABELS):  # Apptainer knows more of somebody else's SIF
             read_labels(sif)
         return outputs
@@ -50,19 +52,19 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
             f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
             hint=f"`{sif}` in place of `{name}` takes it as it is",
         )
-    _need_own(f"`{sif}`", read_labels(sif), recipe, name, sif=sif)
+    _need_own(f"`{sif}`", read_labels(sif), found, name, sif=sif)
     return outputs
 
 
 def need_file(sif: Path, name: str, recipes: Path) -> None:
-    """Raise UsageError unless there is a file that this user may read, ForeignError for a folder."""
+    """Raise UsageError unless there is a file that this user may read, ForeignError for a device or a pipe."""
     if not os.path.lexists(sif):
         raise absent(f"there is no SIF `{sif}`", name, recipes)
     if not sif.exists():
         raise absent(f"`{sif}` is a link to `{sif.readlink()}`, which is not there", name, recipes)
+    need_no_folder(str(sif))
     if not sif.is_file():
-        what = "folder" if sif.is_dir() else "device or a pipe"
-        raise ForeignError(f"`{sif}` is a {what}, not a SIF", hint="move it away, or name another file")
+        raise ForeignError(f"`{sif}` is a device or a pipe, not a SIF", hint="name another file")
     if not os.access(sif, os.R_OK):
         why = f"permission denied; it belongs to user {sif.stat().st_uid}"
         raise UsageError(f"`{sif}` cannot be read: {why}", hint="`chmod a+r` lets everybody read it")
@@ -77,9 +79,11 @@ def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Pat
         identity = docker.image_id(outputs.image_name)
     except UsageError as error:
         raise absent(f"{also}{error.message}", name, recipes) from error
-    if recipe := _recipe_here(name, outputs, recipes):
+    if found := _recipe_here(
+        name, outputs, recipes, lambda record: docker.holds(outputs.image_name, record.manifest)
+    ):
         what = f"the Docker engine's `{outputs.image_name}`"
-        _need_own(what, docker.labels(outputs.image_name), recipe, name)
+        _need_own(what, docker.labels(outputs.image_name), found, name)
     record = read_record(outputs)
     if record is not None and not docker.holds(outputs.image_name, record.manifest):
         log.warning(
@@ -97,9 +101,9 @@ def need_pair(name: str, output: Path, recipes: Path, *, forms: Collection[str] 
     if "image" in forms:
         if not outputs.image.exists():
             raise absent(f"there is no `{outputs.image}`", name, recipes)
-        if recipe := _recipe_here(name, outputs, recipes):
+        if found := _recipe_here(name, outputs, recipes, lambda record: record.knows_image(outputs.image)):
             labels = dict(read_layout(outputs.image).config.image.labels)
-            _need_own(f"`{outputs.image}`", labels, recipe, name)
+            _need_own(f"`{outputs.image}`", labels, found, name)
     if "sif" in forms:
         need_sif(name, output, recipes)
 
@@ -109,24 +113,42 @@ def absent(missing: str, name: str, recipes: Path) -> UsageError:
     return UsageError(missing, hint=hint_to_build(name, recipes))
 
 
-def _recipe_here(name: str, outputs: Outputs, recipes: Path) -> Recipe | None:
-    """Return the recipe of that name, None for a SIF's path or if there is none here. Raises RecipeError for its mistakes."""
+def _recipe_here(
+    name: str, outputs: Outputs, recipes: Path, is_built: Callable[[Record], bool]
+) -> tuple[Recipe, bool] | None:
+    """Return the recipe of that name, and whether all its files are here; None for a SIF's path or if there is none to compare.
+
+    A build record for which `is_built` holds is of this artifact, and names the recipe's file: of a name alone, that counts.
+    """
     if name.endswith(SIF):
         return None
+    record = None if "/" in name else read_record(outputs)
     try:
         path = find_recipe(name, recipes)
     except UsageError:
+        path = None
+    if record and record.path and Path(record.path).is_file() and is_built(record):
+        path = Path(record.path)
+    if path is None:
         return None
-    return load(path.with_stem(outputs.name))  # of several processors, this machine's variant
+    recipe, mistakes = read(path.with_stem(outputs.name))  # of several processors, this machine's variant
+    if recipe is None or any(one.code != RecipeCode.PATH for one in mistakes):
+        log.warning(
+            "warning: %s, so nothing is compared with it; `envbuilder check %s` lists them", mistaken(path, mistakes), pasted(name),
+        )  # fmt: skip
+        return None
+    return recipe, not mistakes
 
 
 def _need_own(
-    what: str, labels: Mapping[str, str], recipe: Recipe, name: str, *, sif: Path | None = None
+    what: str, labels: Mapping[str, str], found: tuple[Recipe, bool], name: str, *, sif: Path | None = None
 ) -> None:
     """Raise ForeignError, OtherRecipeError or StaleError unless the labels are of this recipe and its lock.
 
-    An earlier version of the SIF that the user chose is only said to be one.
+    An earlier version of the SIF that the user chose is only said to be one. Where the recipe's sources are missing, as on a
+    cluster, its lock alone is compared.
     """
+    recipe, is_whole = found
     if PLAN_LABEL not in labels:
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
     hint = f"`envbuilder build {pasted(name)}` makes it"
@@ -135,9 +157,9 @@ def _need_own(
     differs, lock = "", lock_path(recipe)
     if RECIPE_LABEL not in labels:
         differs = "an older envbuilder made it, so it does not say of which recipe and lock"
-    elif labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
+    elif is_whole and labels[RECIPE_LABEL] != f"sha256:{recipe.digest}":
         differs = f"its recipe is not `{recipe.path}` as it is now"
-    elif lock.is_file() and labels.get(LOCK_LABEL) != f"sha256:{sha256_text(lock_text(load_lock(lock)))}":
+    elif lock.is_file() and not _is_of_lock(labels.get(LOCK_LABEL, ""), lock):
         differs = f"its lock is not `{lock}` as it is now"
     if not differs:
         return
@@ -151,3 +173,9 @@ def _need_own(
         log.warning("%s is an earlier version, as chosen: %s", what, differs)
     else:
         raise StaleError(f"{what} is of another version: {differs}", hint=hint)
+
+
+def _is_of_lock(label: str, lock: Path) -> bool:
+    """Whether the label is of this lock, whose text may be written in another way. Raises LockError for one that cannot be read."""
+    of_file = f"sha256:{sha256_file(lock)}"
+    return label == of_file or label == f"sha256:{sha256_text(lock_text(load_lock(lock)))}"

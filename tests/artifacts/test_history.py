@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def test_a_switch_never_leaves_the_name_without_a_whole_file_and_jobs_keep_their
         assert running.read() == contents[1]
     assert wrong == []
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_copy_of_a_kept_version_is_rolled_back_from_that_version(call: Call, tmp_path: Path):
+    for number in range(3):
+        sif = put(tmp_path, b"%d" % number, 3, 1_700_000_000 + number)
+    sif.unlink()
+    shutil.copy2(history.versions(str(sif))[1].path, sif)
+    assert call("history", sif, "--rollback").code == 0
+    assert sif.read_bytes() == b"0"
 
 
 def test_history_lists_switches_rolls_back_and_prunes(call: Call, tmp_path: Path):

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.artifacts.sif import DataType, SifFacts, processor_in, read_sif, write_sif
+from envbuilder.artifacts.sif import (
+    LABELS,
+    DataType,
+    SifFacts,
+    opened_sif,
+    processor_in,
+    read_labels,
+    read_sif,
+    write_sif,
+)
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
@@ -186,6 +195,19 @@ def test_a_sif_cut_anywhere_in_its_tables_is_told_in_words(tmp_path: Path, whole
     (tmp_path / "a.sif").write_bytes(whole.read_bytes()[:size])
     with pytest.raises(VerifyError, match=r"is cut off: |is empty"):
         read_sif(tmp_path / "a.sif")
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 99999, b"[1]"])
+def test_labels_that_are_no_json_are_none_and_no_damage(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "tree" / LABELS).parent.mkdir(parents=True)
+    (tmp_path / "tree" / LABELS).write_bytes(text)
+    write(tmp_path / "a.sif", [write_layer(name="a", tree=tmp_path / "tree", folder=tmp_path / "a", epoch=EPOCH, threads=1)])  # fmt: skip
+    assert read_labels(tmp_path / "a.sif") == {}
+
+
+def test_too_little_memory_is_no_damage(whole: Path) -> None:
+    with pytest.raises(MemoryError), opened_sif(whole):
+        raise MemoryError
 
 
 @pytest.mark.skipif(shutil.which("apptainer") is None, reason="apptainer is not installed")

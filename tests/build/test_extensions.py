@@ -26,7 +26,12 @@ from envbuilder.build.extensions.install import install_extensions
 from envbuilder.build.extensions.list import cells, find_extensions, find_twins, origin
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
-from envbuilder.build.recipe_tests import Import, explain_import, list_imports
+from envbuilder.build.recipe_tests import (
+    Import,
+    explain_import,
+    list_imports,
+    passed_tests,
+)
 from envbuilder.build.share import share
 from envbuilder.build.unused import mark_used
 from envbuilder.compat.tables.switch import load_switches
@@ -1293,13 +1298,26 @@ def test_each_extension_is_imported_unless_the_recipe_says_otherwise(stocked, tm
     (core,) = dw.folder.rglob("core.so")
     core.write_bytes(core.read_bytes() + b"PyInit_core")
     (core.parent / "helper.so").write_bytes(core.read_bytes())  # a library, and no module of that name
-    imports = list_imports(load(tmp_path / "tried.yaml"), plan, stocked)
+    imports, unknown = list_imports(load(tmp_path / "tried.yaml"), plan, stocked)
+    assert unknown == ()
     assert [one.name for one in imports] == ["fused", "dw.core", *captured]
     assert [one.module for one in imports][:2] == ["", "dw.core"]
     assert re.fullmatch(r"/opt/envbuilder/extensions/fused-\w{16}/fused.so", imports[0].file)
     assert [one.is_python_module for one in imports] == [True, True, True, False][: len(imports)]
-    of_docker = list_imports(load(tmp_path / "tried.yaml"), plan, Store(tmp_path / "another"))
+    of_docker, _ = list_imports(load(tmp_path / "tried.yaml"), plan, Store(tmp_path / "another"))
     assert of_docker == imports[:1]
+
+
+@pytest.mark.parametrize(("key", "warned"), [("", {"dw", "ops"}), (", import: false", {"dw"})])
+def test_an_extension_without_modules_in_the_cache_does_not_count_as_imported(stocked, tmp_path, key, warned):
+    """The docker engine's, and what `cache --gc` removed."""
+    (tmp_path / "a.cpp").touch()
+    (tmp_path / "tried.yaml").write_text(RECIPE % key)
+    recipe, plan = load(tmp_path / "tried.yaml"), make_plan(EXTENSION, PROJECT, CAPTURE)
+    _, findings = list_imports(recipe, plan, Store(tmp_path / "another"))
+    assert {one.message.split("`")[1] for one in findings} == warned
+    assert all(one.where.startswith(f"{tmp_path}/tried.yaml:") for one in findings)
+    assert passed_tests(recipe, image=False, findings=findings) == ()
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,19 @@ def test_check_names_the_edited_lock_below_a_recipe_that_adds(call: Call, recipe
     assert (answer.code, "cpu.lock:" in answer.err) == (4, True)
 
 
+def test_a_lock_that_cannot_be_read_hides_no_warning_and_is_not_said_to_be_absent(call: Call, recipes: Path):
+    with (recipes / "cpu.yaml").open("a") as stream:
+        stream.write("env: {PYTHONPATH: /x}\n")
+    (recipes / "whole.lock").rename(recipes / "cpu.lock")
+    warned = json.loads(call("check", "cpu", "--recipes", recipes, "--json").out)["findings"]
+    (recipes / "cpu.lock").write_text("<<<<<<< HEAD\n")
+    answer = json.loads(call("check", "cpu", "--recipes", recipes, "--json").out)
+    assert answer["exit_code"] == 4
+    assert not any("without a lock" in line for line in answer["data"]["not_checked"])
+    assert warned
+    assert answer["findings"][: len(warned)] == warned
+
+
 def test_only_a_lock_without_pins_needs_an_upgrade(call: Call, recipes: Path):
     (recipes / "cpu.lock").write_text((recipes / "whole.lock").read_text()[:5000])
     answer = call("lock", "cpu", "--recipes", recipes)

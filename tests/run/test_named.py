@@ -15,10 +15,13 @@ import pytest
 from envbuilder.artifacts import history
 from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import opened_sif, read_sif
-from envbuilder.core.cache import save_text
+from envbuilder.commands import kernel
+from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import EnvbuilderError, ForeignError, OtherRecipeError, StaleError
+from envbuilder.core.private import is_in_place
+from envbuilder.core.process import Completed
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.recipe.load import load
 from envbuilder.run.named import need_image, need_sif
@@ -114,6 +117,7 @@ def of_an_edited_and_locked_recipe(project: Project) -> None:
 
 
 def of_another_user(project: Project) -> None:
+    project.sif.parent.chmod(0o1777)
     os.chown(project.sif, 4711, 4711)
 
 
@@ -163,7 +167,7 @@ KINDS = STALE | {
     "a pointer of Git LFS": (text(b"version https://git-lfs.github.com/spec/v1\n"), "EB733", 7, "a pointer of Git LFS"),
     "an archive of Docker": (of_docker, "EB733", 7, "it is a tar archive"),
     "words": (text(b"words" * 99), "EB733", 7, "it begins with b'wordswordsw'"),
-    "a folder": (functools.partial(replaced, Path.mkdir), "EB733", 7, "is a folder, not a SIF"),
+    "a folder": (functools.partial(replaced, Path.mkdir), "EB200", 2, "is a folder; a SIF or a recipe is expected"),
     "a pipe": (functools.partial(replaced, os.mkfifo), "EB733", 7, "is a device or a pipe, not a SIF"),
     "a link to nowhere": (
         functools.partial(replaced, lambda path: path.symlink_to("/gone/x.sif")), "EB200", 2, "is a link to `/gone/x.sif`, which is not",
@@ -225,6 +229,21 @@ def holding(labels: dict[str, str]) -> DockerEngine:
         id="sha256:" + "a" * 64, labels=labels, attrs={"RootFS": {"Layers": ["sha256:1"]}}
     )
     return DockerEngine(SimpleNamespace(images=SimpleNamespace(get=lambda _: image)))  # type: ignore[arg-type]
+
+
+def test_a_kernel_in_the_image_needs_no_sif(
+    project: Project, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    engine = holding(dict(read_layout(project.outputs.image).config.image.labels))
+    sbom = Completed(code=0, output='{"packages": [{"name": "ipykernel"}]}')
+    monkeypatch.setattr(kernel, "need_engine", lambda *_: engine)
+    monkeypatch.setattr(kernel, "run_in_image", lambda *_: sbom)
+    project.sif.unlink()
+    answer = call("kernel", "mine", "--in", "image", "--write", str(tmp_path / "kernels"))
+    assert (answer.code, answer.err) == (0, "")
+    sbom = Completed(code=0, output='{"packages": []}')
+    answer = call("kernel", "mine", "--in", "image", "--write", str(tmp_path / "kernels"))
+    assert (answer.code, "has no `ipykernel`" in answer.err) == (2, True)
 
 
 def test_an_image_of_somebody_else_is_refused(project: Project):
@@ -357,10 +376,67 @@ def test_a_sif_is_looked_at_in_its_tables_alone(project: Project, monkeypatch: p
         assert read < 64_000
 
 
-def test_a_recipe_with_a_mistake_says_so(project: Project, call: Call):
+def test_a_recipe_with_a_mistake_is_not_compared_and_says_so(project: Project, call: Call):
     project.recipe.write_text(project.recipe.read_text().replace("python", "pyton"))
-    answer = call("exec", "mine", "--", "true")
-    assert (answer.code, "pyton" in answer.err) == (2, True)
+    answer = call("exec", "mine", "--print", "--", "true")
+    assert answer.code == 0
+    assert "the recipe `recipes/mine.yaml` has 1 mistake, so nothing is compared with it" in answer.err
+
+
+def test_another_yaml_file_of_the_name_is_no_recipe(project: Project, caplog: pytest.LogCaptureFixture):
+    shutil.rmtree("recipes")
+    Path("mine.yaml").write_text("lr: 0.1\nepochs: 3\n")
+    need_sif("mine", project.folder / "build", RECIPES)
+    assert caplog.messages == []
+    Path("mine.yaml").write_text(RECIPE.replace('"1"', '"another"'))
+    with pytest.raises(StaleError):
+        need_sif("mine", project.folder / "build", RECIPES)
+
+
+def test_without_the_recipes_sources_its_lock_alone_is_compared(
+    project: Project, caplog: pytest.LogCaptureFixture
+):
+    project.recipe.write_text(f"{project.recipe.read_text()}extensions: [{{name: x, sources: [x/x.cpp]}}]\n")
+    need_sif("mine", project.folder / "build", RECIPES)
+    assert caplog.messages == []
+    an_older_locks(project)
+    with pytest.raises(StaleError, match="its lock is not"):
+        need_sif("mine", project.folder / "build", RECIPES)
+
+
+def test_the_recipe_of_the_build_record_is_compared(project: Project):
+    """`build --recipes team` made the SIF, and `recipes` has another recipe of the name."""
+    (team := project.folder / "team").mkdir()
+    for path in (project.recipe, project.lock):
+        shutil.copy(path, team)
+    of_an_edited_and_locked_recipe(project)
+    digest, size = sha256_file(project.sif), project.sif.stat().st_size
+    record = Record(key="k", manifest=digest, sif=digest, sif_size=size, content_size=1)
+    replace(record.of_files(project.outputs), path=str(team / "mine.yaml")).save(project.outputs.record)
+    need_sif("mine", project.folder / "build", RECIPES)
+    with pytest.raises(StaleError):
+        need_sif("recipes/mine.yaml", project.folder / "build", RECIPES)
+    os.utime(project.sif)  # the record may be of another SIF
+    with pytest.raises(StaleError):
+        need_sif("mine", project.folder / "build", RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "is_taken"),
+    [(0, 0o2775, True), (0, 0o755, True), (0, 0o1777, False), (1, 0o2775, True), (1, 0o2777, False), (1, 0o775, False)],
+)  # fmt: skip
+def test_in_a_shared_folder_the_sif_of_a_colleague_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, is_taken: bool
+):
+    if os.geteuid():
+        pytest.skip("root alone gives files away")
+    sif = tmp_path / "x.sif"
+    sif.touch()
+    os.chown(sif, 4711, 4711)
+    os.chown(tmp_path, owner, 4711)
+    tmp_path.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: 4712)
+    assert is_in_place(str(sif)) is is_taken
 
 
 def test_a_lock_with_marks_of_a_merge_is_named(project: Project, call: Call):

@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_be_used_forbids_no_launch(sif, tmp_path):
     assert launch(sif, tmp_path / "cache")[0].environment.sha256 == digest(sif)
 
 
-@pytest.mark.parametrize("recipe", ["", "[]", '{"cuda": ""}'])
+@pytest.mark.parametrize("recipe", ["", "[]", '{"cuda": ""}', b"\xff"])
 def test_a_sif_of_others_is_refused(tmp_path, recipe):
     with pytest.raises(ForeignError, match="was not made by envbuilder"):
         probe_pins(write_recipe_sif(tmp_path / "x.sif", recipe))

@@ -119,12 +119,10 @@ def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
 
 def probe_pins(sif: Path) -> Pins:
     """Read the recipe in a SIF; raises ForeignError for a foreign SIF, and DamagedError for a damaged one."""
-    try:
-        with opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
-            text = stream.read().decode()
-    except (KeyError, ValueError):  # the file is missing, or has other content
-        text = ""
-    return _parse_pins(text, str(sif))
+    text = b""
+    with contextlib.suppress(KeyError), opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
+        text = stream.read()
+    return _parse_pins(text.decode(errors="replace"), str(sif))
 
 
 def _parse_pins(text: str, location: str) -> Pins:
