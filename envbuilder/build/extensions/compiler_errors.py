@@ -22,8 +22,9 @@ _UNPACKED: Final = re.compile(
     rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/"
 )  # where uv unpacks a source distribution
 _NOISE: Final = re.compile(
-    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]|^error: Failed to build `|^  cause: "
+    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
+_UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
 # `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
@@ -69,6 +70,8 @@ def explain_failure(
     from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
 
     printed = [_UNPACKED.sub("", line) for line in (*lines, *failure.message.splitlines()[1:])]
+    ended_at = (at for at, line in enumerate(printed) if line.startswith(_UV))
+    printed = printed[: next(ended_at, None)]
     lines = [_named(line, folder) for line in printed]
     ended = read_report(lines[-1], _CAPTURE) if lines else None
     lines = lines[:-1] if ended else lines
@@ -122,8 +125,8 @@ def _error_lines(lines: Sequence[str], first: int) -> list[str]:
     """Return the line with the known cause and other lines with an error, each with its continuation line."""
     chosen = [first]
     for at, line in enumerate(lines):
-        if _ERROR_LINE.search(line) and not _NOISE.search(line) and at not in chosen:
-            chosen.append(at)
+        if at == first or (_ERROR_LINE.search(line) and not _NOISE.search(line) and at not in chosen):
+            chosen += [at] if at != first else []
             follows = lines[at + 1] if at + 1 < len(lines) else ""
             if follows.startswith(" ") and at + 1 not in chosen:
                 chosen.append(at + 1)
