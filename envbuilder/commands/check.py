@@ -21,7 +21,9 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.file import load_lock
+from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.model import LockCode
 from envbuilder.lock.package_names import check_packages
 from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
@@ -100,6 +102,7 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     except LockError as error:
         error.findings = (*findings, *error.findings)
         raise
+    findings += _stale(recipe, name)
     lacking = (missed_finding(recipe, security),) if security and security.updates else ()
     findings += (*lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
@@ -110,6 +113,21 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     lines += [f"not looked at: {'; '.join(unseen)}"] if unseen else []
     session.text = "\n".join([*session.text.splitlines(), *lines])
     return checked
+
+
+def _stale(recipe: Recipe, name: str) -> tuple[Finding, ...]:
+    """Return a warning if there is a lock, and it no longer fits its recipe."""
+    try:
+        if lock_path(recipe).exists():
+            load_fresh(recipe, name)
+    except LockError as error:
+        return (
+            Finding(
+                code=LockCode.STALE, severity=Severity.WARNING, where=str(lock_path(recipe)),
+                message=" ".join(error.message.split()), hint=error.hint,
+            ),
+        )  # fmt: skip
+    return ()
 
 
 def _not_checked(

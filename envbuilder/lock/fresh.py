@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import LockError
 from envbuilder.core.plain import pasted
 from envbuilder.lock.diff import check_fresh, diff_locks
@@ -11,6 +12,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Lock
 from envbuilder.lock.source_files import own_files, reasons, source_digests
+from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 
@@ -40,3 +42,13 @@ def load_parent(recipe: Recipe) -> Lock:
     """Return the lock of the recipe that this one adds to. Raises LockError if it is missing or stale."""
     assert recipe.parent, "only a recipe with `add` has one"
     return load_fresh(load(recipe.parent), str(recipe.parent))
+
+
+def changed_sources(lock: Lock, folder: Path) -> tuple[str, ...]:
+    """Return the files of projects in the recipe's folder that are not as they were locked. What `load()` compiles does so when it runs."""
+    return tuple(
+        file.path
+        for extension in lock.extensions
+        for file in (extension.files if extension.form is Form.PROJECT else ())
+        if not (folder / file.path).is_file() or sha256_file(folder / file.path) != file.sha256
+    )

@@ -18,8 +18,10 @@ from envbuilder.core.places import shown
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_in_place
 from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.fresh import changed_sources
 from envbuilder.lock.known_base import lock_path
 from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
+from envbuilder.recipe.extension import Form
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.load import find_recipe, hint_to_build, mistaken, read
 from envbuilder.recipe.model import Recipe
@@ -162,6 +164,7 @@ def _need_own(
     elif lock.is_file() and not _is_of_lock(labels.get(LOCK_LABEL, ""), lock):
         differs = f"its lock is not `{lock}` as it is now"
     if not differs:
+        _warn_of_sources(recipe, name)
         return
     if labels.get(TITLE, recipe.name) != recipe.name:
         raise OtherRecipeError(
@@ -173,6 +176,21 @@ def _need_own(
         log.warning("%s is an earlier version, as chosen: %s", what, differs)
     else:
         raise StaleError(f"{what} is of another version: {differs}", hint=hint)
+
+
+def _warn_of_sources(recipe: Recipe, name: str) -> None:
+    """Say which sources of projects changed since they were compiled. Python of the working folder counts at once."""
+    lock = lock_path(recipe)
+    if lock.is_file() and any(one.form is Form.PROJECT and not one.is_remote for one in recipe.extensions):
+        changed = [
+            path for path in changed_sources(load_lock(lock), recipe.path.parent) if not path.endswith(".py")
+        ]
+        if changed:
+            more = f" and {len(changed) - 1} more" if changed[1:] else ""
+            log.warning(
+                "warning: `%s`%s changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it",
+                changed[0], more, pasted(name),
+            )  # fmt: skip
 
 
 def _is_of_lock(label: str, lock: Path) -> bool:
