@@ -46,7 +46,7 @@ class LockCode(CodeEnum):
 
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
-    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, or merge markers"
+    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, merge markers, or no seal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
