@@ -20,7 +20,7 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.lock.file import load_lock
+from envbuilder.lock.file import find_unsealed, load_lock
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.model import LockCode
@@ -76,7 +76,7 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     torch = make_context(recipe, load_tables()).torch
     build = index_build(torch, recipe.cuda_minor)
-    missed = missed_updates(recipe, store, open_runner(session, store))
+    missed = missed_updates(recipe, store, open_runner(session, store), name)
     security = missed if isinstance(missed, MissedUpdates) else None
     unlisted = check_packages(recipe, store)
     unseen = tuple(_not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None))
@@ -99,11 +99,12 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
         for path, typed in ((lock_path(recipe), name), *above):
             if path.exists():  # one that was edited is found before it is used
                 load_lock(path, recipe=typed)
+                findings += find_unsealed(path, typed)
     except LockError as error:
         error.findings = (*findings, *error.findings)
         raise
     findings += _stale(recipe, name)
-    lacking = (missed_finding(recipe, security),) if security and security.updates else ()
+    lacking = (missed_finding(recipe, security, name),) if security and security.updates else ()
     findings += (*lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
     lines = [] if findings else [f"{name}: no problems found"]

@@ -3,7 +3,6 @@
 Only `check` reads them: a rule of `rules` decides by the recipe and the tables alone.
 """
 
-import ast
 import contextlib
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from envbuilder.compat.python_code import (
     Call,
     Code,
     certain_calls,
+    certain_parts,
     imported_modules,
     plain_texts,
     project_files,
@@ -55,17 +55,22 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
 def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
     """Refuse a build without CUDA that surely asks for it: torch's CUDAExtension fails without a toolkit, and `.cu` needs nvcc.
 
-    On an image, which may have a toolkit of its own, it is a warning. A file that looks for CUDA or a GPU decides for itself.
+    It is a warning on an image, which may have a toolkit of its own, and for an extension that `setup` may not take.
+    A file that looks for CUDA or a GPU decides for itself.
     """
     for index, extension in enumerate(() if recipe.cuda else recipe.extensions):
         for code in _codes(recipe, extension):
             calls = code.extensions if extension.form is Form.PROJECT else _captured(recipe, extension, code)
             certain = {id(node) for node in certain_calls(code)}
+            setup = next((one for one in (code.setup(),) if one and id(one.node) in certain), None)
+            sure = {id(one) for one in certain_parts(code, code.keyword(setup, "ext_modules"))}
             for call in calls:
                 if id(call.node) in certain and _needs_cuda(code, call):
                     where = f"{code.path}:{call.node.lineno}"
+                    is_sure = id(call.node) in sure if extension.form is Form.PROJECT else not call.inside
+                    is_error = is_sure and not recipe.image
                     yield Finding(
-                        code=CheckCode.CUDA_SOURCE, severity=Severity.WARNING if recipe.image else Severity.ERROR,
+                        code=CheckCode.CUDA_SOURCE, severity=Severity.ERROR if is_error else Severity.WARNING,
                         where=recipe.place(f"$.extensions[{index}]"),
                         message=f"`{extension.name}` calls `{call.short}` for CUDA at {where}, and the recipe has no CUDA",
                         hint='add `gpus: [A100]` and `cuda: "12.4"`, with your GPU and a CUDA that this torch is built for; '
@@ -83,9 +88,9 @@ def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, .
 
 
 def _needs_cuda(code: Code, call: Call) -> bool:
-    texts = (getattr(node, "value", "") for node in ast.walk(call.node))
-    sources = code.texts(code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None))
-    has_source = any(isinstance(text, str) and text.endswith(".cu") for text in (*texts, *sources))
+    sources = code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None)
+    texts = (getattr(node, "value", "") for node in certain_parts(code, sources))
+    has_source = any(isinstance(text, str) and text.endswith(".cu") for text in texts)
     return call.short == "CUDAExtension" or has_source or bool(code.keyword(call, "cuda_sources"))
 
 

@@ -4,7 +4,8 @@ import ast
 import functools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -135,7 +136,7 @@ def parse_code(text: str, path: Path) -> Code | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in a project's texts
             tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names = dict(_imports(tree))
     calls = _calls(tree, names, is_program=path.name == "setup.py")
@@ -246,40 +247,88 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-_ASKED: Final = ("is_available", "device_count", "CUDA_HOME")  # a file with one decides by the machine
+# A file that has one of these, or a name or attribute with one of the words in a condition, decides by the machine.
+_ASKED: Final = re.compile(r"\.(is_available|device_count|CUDA_HOME|version\.(cuda|hip))$")
+_ASKING: Final = re.compile(r"cuda|hip|rocm|gpu", re.IGNORECASE)
 _BRANCHES: Final = (
     ast.If, ast.Try, ast.While, ast.For, ast.Match, ast.IfExp, ast.BoolOp, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp,
 )  # fmt: skip
+_TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp)
+_ENDS: Final = frozenset(("exit", "_exit", "setup"))
+_PATHS: Final = ("join", "abspath", "str", "Path")  # calls that return their last text in a path
 
 
 def certain_calls(code: Code) -> Iterator[ast.Call]:
     """Yield the calls that a run of the file reaches whatever it asks: those in no branch, and in functions that these call."""
-    words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(code.tree)}
-    if words.isdisjoint(_ASKED):
+    names = (node for node in ast.walk(code.tree) if isinstance(node, ast.Name | ast.Attribute))
+    tests = (node for node in ast.walk(code.tree) if isinstance(node, _TESTS))
+    words = (_word(one) for node in tests for one in ast.walk(getattr(node, "test", node)))
+    if not any(_ASKED.search(f".{_dotted(one) or _word(one)}") for one in names) and not any(
+        map(_ASKING.search, words)
+    ):
         functions = {node.name: node for node in code.tree.body if isinstance(node, Function)}
-        yield from _certain(code.tree.body, functions)
+        ends = {name for name, one in functions.items() if not _ENDS.isdisjoint(map(_leaves, ast.walk(one)))}
+        yield from _certain(code.tree.body, functions, _ENDS | ends)
 
 
-def _certain(body: Sequence[ast.AST], functions: dict[str, Function]) -> Iterator[ast.Call]:
-    """Yield the calls of statements up to a branch that may leave them. Each function is taken out of `functions` once."""
+def _word(node: ast.AST) -> str:
+    return f"{getattr(node, 'attr', getattr(node, 'id', ''))}"
+
+
+def _certain(
+    body: Sequence[ast.AST], functions: dict[str, Function], ends: frozenset[str]
+) -> Generator[ast.Call, None, set[str]]:
+    """Yield the calls of statements up to a branch that may leave them, and return how. Each function is taken once."""
     for node in body:
+        left: set[str] = set()
         if isinstance(node, ast.If) and _is_main(node.test):
-            yield from _certain(node.body, functions)
+            left = yield from _certain(node.body, functions, ends)
         elif isinstance(node, _BRANCHES):
-            if any(_leaves(one) for one in ast.walk(node)):
-                return
+            left = {"return", *ends} & set(map(_leaves, ast.walk(node)))
         elif not isinstance(node, Function | ast.ClassDef | ast.Lambda):
-            yield from _certain(tuple(ast.iter_child_nodes(node)), functions)
-            if isinstance(node, ast.Call):
+            left = yield from _certain(tuple(ast.iter_child_nodes(node)), functions, ends)
+            if isinstance(node, ast.Call) and not left:
                 yield node
                 if isinstance(node.func, ast.Name) and (function := functions.pop(node.func.id, None)):
-                    yield from _certain(function.body, functions)
+                    left = (yield from _certain(function.body, functions, ends)) & ends
+        if left:
+            return left
+    return set()
 
 
-def _leaves(node: ast.AST) -> bool:
-    return isinstance(node, ast.Return | ast.Raise) or (
-        isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] in ("exit", "_exit", "setup")
+def _leaves(node: ast.AST) -> str:
+    """Return the name of the function that a node calls, "return" if it leaves its own."""
+    if isinstance(node, ast.Call):
+        return _dotted(node.func).rpartition(".")[2]
+    return "return" if isinstance(node, ast.Return | ast.Raise) else ""
+
+
+def certain_parts(code: Code, node: ast.expr | None) -> Iterator[ast.expr]:
+    """Yield the parts of a list or a path, in no branch. A name counts that is assigned once, and used only here."""
+    inner: Sequence[ast.expr | None] = ()
+    if isinstance(node, ast.List | ast.Tuple):
+        inner = node.elts
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div | ast.Mod):
+        inner = (node.left, node.right)
+    elif isinstance(node, ast.Name) and _count(code.tree)[node.id] == 2:
+        inner = (assigned(code.tree).get(node.id),)
+    elif isinstance(node, ast.Call) and _leaves(node) in _PATHS:
+        inner = node.args[-1:]
+    elif node:
+        yield from node.values[-1:] if isinstance(node, ast.JoinedStr) else (node,)
+    for one in inner:
+        yield from certain_parts(code, one)
+
+
+@functools.lru_cache(16)
+def _count(tree: ast.Module) -> Counter[str]:
+    """Return how often each name of a variable or parameter stands in a file."""
+    words = (
+        getattr(one, "id", getattr(one, "arg", ""))
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Name | ast.arg)
     )
+    return Counter(words)
 
 
 def plain_texts(code: Code) -> Iterator[tuple[int, str]]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import Final
 
 from envbuilder.core.findings import Finding, Severity
@@ -37,7 +38,8 @@ class Row:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names)
 
     def allows(self, name: str, value: str) -> bool:
-        return bool(re.fullmatch(self.good.replace("own", own_reference(name)), value))
+        folders = (re.sub("^//", "/", normpath(one)) if one[:1] == "/" else one for one in value.split(":"))
+        return bool(re.fullmatch(self.good.replace("own", own_reference(name)), ":".join(folders)))
 
 
 @functools.cache
@@ -52,11 +54,11 @@ def check_variables(recipe: Recipe) -> Iterator[Finding]:
     for name, value in recipe.env:
         row = next((row for row in load_rows() if row.has(name) and not row.allows(name, value)), None)
         unexpanded = _EXPANDED.search(re.sub(own_reference(name), "", value))
-        severity = Severity.WARNING if row and row.warns and not unexpanded else Severity.ERROR
+        severity = Severity.ERROR if row and not row.warns else Severity.WARNING
         message, hint = (f"it {row.harm}", row.instead) if row else ("", "")
         if unexpanded and (row is None or row.warns):
             message = f"nothing expands `{unexpanded[0]}`: programs get these letters"
-            hint = "write it out, or set the variable where you start the program"
+            hint = "if that is not meant, write it out, or set the variable where you start the program"
         if message:
             yield Finding(
                 code=RecipeCode.VARIABLE, severity=severity, where=recipe.place(f"$.env.{name}"),

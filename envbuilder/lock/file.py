@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.core.errors import LockError
-from envbuilder.core.findings import Finding
+from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import Line, Whole, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
 from envbuilder.core.plain import has_credentials, pasted, redacted
@@ -20,8 +20,6 @@ from envbuilder.recipe.model import SUFFIX
 VERSION: Final = 1  # another version is refused
 REVISION: Final = 1  # a later revision adds keys that may be ignored
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
-_THEIRS: Final = re.compile(r"^(?:\|{7}.*?^)?={7}\r?\n.*?^>{7}[^\n]*\n?", re.MULTILINE | re.DOTALL)
-_OURS: Final = re.compile(r"^<{7}[^\n]*\n", re.MULTILINE)
 _MOST: Final = 20  # edits that a message names
 # Keys of an extension that are written only with a value.
 _LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
@@ -65,6 +63,18 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     return parse_lock(text, str(path), recipe=recipe)
 
 
+def find_unsealed(path: Path, recipe: str) -> tuple[Finding, ...]:
+    """Return a warning for the lock of a recipe, as typed, that was made before locks had a seal."""
+    root = parse_json((load_text(path, Mistakes()) if path.is_file() else None) or "", str(path), Mistakes())
+    if root is None or not isinstance(root.value, dict) or {ENTRIES, SHA256} & root.value.keys():
+        return ()
+    finding = Finding(
+        code=LockCode.EDITED, severity=Severity.WARNING, where=str(path),
+        message="this lock has no seal: edits cannot be found", hint=f"`envbuilder lock {pasted(recipe)}` adds it",
+    )  # fmt: skip
+    return (finding,)
+
+
 def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """Read the text of a lockfile. Raises LockError with every mistake, and every edit after `lock` wrote it.
 
@@ -84,7 +94,8 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     _read(node, placed, text=text, recipe=recipe)
     for place, message in find_edits(node) if is_edited else ():
         placed.add(LockCode.EDITED, place.where, redacted(message))
-    raise _unusable(where, recipe, placed.findings or mistakes.findings)
+    mends = isinstance(root.value, dict) and isinstance(root.value.get(ENTRIES), dict)
+    raise _unusable(where, recipe, placed.findings or mistakes.findings, mends=mends)
 
 
 def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
@@ -106,20 +117,26 @@ def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | N
 
 def our_side(text: str) -> str:
     """Return a text with merge markers as it was on our side."""
-    return _OURS.sub("", _THEIRS.sub("", text))
+    lines, is_ours = [], True
+    for line in text.split("\n"):
+        if _MARKER.match(line):
+            is_ours = line[0] in "<>"
+        elif is_ours:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
-def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str = "") -> LockError:
+def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str = "", *, mends: bool = False) -> LockError:  # fmt: skip
     """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
     is_edited = any(finding.code == LockCode.EDITED for finding in findings)
     reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
     repair = (
         f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
-        if is_edited
+        if is_edited and mends
         else f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
     )
     hint = f"`git checkout {pasted(where)}` takes back an edit that is not committed; {repair}"

@@ -47,7 +47,7 @@ class LockCode(CodeEnum):
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
     STALE = "EB415", "a lock that no longer fits its recipe, where that is no error"
-    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, or merge markers"
+    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, merge markers, or no seal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from envbuilder.compat.tables.distribution import Distribution, load_distributio
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError, LockError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.file import load_lock
@@ -55,10 +56,10 @@ class MissedUpdates:
     read: date  # when that list came into the cache
 
 
-def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdates | str:
+def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NAME") -> MissedUpdates | str:
     """Return what the recipe's lock lacks, or why that is not known: "" where the suite or the recipe has no such updates."""
     if not lock_path(recipe).is_file():
-        return f"without a lock: `envbuilder lock {recipe.name}` makes it"
+        return f"without a lock: `envbuilder lock {pasted(name)}` makes it"
     try:
         lock = load_lock(lock_path(recipe))
     except LockError as error:
@@ -77,7 +78,7 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     release = next((folder / "lists").glob(place), None) if has_lists(store, folder) else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
-        bring = f"`envbuilder lock {recipe.name} --upgrade --security` brings them"
+        bring = f"`{_update(recipe, name)}` brings them"
         return f"without package lists of {row.suite} in the cache: {bring}"
     try:
         newer = security_updates(folder, lock.debs, runner)
@@ -95,7 +96,12 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     )
 
 
-def missed_finding(recipe: Recipe, missed: MissedUpdates) -> Finding:
+def _update(recipe: Recipe, name: str) -> str:
+    """Return the command that takes security updates: a recipe with `add` has those of its parent."""
+    return f"envbuilder lock {pasted(str(recipe.parent or name))} --upgrade --security"
+
+
+def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
     shown, rest = missed.updates[:SHOWN], len(missed.updates) - SHOWN
     names = ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
     count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
@@ -105,7 +111,7 @@ def missed_finding(recipe: Recipe, missed: MissedUpdates) -> Finding:
         where=str(lock_path(recipe)),
         message=f"the lock lacks {count}, out since {missed.published} at the latest: {names} "
         f"(package lists read {missed.read})",
-        hint=f"`envbuilder lock {recipe.name} --upgrade --security` takes them, and of the others only what they require",
+        hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
     )
 
 

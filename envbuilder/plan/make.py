@@ -13,9 +13,9 @@ from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, processor_of
-from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.file import find_unsealed, load_lock, lock_text
 from envbuilder.lock.fresh import load_fresh
-from envbuilder.lock.known_base import known_base
+from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.model import Lock, needs_toolkit
 from envbuilder.plan import model, shell
 from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
@@ -34,7 +34,8 @@ def load_locked(
     base_of: BaseOf = functools.partial(known_base, store=store, read_lock=read_lock)
     recipe, report = examine_file(name, recipes, host, base_of=base_of)
     need_sound(recipe, report)
-    return recipe, load_fresh(recipe, name, read_lock), report.findings
+    lock = load_fresh(recipe, name, read_lock)
+    return recipe, lock, (*report.findings, *find_unsealed(lock_path(recipe), name))
 
 
 def make_plan(

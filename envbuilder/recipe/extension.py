@@ -138,7 +138,7 @@ def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
     for message, hint in _form_mistakes(given):
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint)
     name, path, sources = given.get("name"), given.get("path"), given.get("sources")
-    if isinstance(name, str) and (message := _name_mistake(name)):
+    if isinstance(name, str) and (message := _name_mistake(name, is_module=sources is not None)):
         plain = re.sub(r"\W|^\d", "_", name)
         hint = f"write the name that Python imports, such as `{plain}{'_' * (plain == name)}`"
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint, at=("name",))
@@ -203,10 +203,10 @@ def _source_mistakes(sources: list[object]) -> Iterator[Mistake]:
             yield Mistake(message=message, code=RecipeCode.EXTENSION, hint="rename one", at=(at,))
 
 
-def _name_mistake(name: str) -> str:
+def _name_mistake(name: str, *, is_module: bool = False) -> str:
     if len(name) > LONGEST_NAME or not name.isidentifier() or keyword.iskeyword(name):
         return f"{shown(name)} cannot be imported: not a Python name"
-    if name == "torch" or name in sys.stdlib_module_names:
+    if name == "torch" or (is_module and name in sys.stdlib_module_names):
         return f"{shown(name)} is a module already, which this extension would hide"
     return ""
 

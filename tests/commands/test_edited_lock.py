@@ -68,7 +68,8 @@ def test_a_lock_that_cannot_be_read_hides_no_warning_and_is_not_said_to_be_absen
     with (recipes / "cpu.yaml").open("a") as stream:
         stream.write("env: {PYTHONPATH: /x}\n")
     (recipes / "whole.lock").rename(recipes / "cpu.lock")
-    warned = json.loads(call("check", "cpu", "--recipes", recipes, "--json").out)["findings"]
+    findings = json.loads(call("check", "cpu", "--recipes", recipes, "--json").out)["findings"]
+    warned = [finding for finding in findings if finding["code"] != "EB415"]  # that the lock is stale
     (recipes / "cpu.lock").write_text("<<<<<<< HEAD\n")
     answer = json.loads(call("check", "cpu", "--recipes", recipes, "--json").out)
     assert answer["exit_code"] == 4

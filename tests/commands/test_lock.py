@@ -4,7 +4,8 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from envbuilder import cli
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
+from envbuilder.lock.security import MissedUpdates, missed_finding
+from envbuilder.recipe.load import load
 from tests.support import package_sources
 from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
 
@@ -239,9 +242,8 @@ def test_check_says_what_it_did_not_look_at(
     assert passed_over() == []  # its lists came with the lock
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "empty"))
     lines = passed_over()
-    assert lines[0].startswith(
-        "security updates (without package lists of bookworm in the cache: `envbuilder lock "
-    )
+    without = "security updates (without package lists of bookworm in the cache: `envbuilder lock "
+    assert lines[0] == f"{without}{place.path} --upgrade --security` brings them)"
     assert lines[1].startswith("the names under `apt` (")
     place.path.with_suffix(".lock").unlink()
     assert passed_over()[0].startswith("security updates (without a lock: ")
@@ -272,6 +274,14 @@ def test_a_security_upgrade_is_told_by_check_and_taken_by_lock(place: Place, pat
     updates = {name: version for name, (version, _) in SECURITY.items() if name != "unrelated"}
     assert place.versions() == before | updates
     assert lacking() == []
+
+
+def test_a_recipe_that_adds_gets_its_security_updates_by_its_parent(place: Place):
+    recipe = replace(load(place.path), parent=Path("below.yaml"))
+    missed = MissedUpdates(updates=("a 1 → 2",), published=date(2026, 1, 1), read=date(2026, 1, 2))
+    command = "`envbuilder lock {} --upgrade --security`"
+    assert command.format("below.yaml") in missed_finding(recipe, missed, "child").hint
+    assert command.format("dir/y.yaml") in missed_finding(load(place.path), missed, "dir/y.yaml").hint
 
 
 def test_nothing_is_said_of_security_where_nothing_is_known(place: Place, tmp_path: Path, monkeypatch):
@@ -396,5 +406,8 @@ def test_a_lock_before_seals_gets_one(place: Place):
     before = place.file.read_bytes()
     body = json.loads(before) | {"revision": 0}
     place.file.write_text(json.dumps({key: body[key] for key in body if key not in ("entries", "sha256")}))
+    for words in (("check", place.path), ("lock", place.path, "--check")):
+        code, out, err = place.run(*words)
+        assert (code, (out + err).count("this lock has no seal"), "no problems" in out) == (0, 1, False)
     assert place.run("lock", place.path)[0] == 0
     assert place.file.read_bytes() == before

@@ -51,13 +51,32 @@ BOTH = "kind = CUDAExtension if {} else CppExtension\nsetup(ext_modules=[kind('a
 NEEDS_CUDA = {
     "an extension of CUDA": "setup(ext_modules=[CUDAExtension('a', ['a.cpp'])])\n",
     "by its whole name": "from torch.utils import cpp_extension as c\nsetup(ext_modules=[c.CUDAExtension('a', [])])\n",
-    "in a function": "def modules():\n    return [CUDAExtension('a', [])]\nsetup(ext_modules=modules())\n",
     "as a program": "if __name__ == '__main__':\n    setup(ext_modules=[CUDAExtension('a', [])])\n",
     "a source for nvcc": "SOURCES = ['a.cpp', 'a.cu']\nsetup(ext_modules=[CppExtension('a', SOURCES)])\n",
     "beside one for the CPU": "setup(ext_modules=[CppExtension('a', ['a.cpp']), CUDAExtension('b', ['b.cpp'])])\n",
+    "in a list with a name": "modules = [CUDAExtension('a', [])]\nsetup(ext_modules=modules)\n",
+    "in a function that is called": "def main():\n    setup(ext_modules=[CppExtension('a', ['x/' + 'a.cu'])])\nmain()\n",
     "after a branch": "if os.name == 'nt':\n    flags = []\nsetup(ext_modules=[CUDAExtension('a', [])])\n",
 }
+MAY_NEED = {
+    "by another name": "def modules():\n    return [CUDAExtension('a', [])]\nsetup(ext_modules=modules())\n",
+    "chosen later": "gpu, cpu = CUDAExtension('a', []), CppExtension('a', [])\n"
+    "setup(ext_modules=[gpu if os.environ.get('GPU_BUILD') else cpu])\n",
+    "a list that is changed": "m = [CUDAExtension('a', [])]\nif os.getenv('CPU'):\n    m = []\nsetup(ext_modules=m)\n",
+    "where one branch has no extension": "m = [CUDAExtension('a', [])]\n(setup(ext_modules=m) if os.getenv('GPU') else setup())\n",
+}
 DECIDES = {
+    "by the toolkit of torch": "setup(ext_modules=[CppExtension('a', ['a.cpp'] + (['a.cu'] if torch.version.cuda else []))])\n",
+    "by torch's version": "s = ['a.cpp']\nif torch.version.cuda:\n    s = ['a.cu']\nsetup(ext_modules=[CppExtension('a', s)])\n",
+    "by an index": "setup(ext_modules=[[CppExtension('a', []), CUDAExtension('a', [])][bool(torch.version.cuda)]])\n",
+    "by a count": "setup(ext_modules=[CppExtension('a', ['a.cu'] * len(os.getenv('GPU', '')))])\n",
+    "by a name": "USE_CUDA = os.getenv('A') == '1'\nif not USE_CUDA:\n    print('CPU')\nsetup(ext_modules=[CUDAExtension('a', [])])\n",
+    "a list that is replaced": "s = ['a.cu']\nif os.getenv('CPU'):\n    s = ['a.cpp']\nsetup(ext_modules=[CppExtension('a', s)])\n",
+    "a file that is no source": "setup(ext_modules=[CppExtension('a', ['a.cpp'], depends=['a.cu'])])\n",
+    "in a called function": "def early():\n    if os.getenv('CPU'):\n        setup()\n        sys.exit()\nearly()\n"
+    "setup(ext_modules=[CUDAExtension('a', [])])\n",
+    "by a function in a branch": "def early():\n    sys.exit(setup())\nif os.getenv('CPU'):\n    early()\n"
+    "setup(ext_modules=[CUDAExtension('a', [])])\n",
     "by the GPU": BOTH.format("torch.cuda.is_available()"),
     "by the toolkit": BOTH.format("CUDA_HOME"),
     "by a variable": BOTH.format("os.getenv('WITH_CUDA')"),
@@ -89,6 +108,11 @@ def test_a_project_that_surely_needs_cuda_is_refused_without(case: str, tmp_path
     assert cuda_findings(tmp_path, PROJECT, "setup.py", text) == [Severity.ERROR]
     assert cuda_findings(tmp_path, PROJECT, "setup.py", text, image="base:1") == [Severity.WARNING]
     assert cuda_findings(tmp_path, PROJECT, "setup.py", text, cuda="12.4", gpus=("A100",)) == []
+
+
+@pytest.mark.parametrize("case", MAY_NEED)
+def test_a_project_that_may_not_take_what_needs_cuda_is_warned_of(case: str, tmp_path: Path) -> None:
+    assert cuda_findings(tmp_path, PROJECT, "setup.py", MAY_NEED[case]) == [Severity.WARNING]
 
 
 @pytest.mark.parametrize("case", DECIDES)

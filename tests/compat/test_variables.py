@@ -10,37 +10,44 @@ from tests.support.check_inputs import RECIPE, TABLES
 
 GOOD = {
     "PATH": ("/opt/tool/bin:$PATH", "$PATH:/usr/games", "/opt/a/bin:${PATH}:/opt/b/bin"),
-    "CUDA_HOME": ("/usr/local/cuda",),
+    "CUDA_HOME": ("/usr/local/cuda", "/usr/local/cuda/"),
+    "LD_LIBRARY_PATH": ("",),
+    "PYTHONPATH": ("",),
     "CUDACXX": ("/usr/local/cuda/bin/nvcc",),
     "CC": ("gcc", "/usr/bin/gcc"),
-    "NVIDIA_DRIVER_CAPABILITIES": ("all", "compute,utility,video"),
+    "NVIDIA_DRIVER_CAPABILITIES": ("all", "compute,utility,video", "$NVIDIA_DRIVER_CAPABILITIES,video"),
     "NVIDIA_VISIBLE_DEVICES": ("void",),
     "LD_PRELOAD": ("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",),
     "LDFLAGS": ("-Wl,-rpath,$ORIGIN/lib", "$LDFLAGS -s"),
+    "OMPI_MCA_btl": ("tcp,self",),
+    "OMPI_ALLOW_RUN_AS_ROOT": ("1",),
+    "PMIX_MCA_gds": ("hash",),
     "PATTERN": ("^a$", "price: 5$ or ~ 6", "a~b"),
     "OMP_NUM_THREADS": ("8", ""),
 }
 REFUSED = {
-    "PATH": ("/opt/tool/bin", "", "bin:$PATH", ":$PATH", "~/bin:$PATH", "/usr/bin:$PATH", "$HOME/bin:$PATH", "/opt/env/bin:/usr/bin"),
+    "PATH": ("/opt/tool/bin", "", "bin:$PATH", ":$PATH", "~/bin:$PATH", "/usr/bin:$PATH", "/usr//bin:$PATH", "/opt/../usr/bin:$PATH", "//usr/bin/:$PATH", "$HOME/bin:$PATH", "/opt/env/bin:/usr/bin"),
     "LD_LIBRARY_PATH": ("lib", "/opt/lib:", "$HOME/lib"),
     "PYTHONPATH": (".", "/usr/lib/python3/dist-packages", "/opt/conda/lib/python3.9/site-packages/x"),
     "CUDA_HOME": ("/usr/local/cuda-11.8",),
     "CUDA_PATH": ("/opt/cuda",),
     "NVIDIA_DRIVER_CAPABILITIES": ("utility", ""),
-    "HF_HOME": ("~/hf", "~", "$HOME/hf", "${HOME}/hf"),
-    "TMPDIR": ("$SCRATCH/tmp", "~/tmp"),
-    "OMP_NUM_THREADS": ("$(nproc)", "`nproc`", "$SLURM_CPUS_PER_TASK"),
 } | dict.fromkeys(
     (
         "HOME", "USER", "SHELL", "PWD", "UID", "IFS", "BASH_ENV", "PYTHONHOME", "LD_AUDIT", "VIRTUAL_ENV", "CONDA_PREFIX",
-        "APPTAINER_BIND", "APPTAINERENV_X", "SINGULARITY_BIND", "CUDA_VISIBLE_DEVICES", "RANK", "MASTER_ADDR", "SLURM_JOB_ID", "PMIX_RANK",
+        "APPTAINER_BIND", "APPTAINERENV_X", "SINGULARITY_BIND", "CUDA_VISIBLE_DEVICES", "RANK", "MASTER_ADDR", "SLURM_JOB_ID",
+        "PMIX_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE",
     ),
     ("/x",),
 )  # fmt: skip
 WARNED = {
     "LD_LIBRARY_PATH": ("/opt/lib", "/opt/lib:$LD_LIBRARY_PATH"),
     "PYTHONPATH": ("/opt/project",),
-    "TMPDIR": ("/scratch",),
+    "TMPDIR": ("/scratch", "$SCRATCH/tmp", "~/tmp"),
+    "HF_HOME": ("~/hf", "~", "$HOME/hf", "${HOME}/hf"),
+    "OMP_NUM_THREADS": ("$(nproc)", "`nproc`", "$SLURM_CPUS_PER_TASK"),
+    "PS1": (r"\u$PROMPT ",),
+    "FORMAT": ("$time", "cost $5", r"\$HOME"),
     "TORCH_CUDA_ARCH_LIST": ("8.0",),
     "CC": ("gcc-13", "/opt/conda/bin/gcc", "clang"),
 }

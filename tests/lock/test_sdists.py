@@ -6,15 +6,19 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.processor import X86_64
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.held import Choice, held_back
 from envbuilder.lock.resolve.wheels import Packages, resolve_wheels
 from tests.support.locks import make_artifact, make_means, make_recipe
 from tests.support.package_sources import write_index, write_wheel
@@ -226,9 +230,8 @@ def test_a_pre_release_is_taken_only_where_pip_would(
     else:
         with pytest.raises(IncompatibleError, match="early"):
             lock((wanted, "numpy>=2"), *wheels)
-        assert [
-            one.getMessage().rpartition("; ")[2] for one in caplog.records if one.levelno >= logging.INFO
-        ] == ["`early>=1.1rc1` in `packages` takes it"]
+        said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        assert [one.rpartition("; ")[2] for one in said] == ["`early>=1.1rc1` in `packages` takes it"]
 
 
 def test_a_version_that_no_index_has_is_answered_with_the_newest(tmp_path: Path, lock: Lock):
@@ -295,6 +298,15 @@ def test_what_holds_a_package_back_is_said(
     with caplog.at_level(logging.WARNING):
         lock(packages, *wheels, torch=TORCH)
     assert set(caplog.messages) == said
+
+
+def test_what_a_toolkit_holds_back_without_torch_is_no_fault() -> None:
+    numpy, asked = make_artifact("numpy", "1.0"), Requirement("numpy")
+    choice = Choice(
+        python="3.11", processor=X86_64, packages={"numpy": numpy}, extensions={}, parents={}, extras={},
+        own=(("the recipe", asked),), fixed=(Requirement("numpy<2"),), requires=lambda _: (),
+    )  # fmt: skip
+    assert list(held_back(choice, {"numpy": replace(numpy, version="2.0")}, lambda _: "")) == []
 
 
 def test_the_code_of_a_project_reaches_nothing_of_this_machine(tmp_path: Path, lock: Lock) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import LockError
-from envbuilder.lock.file import load_lock, lock_text, our_side, parse_lock
+from envbuilder.lock.file import find_unsealed, load_lock, lock_text, our_side, parse_lock
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "recipes/a100.lock").read_text(encoding="utf-8")
@@ -100,7 +100,10 @@ def test_an_edit_is_named_with_its_line(name: str):
     matching = [one for one in error.findings if re.search(message, one.message)]
     assert matching, [one.message for one in error.findings]
     assert re.fullmatch(r"recipes/a100\.lock:\d+:\d+", matching[0].where)
-    assert "`envbuilder lock a100`" in error.hint
+    anew = (
+        " --upgrade" if name == "no seal of entries" else ""
+    )  # nothing says which entries are as `lock` wrote them
+    assert f"`envbuilder lock a100{anew}`" in error.hint
     assert "remove" not in error.hint
 
 
@@ -136,11 +139,14 @@ def test_another_layout_is_the_same_lock():
     assert lock_text(lock) == TEXT
 
 
-def test_a_lock_before_seals_is_read():
-    body = json.loads(TEXT) | {"revision": 0}
-    assert parse_lock(
-        written({key: body[key] for key in body.keys() - {"entries", "sha256"}}), "a"
-    ) == parse_lock(TEXT, "a")
+def test_a_lock_before_seals_is_read_and_warned_of(tmp_path: Path):
+    body, path = json.loads(TEXT) | {"revision": 0}, tmp_path / "a.lock"
+    path.write_text(written({key: body[key] for key in body.keys() - {"entries", "sha256"}}))
+    assert parse_lock(path.read_text(), "a") == parse_lock(TEXT, "a")
+    (found,) = find_unsealed(path, "a")
+    assert (found.severity, found.hint) == ("warning", "`envbuilder lock a` adds it")
+    path.write_text(TEXT)
+    assert find_unsealed(path, "a") == ()
 
 
 PATHS: list[tuple[str | int, ...]] = []
@@ -206,6 +212,12 @@ def test_merge_markers_are_named_with_both_repairs(base: str):
     assert "`envbuilder lock a100`" in error.hint
     assert our_side(text) == TEXT
     assert our_side(text.replace("\n", "\r\n")) == TEXT.replace("\n", "\r\n")
+
+
+def test_many_markers_are_read_in_one_pass():
+    before = time.process_time()
+    assert our_side("a\n" + "=======\n" * 20_000) == "a"
+    assert time.process_time() - before < 1
 
 
 @pytest.mark.parametrize("text", [TEXT[:9000], "", TEXT.replace("{", "", 1)])

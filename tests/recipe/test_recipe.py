@@ -323,7 +323,7 @@ def test_cuda_without_gpus_and_gpus_without_cuda_are_refused(folder):
 
 def test_a_recipe_beside_the_sources_of_its_extensions_is_found_by_its_name(folder, monkeypatch):
     (folder / "setup.py").touch()
-    written(folder, LEAST + "extensions: [{name: a, path: .}]\n")
+    written(folder, LEAST + "extensions: [{name: select, path: .}]\n")  # the name of no module
     monkeypatch.chdir(folder)
     assert find_recipe("x", Path("recipes")) == Path("x.yaml")
     assert load(Path("x.yaml")).extensions[0].path == "."
@@ -480,6 +480,7 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
     [
         ("{name: a-b, sources: [src/a.cpp]}", "EB123"),
         ("{name: class, sources: [src/a.cpp]}", "EB123"),
+        ("{name: select, sources: [src/a.cpp]}", "EB123"),
         ("{name: a, sources: []}", "EB123"),
         ("{name: a, sources: [src/a.cpp, src/a.cpp]}", "EB123"),
         ("{name: a, sources: [/etc/passwd]}", "EB122"),

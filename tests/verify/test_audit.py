@@ -235,6 +235,12 @@ def test_a_library_that_the_loader_finds_is_not_missing(case: str):
     assert needed_findings({f"{SITE}/view.{TAGGED}": GL} | BROUGHT[case]) == []
 
 
+@pytest.mark.parametrize("text", ["-" * 100_000 + "1", "a" + ".b" * 50_000])
+def test_a_module_that_is_nested_without_end_is_not_read(text: str):
+    files = {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": text}
+    assert [severity for severity, *_ in needed_findings(files)] == [Severity.WARNING]
+
+
 def test_a_library_in_a_folder_of_ld_library_path_is_not_missing():
     files = {f"{SITE}/view.{TAGGED}": GL, "usr/lib/gl/libGL.so.1": library()}
     assert needed_findings(files, LD_LIBRARY_PATH="/nowhere:/usr/lib/gl") == []

@@ -103,7 +103,7 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
             why = next((one.text for one in others[name]), "") or newer(name)
             yield f"{name} is {choice.packages[name].version}, not {one.version}: {why}"
     asked = {canonicalize_name(one.name) for _, one in choice.own} & fitting - {TORCH}
-    if asked:
+    if asked and TORCH in choice.packages:
         names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
         yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
 

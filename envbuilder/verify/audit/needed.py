@@ -30,7 +30,7 @@ _DRIVER: Final = re.compile(
 _OS: Final = re.compile(r"(usr/(?!local/)|lib|s?bin/)")
 # NVIDIA's libraries open these parts only on a machine with that fabric. Other folders are of an image that someone else made.
 _JUDGED: Final = re.compile(
-    r"(?!.*/site-packages/nvidia/(nvshmem|cufile)/)(opt/(env|envbuilder|python)/|usr/(?!local/)|lib|s?bin/)"
+    rf"(?!.*/site-packages/nvidia/(nvshmem|cufile)/)(opt/(env|envbuilder|python)/|{_OS.pattern})"
 )
 _SITE: Final = re.compile(r"(opt/env/lib/python(\d\.\d+)/site-packages)/(.*)")
 _RECIPE: Final = re.compile(r"opt/envbuilder/extensions/[^/]+/([^/]+)\.so")
@@ -210,7 +210,7 @@ def _reached(image: AuditedImage, modules: Mapping[str, Elf], site: str, top: st
 
 def _imported(text: str, package: Sequence[str]) -> Iterator[str]:
     """Yield the modules that import lines in no condition, function or `try` load, and the packages around them."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in texts
         for line in ast.parse(text).body:
             lead: Sequence[str] = ()
