@@ -45,8 +45,9 @@ _NOT_DISCOVERED: Final = re.compile(
     r"ci|bin|debian|docs?|documentation|manpages|news|newsfragments|changelog|(unit_)?tests?|examples?|scripts|tools|utils?|python"
     r"|build|benchmarks?|exercises?|htmlcov"
 )
-_NO_MODULES: Final = re.compile(  # the same, FlatLayoutModuleFinder
-    r"setup|conftest|tests?|examples?|build|(tox|nox|fab|conan)file|pavement|dodo|tasks|[Ss][Cc]onstruct|manage|benchmarks?|exercises?"
+_DISCOVERED_MODULE: Final = re.compile(  # the same, FlatLayoutModuleFinder
+    r"(?!(setup|conftest|tests?|examples?|build|(tox|nox|fab|conan)file|pavement|dodo|tasks|[Ss][Cc]onstruct|manage|benchmarks?"
+    r"|exercises?)\.py$).*\.py"
 )
 _LICENSE: Final = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS).*")  # setuptools installs them
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
@@ -282,11 +283,8 @@ def _plain_words(project: Project) -> Iterator[_Word]:
                 table, key, words = words[0], "", []
                 yield _Word(name, at, _TABLE, table)
             elif words and (not has_tables or re.match(r"[\w.-]+\s*[=:]", line)):
-                key = (
-                    "package_data"
-                    if re.search("package.data$", table)
-                    else words[0].rstrip(":").rpartition(".")[2]
-                )
+                is_data = re.search("package.data$", table)
+                key = "package_data" if is_data else words[0].rstrip(":").rpartition(".")[2]
             is_read = _READ.fullmatch(table) if has_tables else not re.match(r"#|prune|(\w+-)?exclude", key)
             yield from (
                 _Word(name, at, key, word) for word in words if is_read and not line.lstrip().startswith("#")
@@ -303,11 +301,8 @@ def _claim_packages(project: Project, claims: Claims, code: Code, words: Sequenc
     called = {call.short for call in code.calls}
     looks = {*called, *given("packages"), *("find" for one in tables if one.endswith("packages.find"))}
     looks &= {"find", "find:", "find_namespace:", "find_packages", "find_namespace_packages"}
-    listed = (
-        given("packages", "py_modules", "py-modules")
-        or code.keyword(setup, "packages")
-        or code.keyword(setup, "py_modules")
-    )
+    listed = given("packages", "py_modules", "py-modules")
+    listed += [name for name in ("packages", "py_modules") if code.keyword(setup, name)]
     if not looks and (listed or ("project" not in tables and code.keyword(setup, "ext_modules"))):
         return
     has_namespaces = not looks & {"find_packages", "find:"} and "false" not in given("namespaces")
@@ -321,8 +316,6 @@ def _claim_packages(project: Project, claims: Claims, code: Code, words: Sequenc
         if entry == "src" or (is_wanted and is_package):
             packages.add(entry)
     if not packages and not looks:
-        modules = [
-            one for one in project.entries if one.endswith(".py") and not _NO_MODULES.fullmatch(one[:-3])
-        ]
+        modules = list(filter(_DISCOVERED_MODULE.fullmatch, project.entries))
         packages.update(modules if len(modules) == 1 else ())  # setuptools refuses several
     claims.entries.update(dict.fromkeys(packages - {*claims.entries}, "the build installs{}"))

@@ -288,6 +288,9 @@ def test_what_git_tracks_counts_although_a_pattern_ignores_it(tmp_path: Path, ve
     git("update-index", "--index-version", version)
     write(tmp_path, {"pkg/lib/untracked.cuh": ""})
     assert locked(tmp_path, {}) == {*files}
+    (tmp_path / ".git").rename(tmp_path / ".main")
+    write(tmp_path, {".git": "gitdir: .main\n"})  # as in a worktree
+    assert locked(tmp_path, {}) == {*files}
 
 
 @pytest.mark.parametrize(
