@@ -136,7 +136,7 @@ def parse_code(text: str, path: Path) -> Code | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in a project's texts
             tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last for what is nested too deep
         return None
     names = dict(_imports(tree))
     calls = _calls(tree, names, is_program=path.name == "setup.py")

@@ -1,11 +1,15 @@
 """Whether git ignores a file of a project, by the `.gitignore` files of its repository, as gitignore(5) describes them.
 
 A user's own list decides nothing, so one folder has one lock for everybody. git is not asked: a clone's settings may name programs.
+Of its index, the names of files are read: what git tracks it does not ignore.
 """
 
+import bisect
 import fnmatch
 import functools
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +31,7 @@ class GitIgnored:
 
     def __init__(self, place: Path, folder: Path) -> None:
         self._rules: dict[Path, tuple[_Rule, ...]] = {}
-        self._top = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+        self._top = self._repository = _repository(folder)
         on_the_way = [one for one in (place, *place.parents) if self._top in one.parents]
         if any(self.ignores(one, is_folder=True) for one in on_the_way):
             self._top = place
@@ -43,6 +47,36 @@ class GitIgnored:
                 if (is_folder or not rule.for_folders) and _matches(rule.pattern, inside[depth:]):
                     ignored = rule.ignores
         return ignored
+
+    def tracks(self, path: Path, *, is_folder: bool) -> bool:
+        """Return whether git has a file, or one below a folder."""
+        name = os.fsencode(path.relative_to(self._repository)) + (b"/" if is_folder else b"\0")
+        at = bisect.bisect_left(self._tracked, name)
+        return any(one.startswith(name) for one in self._tracked[at : at + 1])
+
+    @functools.cached_property
+    def _tracked(self) -> list[bytes]:
+        """The names in git's index up to version 3: a NUL, the length (up to 255), the name, a NUL, by gitformat-index(5)."""
+        try:
+            folder = self._repository / ".git"
+            if folder.is_file():  # of a worktree or a submodule
+                text = read_beneath(self._repository, ".git").decode()
+                folder = self._repository / text.removeprefix("gitdir: ").rstrip("\n")
+            parts = read_beneath(folder, "index").split(b"\0")
+        except (OSError, ValueError, BuildError):
+            return []
+        return sorted(part[1:] + b"\0" for part in parts if part and part[0] == len(part) - 1)
+
+
+def _repository(folder: Path) -> Path:
+    """Return the folder's repository, without places above it that somebody else owns or writes: a `.git` in /tmp."""
+    owners = {0, os.geteuid(), folder.stat().st_uid}
+    for place in (folder, *folder.parents):
+        if place != folder and (place.stat().st_uid not in owners or place.stat().st_mode & stat.S_IWOTH):
+            break
+        if (place / ".git").exists():
+            return place
+    return folder
 
 
 def _read_rules(folder: Path) -> Iterator[_Rule]:

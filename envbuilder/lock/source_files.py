@@ -37,7 +37,9 @@ CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
 )
 # Beside code, what a build of a project may read. The recipe's own folder may hold data as well.
-_BESIDE_CODE: Final = frozenset({"", ".md", ".rst", ".in", ".cmake"})
+_BESIDE_CODE: Final = frozenset({
+    "", ".md", ".rst", ".in", ".cmake", ".mk", ".build", ".options", ".rs", ".pyx", ".pxd", ".pxi", ".f", ".f90", ".s",
+})  # fmt: skip
 _APART: Final = ("sites", "logs")  # where `--profile` looks, and `launch` writes; recipes are apart too
 _MADE: Final = r"\.(so|o|a|pyc|egg|whl|egg-info)"  # leftovers of an earlier build
 
@@ -169,21 +171,26 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
         with open_source(folder, f"{extension.path}/{path}") as stream:
             return stream.read(MAX_BYTES).decode(errors="replace")
 
-    project = Project(place, [name for name in _visible_names(place) if name not in ("build", "dist")], read)
+    names = frozenset(_visible_names(place)) - {"build", "dist"}
+    project = Project(place, names, read, lambda entry: _unignored(place, entry, ignored, set()))
     try:
         claims = claims_of_imports(project, extension.capture) if is_capture else claims_of_build(project)
     except RecursionError:  # an expression that is nested without end
         claims = Claims(patterns={"*": "its Python cannot be read, so every file counts"})
     suffixes = CODE if is_capture else CODE | _BESIDE_CODE | claims.suffixes
-    listed, scanned = dict[str, list[str]](), set[str]()
+    listed, included, scanned = dict[str, list[str]](), set[str](), set[str]()
 
     def counted() -> dict[str, str]:
         for entry in project.entries if claims.patterns else claims.entries:
             is_apart = entry in _APART or entry.endswith(SUFFIX) or holds_recipes(place / entry)
             if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
-        found = {path: claims.reason(path) for paths in listed.values() for path in paths}
-        return {path: why for path, why in found.items() if why and (has_any or _suffix(path) in suffixes)}
+        found = {path: claims.reason(path) for paths in (*listed.values(), included) for path in paths}
+        return {
+            path: why
+            for path, why in found.items()
+            if why and (has_any or _suffix(path) in suffixes or path in included)
+        }
 
     has_any = not (is_here or is_capture)  # a project of its own may install data
     found = counted()
@@ -192,14 +199,17 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
         found = counted()
     while new := {path for path in found if path.endswith(COMPILED)} - scanned:
         for path in sorted(new):
-            claim_included(project, claims, path, read(path))
+            headers = claim_included(project, claims, path, read(path))
+            included |= {header for header in headers if not leads_out(folder, place / header)}
         scanned |= new
         found = counted()
     return {os.path.normpath(f"{extension.path}/{path}"): why for path, why in found.items()}
 
 
 def _suffix(path: str) -> str:
-    return Path(path).suffix.lower()
+    return (
+        ".toml" if path.endswith("Cargo.lock") else Path(path).suffix.lower()
+    )  # other locks are those of recipes
 
 
 def _visible_names(folder: Path) -> list[str]:
@@ -214,10 +224,11 @@ def _unignored(
     """Yield a file, or those below a folder, without what git ignores. What a build names in full counts nevertheless."""
     is_folder = (place / path).is_dir()
     only_named = (only_named or ignored.ignores(place / path, is_folder=is_folder)) and path not in named
+    is_tracked = only_named and ignored.tracks(place / path, is_folder=is_folder)
     if not is_folder:
-        yield from () if only_named else (path,)
+        yield from () if only_named and not is_tracked else (path,)
         return
-    is_entered = not only_named or any(name.startswith(f"{path}/") for name in named)
+    is_entered = not only_named or is_tracked or any(name.startswith(f"{path}/") for name in named)
     if is_entered and not (place / path).is_symlink():
         for name in _visible_names(place / path):
             yield from _unignored(place, f"{path}/{name}", ignored, named, only_named=only_named)

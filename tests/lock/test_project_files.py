@@ -3,6 +3,7 @@
 import os
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,29 @@ SHAPES: dict[str, tuple[dict[str, str], str]] = {
         },
         "setup.py common/x.cuh shared/y.h",
     ),
+    "namespace": ({"setup.py": SETUP.replace("find_packages", "find_namespace_packages"), "acme/ops/__init__.py": ""},
+        "setup.py acme/ops/__init__.py train/helper.py"),
+    "namespace by name": ({"setup.py": SETUP.replace("find_packages(", "find_namespace_packages(include=['acme.*', 'pkg'], "), "acme/ops/x.py": ""},
+        "setup.py acme/ops/x.py"),
+    "namespace in a table": (
+        {"pyproject.toml": "[project]\nname='x'\n[tool.setuptools.packages.find]\ninclude = ['acme.*', 'pkg']\n",
+         "setup.py": f"from setuptools import setup\nsetup(ext_modules=[{EXTENSION}])\n", "acme/ops/__init__.py": ""},
+        "setup.py pyproject.toml acme/ops/__init__.py",
+    ),
+    "another file's include": ({"setup.py": SETUP, "MANIFEST.in": "include README.md\nexclude more\n", "more/__init__.py": ""}, "setup.py MANIFEST.in README.md more/__init__.py"),
+    "read in an argument": (
+        {"setup.py": LISTED.replace("packages=", "install_requires=open('requirements.txt').read().split(), extras_require={'x': lines('x.txt')},"
+                                    " description=open('README.md').read(), keywords='train logs'.split(), packages="),
+         "requirements.txt": "", "x.txt": ""},
+        "setup.py requirements.txt x.txt README.md",
+    ),
+    "make": (
+        {"setup.py": LISTED + "subprocess.check_call(['make'])\n", "Makefile": "a.o: gen/a.py\n\tpython gen/a.py\ninclude x/rules.mk\n",
+         "gen/a.py": "", "x/rules.mk": "", "kernels/k.cu": ""},
+        "setup.py Makefile gen/a.py x/rules.mk kernels/k.cu runs/x/code/csrc/a.cu",
+    ),
+    "a Makefile for people": ({"setup.py": LISTED, "Makefile": "train:\n\tpython train.py > logs/cpu/1.txt\n"}, "setup.py Makefile"),
+    "includes of the top": ({"setup.py": LISTED, "csrc/a.cu": "#include <common/x.h>\n", "common/x.h": ""}, "setup.py common/x.h"),
     "joined": (
         {
             "setup.py": "import os, glob\nhere = os.path.dirname(os.path.abspath(__file__))\nfrom setuptools import setup, Extension\n"
@@ -203,7 +227,7 @@ def test_of_the_recipes_folder_data_counts_by_its_suffix_in_the_build(tmp_path: 
 
 def test_of_a_capture_what_is_imported_counts_with_its_sources(tmp_path: Path):
     files = TRAINED | {
-        "train.py": "from torch.utils.cpp_extension import load\nfrom nets import block\nopen('runs/x/metrics.json')\n"
+        "train.py": "from torch.utils.cpp_extension import load\nfrom nets import block\nopen('runs/x/metrics.json', 'w')\n"
         "import glob, os\ndata = os.listdir('.') + glob.glob(os.environ['DATA'] + '/*.json')\n"
         "cfg = open('config.yaml')\ndef build():\n    load('op', ['csrc/a.cu'])\n",
         "nets/__init__.py": "", "nets/block.py": "from . import deep\n", "nets/deep.py": "SOURCES = 'kernels/b.cu'\n",
@@ -213,6 +237,110 @@ def test_of_a_capture_what_is_imported_counts_with_its_sources(tmp_path: Path):
         "train.py", "nets/__init__.py", "nets/block.py", "nets/deep.py", "csrc/a.cu", "csrc/c.cuh", "kernels/b.cu", "config.yaml",
         "runs/x/code/csrc/a.cu",
     }  # fmt: skip
+
+
+def test_a_single_module_is_found_by_itself_and_a_program_beside_packages_is_not(tmp_path: Path):
+    module = {
+        "setup.py": f"from setuptools import setup\nsetup(ext_modules=[{EXTENSION}])\n",
+        "pyproject.toml": "[project]\nname = 'train'\n",
+        "foo.py": "", "csrc/a.cu": "", "conftest.py": "",
+    }  # fmt: skip
+    assert locked(tmp_path / "module", module) == {*module} - {"conftest.py"}
+    assert "foo.py" not in locked(tmp_path / "package", module | {"pkg/__init__.py": ""})
+
+
+@pytest.mark.parametrize(("backend", "more"), [
+    ("mesonpy", ["meson.build", "pkg/meson.build", "meson.options"]), ("maturin", ["Cargo.toml", "Cargo.lock", "src/lib.rs", "rust/Cargo.lock"]),
+    ("scikit_build_core.build", ["CMakeLists.txt", "cmake/x.cmake", "kernels/a.cpp"]), ("flit_core.buildapi", ["pkg.py"]),
+])  # fmt: skip
+def test_every_file_counts_for_another_tool_than_setuptools(tmp_path: Path, backend: str, more: list[str]):
+    files = dict.fromkeys(more, "") | {"pyproject.toml": f"[build-system]\nbuild-backend = '{backend}'\n"}
+    apart = {"logs/1.txt": "", "data.npy": "", "x.yaml": "", "x.lock": ""}
+    assert locked(tmp_path, files | apart) == {*files}
+
+
+def test_of_a_capture_what_is_opened_or_imported_by_a_name_that_is_put_together_counts(tmp_path: Path):
+    files = {
+        "train.py": "open('configs/default.yaml')\nimport_module(f'models.{name}')\nimport_module('nets.' + x)\nimport_module('heads.%s' % x)\n",
+        "configs/default.yaml": "", "models/a.py": "open('csrc/a.cu')\n", "models/deep/b.json": "", "nets/a.py": "", "heads/a.py": "",
+        "csrc/a.cu": "",
+    }  # fmt: skip
+    out = {"configs/other.yaml": "", "logs/x.json": "", "models/.#a.py": "x = 'other'", "other/a.cu": ""}
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/.#b.py").symlink_to("me@host.123")
+    (tmp_path / "models/old.py").symlink_to("gone.py")
+    assert locked(tmp_path, files | out, capture=("import train",)) == {*files}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_what_git_tracks_counts_although_a_pattern_ignores_it(tmp_path: Path, version: str):
+    files = PACKAGE | {"setup.py": SETUP, "pkg/lib/a.cuh": "", "pkg/lib/deep/__init__.py": ""}
+    write(tmp_path, files | {".gitignore": "lib/\n", "new/x": ""})
+
+    def git(*argv: str) -> None:
+        alone = {"HOME": str(tmp_path / "none"), "PATH": os.environ["PATH"]}
+        subprocess.run(["git", "-C", tmp_path, *argv], env=alone, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    git("add", "--force", ".")
+    git("add", "--intent-to-add", "new/x")  # with flags that only version 3 has
+    git("update-index", "--index-version", version)
+    write(tmp_path, {"pkg/lib/untracked.cuh": ""})
+    assert locked(tmp_path, {}) == {*files}
+    (tmp_path / ".git").rename(tmp_path / ".main")
+    write(tmp_path, {".git": "gitdir: .main\n"})  # as in a worktree
+    assert locked(tmp_path, {}) == {*files}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"DIRC", b"DIRC\0\0\0\4\xff\xff\xff\xff" + b"\xff" * 5000, b"DIRC\0\0\0\2\xff\xff\xff\xff"],
+)
+def test_a_damaged_index_of_git_tracks_nothing(tmp_path: Path, content: bytes):
+    write(tmp_path, PACKAGE | {"setup.py": SETUP, ".gitignore": "*.h\n", "pkg/x.h": "", ".git/HEAD": ""})
+    (tmp_path / ".git/index").write_bytes(content)
+    assert locked(tmp_path, {}) == {*PACKAGE, "setup.py"}
+
+
+def test_what_a_counted_file_includes_or_imports_counts_although_git_ignores_it(tmp_path: Path):
+    files = PACKAGE | {
+        "csrc/a.cu": '#include "gen.h"\n', "csrc/gen.h": '#include "deep.h"\n', "csrc/deep.h": "",
+        "setup.py": SETUP + "import pkg.version\n", "pkg/version.py": "",
+    }  # fmt: skip
+    assert locked(tmp_path, files | {".gitignore": "*.h\nversion.py\n"}) == {*files}
+
+
+def test_a_repository_above_that_others_may_write_decides_nothing(tmp_path: Path):
+    shared, files = tmp_path / "shared", PACKAGE | {"setup.py": SETUP}
+    write(shared, {".git/HEAD": "", ".gitignore": "pkg/\n"})
+    shared.chmod(0o755)
+    assert locked(shared / "project", files) == {*files} - {"pkg/__init__.py"}
+    shared.chmod(0o1777)
+    assert locked(shared / "project", files) == {*files}
+
+
+LONG = "x" * 300
+
+
+def test_a_strangers_files_end_in_no_error_and_take_no_minutes(tmp_path: Path):
+    quadratic = (
+        "import glob\nx = ["
+        + '"a",' * 20_000
+        + "]\nglob.glob("
+        + "x," * 20_000
+        + ")\n"
+        + "glob.glob(x)\n" * 2000
+    )
+    files = PACKAGE | {
+        "csrc/a.cu": f'#include "csrc/{LONG}.h"\n#include "' + "x/" * 100_000 + '"\n#include "' + "../" * 100_000 + 'x.h"\n',
+        "setup.py": f"import csrc.{LONG}\n{quadratic}{SETUP}",
+    }  # fmt: skip
+    start = time.monotonic()
+    assert locked(tmp_path / "time", files) == {*files}
+    assert time.monotonic() - start < 60
+    deep = PACKAGE | {"setup.py": "x = " + "-" * 100_000 + "1\n"}
+    assert locked(tmp_path / "deep", deep) == {*deep}
 
 
 PATTERNS = [

@@ -151,6 +151,13 @@ def test_a_compiled_module_is_found_behind_the_folder_that_hides_it(tmp_path):
     assert said[0].endswith(f"/_C{suffix}`: ['{tmp_path}/work/pkg'] hides the installed package")
     nothing = "0 None /work/pkg/own.py None None None None 0\n"
     assert python(tmp_path, script, ENVBUILDER_EXTENSIONS="off") == [nothing, ""]
+    lists = [
+        f'{{"extensions": {one}}}'
+        for one in ("null", "[null]", '[{"libraries": null}]', '[{"libraries": [1]}]')
+    ]
+    for damaged in ("[]", "null", *lists):
+        (tmp_path / "index.json").write_text(damaged)
+        assert python(tmp_path, script) == [nothing.replace("0\n", "1\n"), ""], damaged
     (tmp_path / "index.json").unlink()
     assert python(tmp_path, script) == [nothing.replace("0\n", "1\n"), ""], "an image without extensions"
 

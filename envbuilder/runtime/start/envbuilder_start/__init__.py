@@ -110,10 +110,11 @@ def _compiled_modules() -> "dict[str, str]":
     try:
         with open(INDEX, encoding="utf-8") as stream:
             entries = json.load(stream)["extensions"]
-    except (OSError, ValueError, KeyError):  # a damaged index is told when torch is imported
+        files = [file for entry in entries for file in entry.get("libraries", ()) if isinstance(file, str)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # told when torch is imported
         return {}
     found = {}
-    for file in (file for entry in entries for file in entry.get("libraries", ())):
+    for file in files:
         inside = file.partition("/site-packages/")[2]
         suffix = next((one for one in EXTENSION_SUFFIXES if inside.endswith(one)), "")
         if suffix:
