@@ -286,7 +286,7 @@ class _Build:
             outside = ImageTexts(environment=plan.runtime.env)
             tree = SquashfsTree(system, entries)
             image = read_audited(tree, outside=outside, is_read=is_of_environment)
-        findings = tuple(check_needed(image, plan.processor.elf))
+            findings = tuple(check_needed(image, plan.processor.elf))
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError("libraries that the environment's modules need are missing", findings=findings)
         return findings
