@@ -13,7 +13,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
-from envbuilder.run.named import need_file, need_pair
+from envbuilder.run.named import need_pair
 
 EPOCH: Final = "SOURCE_DATE_EPOCH"
 
@@ -36,10 +36,8 @@ def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
             raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
 
 
-def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
-    """Return the SBOM and the provenance of a built recipe, or of any SIF."""
-    path = find_outputs(target, output).sif
-    need_file(path, target, recipes)
+def read_documents(path: Path) -> tuple[str, str]:
+    """Return the SBOM and the provenance in a SIF."""
     sif = read_sif(path)
     sbom, provenance = (sif.read(kind).decode(errors="replace") for kind in (DataType.SBOM, DataType.JSON))
     if not sbom or not provenance:

@@ -6,7 +6,7 @@ Each function calls the stages in order and passes their results on. The decisio
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import date
@@ -33,14 +33,13 @@ from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.choice import EngineChoice, EngineName
 from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.build.engine import NO_STORES, Engine, Job, SharedStores, record_key
-from envbuilder.build.fetch_inputs import fetch_inputs
 from envbuilder.build.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.build.result import BuildResult
 from envbuilder.build.share import open_stores, share
 from envbuilder.build.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
-from envbuilder.core.console import ended_steps
+from envbuilder.core.console import Console, ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding, Severity
@@ -48,6 +47,7 @@ from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
+from envbuilder.core.sources import Wanted
 from envbuilder.core.system import why_no_engine
 from envbuilder.core.toolbox import toolbox_files
 from envbuilder.layers.entry import Entry
@@ -341,6 +341,15 @@ def open_engine(
     if job.engine is EngineName.ASSEMBLE:
         return AssembleEngine(job=job)
     return BuildKitEngine(job=job, builder=choice.builder)
+
+
+def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -> None:
+    """Fetch what the store lacks, and show the progress."""
+    if not (missing := fetcher.missing(wanted)):
+        fetcher.fetch(wanted)
+        return
+    with console.step(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
+        fetcher.fetch(wanted, transfer)
 
 
 # ---- other uses of a plan

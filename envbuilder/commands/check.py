@@ -118,16 +118,15 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
 
 def _stale(recipe: Recipe, name: str) -> tuple[Finding, ...]:
     """Return a warning if there is a lock, and it no longer fits its recipe."""
+    path = lock_path(recipe)
     try:
-        if lock_path(recipe).exists():
+        if path.exists():
             load_fresh(recipe, name)
     except LockError as error:
+        message, code = " ".join(error.message.split()), LockCode.STALE
         return (
-            Finding(
-                code=LockCode.STALE, severity=Severity.WARNING, where=str(lock_path(recipe)),
-                message=" ".join(error.message.split()), hint=error.hint,
-            ),
-        )  # fmt: skip
+            Finding(code=code, severity=Severity.WARNING, where=str(path), message=message, hint=error.hint),
+        )
     return ()
 
 

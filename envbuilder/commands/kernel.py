@@ -69,7 +69,7 @@ def kernel(
         _need_ipykernel(name, outputs, read.output)
     elif not host or os.path.lexists(outputs.sif):
         need_sif(name, output, recipes)
-        _need_ipykernel(name, outputs, read_documents(name, output, recipes)[0])
+        _need_ipykernel(name, outputs, read_documents(outputs.sif)[0])
     sif = outputs.sif.absolute()
     if remote:
         ssh = SshSession(

@@ -66,8 +66,7 @@ def _make_report(
     """Read recipe, artifacts and log, and write `NAME.html` beside them; raises UsageError where nothing was built."""
     recipe = load(find_recipe(name, context.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
-    need_sif(name, output, context.recipes)
-    packages = _packages(read_documents(name, output, context.recipes)[0])
+    packages = _packages(read_documents(need_sif(name, output, context.recipes).sif)[0])
     verdict, findings, entries = _audit(name, context, output)
     with context.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
         entries = entries or system.entries(threads=context.limits.threads)

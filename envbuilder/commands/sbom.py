@@ -28,8 +28,7 @@ def sbom(
     output: Output,
 ) -> None:
     """Print the SBOM of what was built, in SPDX: every package with its version, license and hash."""
-    recipes = recipes_folder(session.environment)
-    need_sif(name, output, recipes)
+    sif = need_sif(name, output, recipes_folder(session.environment)).sif
     session.is_document = True
-    session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
+    session.text = read_documents(sif)[provenance].rstrip("\n")
     session.data = Document(json.loads(session.text))

@@ -186,11 +186,8 @@ def _warn_of_sources(recipe: Recipe, name: str) -> None:
             path for path in changed_sources(load_lock(lock), recipe.path.parent) if not path.endswith(".py")
         ]
         if changed:
-            more = f" and {len(changed) - 1} more" if changed[1:] else ""
-            log.warning(
-                "warning: `%s`%s changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it",
-                changed[0], more, pasted(name),
-            )  # fmt: skip
+            message = "warning: `%s` changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it"
+            log.warning(message, "`, `".join(changed[:3]), pasted(name))
 
 
 def _is_of_lock(label: str, lock: Path) -> bool:
