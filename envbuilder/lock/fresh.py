@@ -1,17 +1,17 @@
 """Read the lock of a recipe, and refuse one that fits neither the recipe nor the recipe that it adds to."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from envbuilder.core.cache import sha256_file
-from envbuilder.core.errors import LockError
+from envbuilder.core.errors import EnvbuilderError, LockError
 from envbuilder.core.plain import pasted
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
-from envbuilder.lock.model import Lock
-from envbuilder.lock.source_files import own_files, reasons, source_digests
+from envbuilder.lock.model import Lock, SourceFile
+from envbuilder.lock.source_files import open_source, own_files, reasons, source_digests
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -46,9 +46,13 @@ def load_parent(recipe: Recipe) -> Lock:
 
 def changed_sources(lock: Lock, folder: Path) -> tuple[str, ...]:
     """Return the files of projects in the recipe's folder that are not as they were locked. What `load()` compiles does so when it runs."""
-    return tuple(
-        file.path
-        for extension in lock.extensions
-        for file in (extension.files if extension.form is Form.PROJECT else ())
-        if not (folder / file.path).is_file() or sha256_file(folder / file.path) != file.sha256
-    )
+    files = (file for one in lock.extensions if one.form is Form.PROJECT for file in one.files)
+    return tuple(file.path for file in files if not _is_as_locked(file, folder))
+
+
+def _is_as_locked(file: SourceFile, folder: Path) -> bool:
+    try:
+        with open_source(folder, file.path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+    except EnvbuilderError:
+        return False

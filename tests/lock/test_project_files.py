@@ -259,7 +259,7 @@ def test_every_file_counts_for_another_tool_than_setuptools(tmp_path: Path, back
     assert locked(tmp_path, files | apart) == {*files}
 
 
-def test_of_a_capture_what_is_opened_or_imported_by_a_name_that_is_put_together_counts(tmp_path: Path):
+def test_what_a_capture_opens_or_imports_by_a_composed_name_counts(tmp_path: Path):
     files = {
         "train.py": "open('configs/default.yaml')\nimport_module(f'models.{name}')\nimport_module('nets.' + x)\nimport_module('heads.%s' % x)\n",
         "configs/default.yaml": "", "models/a.py": "open('csrc/a.cu')\n", "models/deep/b.json": "", "nets/a.py": "", "heads/a.py": "",
