@@ -80,7 +80,8 @@ def test_an_edited_recipe_starts_nothing_older_and_takes_effect_with_the_build(p
     for form in forms:
         refused = start("named", *form, *WHICH)
         assert (refused.returncode, refused.stdout) == (4, "")
-        assert "its recipe is not `recipes/named.yaml` as it is now" in refused.stderr
+        assert "its recipe is not `" in refused.stderr
+        assert "/recipes/named.yaml` as it is now" in refused.stderr
         assert "hint: `envbuilder build named`" in refused.stderr
     for command in ("launch local named --in image --smoke", "kernel named --in image", "devcontainer named"):
         refused = attempt(ENVBUILDER, *command.split(), cwd=project)

@@ -78,8 +78,6 @@ ALLOWED = {
     ("lock/source_files.py", "visible", "rglob"): LISTED,
     ("lock/source_files.py", "_visible_names", "iterdir"): LISTED,
     ("lock/project_files.py", "_searches", "walk"): "a syntax tree",
-    ("lock/project_files.py", "_claim_code", "rglob"): LISTED,
-    ("lock/project_files.py", "_claim_packages", "glob"): LISTED,
     ("lock/source_files.py", "store_source", "open"): FRESH,
     ("lock/source_files.py", "store_source", "add_artifact"): FRESH,
     ("lock/resolve/extensions.py", "_store_commit", "sha256_file"): "a folder that the user names in ENVBUILDER_FOLDERS",
