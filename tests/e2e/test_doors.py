@@ -53,7 +53,7 @@ def ssh(cluster: Cluster, tiny: Built) -> tuple[object, ...]:
     said = set_up(cluster, tiny.sif)
     assert said.returncode == 0, said.stderr
     config = cluster.folder / "my doors/tiny.config"
-    assert said.stdout.startswith(f"{config}: `ssh -F {config} envbuilder-tiny`")
+    assert said.stdout.startswith(f"{config}: `ssh -F '{config}' envbuilder-tiny`")  # its path has a blank
     return ("ssh", "-F", config, "envbuilder-tiny")
 
 

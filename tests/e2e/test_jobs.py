@@ -424,7 +424,7 @@ def test_a_machine_that_is_lost_ends_the_job_everywhere(cluster, work, cpu):
 
 @pytest.mark.parametrize("where", ["ssh", "slurm"])
 def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu, where):
-    script = work / "job.sh"
+    script, log = work / "job.sh", work / "port.log"
     options = ("--nodes", "2", "--write", str(script))
     finish(cluster, launch(cluster, work, cpu, where, *options, "--", "train.py", "end"))
     text = script.read_text()
@@ -435,11 +435,11 @@ def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu, where):
     )  # fmt: skip
     try:
         wait_until("the port is taken", lambda: "20999" in cluster.nodes[0].run("ss", "-ltn"))
-        start = {"ssh": ("bash",), "slurm": ("sbatch", "--wait")}[where]
+        start = {"ssh": ("bash",), "slurm": ("sbatch", "--wait", f"--output={log}")}[where]
         ended = finish(cluster, (*cluster.head.enter, *start, str(script)))
     finally:
         listener.kill()
         listener.wait()
     assert ended.returncode == 9, ended.stderr
-    assert "port 20999 is in use on n1" in (log_of(work) if where == "slurm" else ended.stderr)
+    assert "port 20999 is in use on n1" in (log.read_text() if where == "slurm" else ended.stderr)
     assert list(work.glob("started-*")) == []
