@@ -1,6 +1,5 @@
 """Read the lock of a recipe, and refuse one that fits neither the recipe nor the recipe that it adds to."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Lock, SourceFile
-from envbuilder.lock.source_files import open_source, own_files, reasons, source_digests
+from envbuilder.lock.source_files import digest_source, own_files, reasons, source_digests
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -45,14 +44,13 @@ def load_parent(recipe: Recipe) -> Lock:
 
 
 def changed_sources(lock: Lock, folder: Path) -> tuple[str, ...]:
-    """Return the files of projects in the recipe's folder that are not as they were locked. What `load()` compiles does so when it runs."""
+    """Return the files of projects in the recipe's folder that are not as they were locked. `load()` compiles its own when it runs."""
     files = (file for one in lock.extensions if one.form is Form.PROJECT for file in one.files)
     return tuple(file.path for file in files if not _is_as_locked(file, folder))
 
 
 def _is_as_locked(file: SourceFile, folder: Path) -> bool:
     try:
-        with open_source(folder, file.path) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+        return digest_source(folder, file.path) == file
     except EnvbuilderError:
         return False

@@ -56,7 +56,7 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
     return {
-        extension.name: tuple(_digested(folder, path) for path in sorted(_counting(extension, folder)))
+        extension.name: tuple(digest_source(folder, path) for path in sorted(_counting(extension, folder)))
         for extension in recipe.extensions
     }
 
@@ -89,7 +89,8 @@ def _counting(extension: Extension, folder: Path) -> dict[str, str]:
     return found | dict.fromkeys(filter(None, (*extension.sources, extension.patch)), "the recipe names it")
 
 
-def _digested(folder: Path, path: str) -> SourceFile:
+def digest_source(folder: Path, path: str) -> SourceFile:
+    """Return a file of the recipe's folder with its digest. Raises what `open_source` raises."""
     with open_source(folder, path) as stream:
         digest = Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
         return SourceFile(path=path, sha256=digest, size=stream.tell())

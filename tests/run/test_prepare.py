@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts.outputs import Outputs, Record
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import ForeignError, UsageError
 from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.prepare import prepare, probe_pins
@@ -46,6 +48,22 @@ def test_a_sif_without_a_record_is_read_once(sif, tmp_path):
     first, second = launch(sif, tmp_path / "cache"), launch(sif, tmp_path / "cache")
     assert (first[0].environment, first[0].environment.sha256) == (second[0].environment, digest(sif))
     assert first[1] > SIZE > second[1]
+
+
+def test_a_sif_that_is_not_as_its_build_left_it_is_said(sif, tmp_path, caplog):
+    outputs = Outputs(folder=sif.parent, name=sif.stem)
+    record = Record(key="k", manifest=Sha256("0" * 64), sif=Sha256(digest(sif)), sif_size=1, content_size=1)
+    record.of_files(outputs).save(outputs.record)
+    launch(sif, tmp_path / "cache")
+    assert "as the last build here left it" not in caplog.text
+    with sif.open("r+b") as stream:
+        stream.seek(-100, os.SEEK_END)
+        stream.write(b"x")
+    launch(sif, tmp_path / "cache")
+    assert (
+        f"`{sif}` is not as the last build here left it: its sha256 is {digest(sif)[:12]}, not {record.sif[:12]}"
+        in caplog.text
+    )
 
 
 def test_a_profile_beside_another_site_is_refused_unless_it_is_the_users_own(sif, tmp_path, monkeypatch):
