@@ -129,7 +129,8 @@ def describe_layout(recipe: Recipe) -> Iterator[str]:
             ]
             if hidden:
                 package, modules = hidden[0].partition(".")[0], ", ".join(f"`{one}`" for one in hidden)
-                yield f"programs in `{folder}` run that folder's `{package}` with the environment's compiled {modules}, as with an editable install"
+                own = f"that folder's `{package}` with the environment's compiled {modules}"
+                yield f"programs in `{folder}` run {own}, as with an editable install"
 
 
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:

@@ -186,8 +186,10 @@ def _warn_of_sources(recipe: Recipe, name: str) -> None:
             path for path in changed_sources(load_lock(lock), recipe.path.parent) if not path.endswith(".py")
         ]
         if changed:
-            message = "warning: `%s` changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it"
-            log.warning(message, "`, `".join(changed[:3]), pasted(name))
+            log.warning(
+                "warning: `%s` changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it",
+                "`, `".join(changed[:3]), pasted(name),
+            )  # fmt: skip
 
 
 def _is_of_lock(label: str, lock: Path) -> bool:

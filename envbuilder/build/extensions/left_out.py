@@ -31,7 +31,8 @@ def naming_left_out(extension: LockedExtension, recipe: str) -> Iterator[None]:
             way = f"name it in `MANIFEST.in`: `include {inside}`"
             if extension.form is Form.CAPTURE:
                 way = "let the code that `capture` imports name or import it"
-            reason = f"the folder has `{path}` and the lock has not: no file of the build names it, or git ignores it; {way}, and lock again"
+            why = "no file of the build names it, or git ignores it"
+            reason = f"the folder has `{path}` and the lock has not: {why}; {way}, and lock again"
             error.hint = "; ".join(filter(None, (error.hint, reason)))
             error.findings = tuple(replace(one, hint=error.hint) for one in error.findings)
         raise
