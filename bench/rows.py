@@ -16,10 +16,10 @@ from peer_words import for_hpccm, for_neurodocker
 from place import ALIAS, NO_ENGINE, Place, lacks, loopback_registry
 
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import probe_sources
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import torch_requirement
 from envbuilder.recipe.load import load
+from envbuilder.sources.names import probe_sources
 
 BENCH: Final = REPOSITORY / "bench"
 PYTHON: Final = REPOSITORY / ".venv/bin/python"

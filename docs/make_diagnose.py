@@ -1,13 +1,13 @@
 """The pages `docs/diagnose`, and the messages that load() reads in an image, made from the catalogue of `diagnose`.
 
-`pytest --update-golden tests/node/test_diagnose.py` writes them; the same tests say when they are not what the catalogue says.
+`pytest --update-golden tests/diagnose/test_diagnose.py` writes them; the same tests say when they are not what the catalogue says.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envbuilder.node.diagnose.catalogue import Failure, Mark, Message, Stage
+from envbuilder.diagnose.catalogue import Failure, Mark, Message, Stage
 
 STAGES = {
     Stage.MACHINE: "the machine: hardware, kernel, driver, disks and limits of the node, or who runs it",
@@ -60,8 +60,8 @@ def sources_page(
     lines = [
         "# Sources of the messages that `diagnose` knows",
         "",
-        "Made from `tests/node/diagnose/sources.yaml`, which has each string with its file and its versions. A test fills",
-        "each string in and reads it. `pytest --update-golden tests/node/test_diagnose_sources.py` writes this page anew.",
+        "Made from `tests/diagnose/sources.yaml`, which has each string with its file and its versions. A test fills",
+        "each string in and reads it. `pytest --update-golden tests/diagnose/test_diagnose_sources.py` writes this page anew.",
         "",
         "Read on 2026-11-23: sources where they are public, otherwise the strings of the published binaries.",
         "",
@@ -128,7 +128,7 @@ def index(catalogue: Sequence[Failure]) -> str:
     head = [
         "# What `envbuilder diagnose` knows",
         "",
-        "Made from `envbuilder/node/diagnose/catalogue`; `pytest --update-golden tests/node/test_diagnose.py` writes these pages anew.",
+        "Made from `envbuilder/diagnose/catalogue`; `pytest --update-golden tests/diagnose/test_diagnose.py` writes these pages anew.",
         "",
         "| code | failure | stage |",
         "|:--|:--|:--|",

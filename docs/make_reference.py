@@ -25,7 +25,7 @@ from envbuilder.compat.tables.toolkit import SOURCES, all_releases, load_toolkit
 from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.processor import AARCH64
-from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
+from envbuilder.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.plan import shell
 from envbuilder.recipe import json_schema as schema
 
@@ -405,7 +405,7 @@ def _errors(kind: type[errors.EnvbuilderError]) -> Iterator[type[errors.Envbuild
 
 def codes_page() -> str:
     lines = made(
-        "Codes", "the code, `envbuilder/core/errors.py` and `envbuilder/node/diagnose/catalogue/build.yaml`"
+        "Codes", "the code, `envbuilder/core/errors.py` and `envbuilder/diagnose/catalogue/build.yaml`"
     )
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",

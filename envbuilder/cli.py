@@ -35,9 +35,9 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.full import FULL, full_error
-from envbuilder.core.http.proxies import blame
 from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
+from envbuilder.sources.http.proxies import blame
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130

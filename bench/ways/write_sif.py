@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.build.artifacts import ImageLoader, build_artifacts
-from envbuilder.build.choice import EngineChoice
-from envbuilder.build.pipeline import open_engine
+from envbuilder.builder.artifacts import ImageLoader, build_artifacts
+from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.pipeline import open_engine
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Session
 from envbuilder.plan.make import make_plan

@@ -27,7 +27,7 @@ from envbuilder.core.system import DOCKER_SOCKET
 TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
 STAGED: Final = ":part-"  # begins the tag of a staged image
 REPLACED: Final = ".replaced"  # ends the tag of an image that is losing its own
-OWNER: Final = "envbuilder.build"  # label of a container: the build that made it
+OWNER: Final = "envbuilder.builder"  # label of a container: the build that made it
 PATIENCE: Final = 0.5  # seconds for an interrupted load to end
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.context import BuildContext
+from envbuilder.builder.context import BuildContext
 from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Session, open_store
 from envbuilder.core.limits import Limits, usable_cores, usable_memory

@@ -9,7 +9,7 @@ from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.private import kept_out
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
-from envbuilder.core.toolbox import PROGRAMS, toolbox_folder
+from envbuilder.runners.toolbox import PROGRAMS, toolbox_folder
 
 PATIENCE: Final = 1.0  # seconds to the end; each file gets its final name when it is whole
 

@@ -10,8 +10,8 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.build.choice import EngineChoice
-from envbuilder.build.result import BuiltRecipe
+from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.cache import save_text
@@ -55,7 +55,7 @@ def add(
     for one in packages:
         need_no_credentials(one)
         _need_other_than_torch(one, parent)
-    from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, which `--help` does without
+    from envbuilder.builder.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes)
     session.kept = KEPT

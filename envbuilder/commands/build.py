@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.build.batch import build_several, choose, need_place
-from envbuilder.build.choice import Builder, EngineChoice, EngineName
-from envbuilder.build.result import BuiltRecipe
+from envbuilder.builder.batch import build_several, choose, need_place
+from envbuilder.builder.choice import Builder, EngineChoice, EngineName
+from envbuilder.builder.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
@@ -178,7 +178,7 @@ def build(
             build_context(session, recipes)  # every task expects the cache
         _build_as_array(session, array, show=dry_run, write=write, wait=wait)
         return
-    from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
+    from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run)
     session.kept = KEPT

@@ -142,7 +142,7 @@ def _keys(session: Session, recipes: Path) -> None:
 
 
 def _pipeline() -> ModuleType:
-    from envbuilder.build import pipeline  # noqa: PLC0415 - all of a build
+    from envbuilder.builder import pipeline  # noqa: PLC0415 - all of a build
 
     return pipeline
 

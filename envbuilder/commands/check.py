@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.build.extensions.list import find_twins
+from envbuilder.builder.extensions.list import find_twins
 from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, load_tables, need_sound

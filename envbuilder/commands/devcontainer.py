@@ -14,7 +14,6 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import UBUNTU, probe_sources, shown
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.recipe.load import find_recipe, load
@@ -23,6 +22,7 @@ from envbuilder.run.exec import warn_of_missing_image
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.named import need_sif
 from envbuilder.run.ssh_session import SshSession, set_up_session
+from envbuilder.sources.names import UBUNTU, probe_sources, shown
 
 SETTINGS: Final = Path("~/.ssh/envbuilder")  # of SSH sessions
 Srun = Annotated[

@@ -7,10 +7,10 @@ import typer
 
 from envbuilder.commands.context import Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.node.diagnose import Found, as_text, findings
-from envbuilder.node.diagnose import diagnose as find_failures
-from envbuilder.node.diagnose.catalogue import Certainty
-from envbuilder.node.diagnose.scan import Place
+from envbuilder.diagnose import Found, as_text, findings
+from envbuilder.diagnose import diagnose as find_failures
+from envbuilder.diagnose.catalogue import Certainty
+from envbuilder.diagnose.scan import Place
 
 
 class LogPlace(Answer):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
+from envbuilder.builder.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.columns import columns

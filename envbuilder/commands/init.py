@@ -13,22 +13,22 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.build.batch import Outcome
-from envbuilder.build.choice import EngineChoice
+from envbuilder.builder.batch import Outcome
+from envbuilder.builder.choice import EngineChoice
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.check import load_tables
-from envbuilder.compat.init import WrittenRecipe, make, read_source
-from envbuilder.compat.init.examples import copy_example
-from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
-from envbuilder.compat.init.readers.machine import read_machine
-from envbuilder.compat.init.readers.project import read_git
-from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.plain import need_no_credentials, plain
 from envbuilder.core.process import ProcessRunner, Runner
+from envbuilder.init import WrittenRecipe, make, read_source
+from envbuilder.init.examples import copy_example
+from envbuilder.init.prompt import ask_missing, offered, take_gpus, take_version
+from envbuilder.init.readers.machine import read_machine
+from envbuilder.init.readers.project import read_git
+from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.load import new_path
 from envbuilder.recipe.requirement_file import parse_place
@@ -157,7 +157,7 @@ def _answer(written: WrittenRecipe, reached: str) -> NewRecipe:
 
 def _go_on(path: Path, session: Session, recipes: Path, output: Path) -> str:
     """Lock and build the recipe. Returns what was reached last; the session gets the reason of a failure."""
-    from envbuilder.build.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, for `--try` alone
+    from envbuilder.builder.pipeline import build_recipe, lock_new  # noqa: PLC0415 - all of a build, for `--try` alone
 
     context = build_context(session, recipes)
     session.kept = KEPT

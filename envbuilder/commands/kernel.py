@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
-from envbuilder.build.built import read_documents
+from envbuilder.builder.built import read_documents
 from envbuilder.commands.context import BuiltName, Output, Profile, Recipes, Session, command
 from envbuilder.commands.devcontainer import SETTINGS, Srun, parse_srun
 from envbuilder.commands.exec import Form

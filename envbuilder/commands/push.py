@@ -8,7 +8,7 @@ import typer
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.oci.reference import LATEST
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
-from envbuilder.build.built import make_release, sign_artifacts
+from envbuilder.builder.built import make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.build.render import render_recipe
+from envbuilder.builder.render import render_recipe
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 

@@ -12,9 +12,9 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.outputs import Outputs, Record, load_record
 from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.build.built import read_documents
-from envbuilder.build.context import BuildContext
-from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions
+from envbuilder.builder.built import read_documents
+from envbuilder.builder.context import BuildContext
+from envbuilder.builder.extensions.list import HEAD, ExtensionStatus, cells, find_extensions
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Name, Output, Recipes, Session, command
 from envbuilder.commands.verify import VerifiedPair, verify_built

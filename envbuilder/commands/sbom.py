@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.build.built import read_documents
+from envbuilder.builder.built import read_documents
 from envbuilder.commands.context import Output, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer
 from envbuilder.recipe.load import recipes_folder

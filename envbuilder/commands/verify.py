@@ -12,10 +12,10 @@ from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, load_record, names_built
 from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.build.built import need_built
-from envbuilder.build.choice import EngineName
-from envbuilder.build.context import BuildContext
-from envbuilder.build.engine import layer_keys, record_key
+from envbuilder.builder.built import need_built
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import BuildContext
+from envbuilder.builder.engine import layer_keys, record_key
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions

@@ -12,12 +12,12 @@ from typing import IO, Final
 
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_file
-from envbuilder.core.deadline import PATIENCE, deadline
 from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
+from envbuilder.lock.deadline import PATIENCE, deadline
 from envbuilder.lock.model import Artifact
 
 _SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")

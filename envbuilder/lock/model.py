@@ -16,9 +16,9 @@ from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Seconds, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import REGISTRY
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import REGISTRY
 
 PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; some are not there while they have their default
     "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),

@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 
 from envbuilder.compat.image_facts import Base, Name
 from envbuilder.core.cache import sha256_text
-from envbuilder.core.sources import URL
 from envbuilder.lock.base_image.apt_lists import parse_line
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository, for_processor
+from envbuilder.sources.names import URL
 
 
 def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:

@@ -18,10 +18,10 @@ from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import make_folder_for_all, open_to_all
-from envbuilder.core.sources import BLOBS, REGISTRY, Wanted
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
+from envbuilder.sources.names import BLOBS, REGISTRY, Wanted
 
 FILES: Final = "files"
 INDEX: Final = "index.json"

@@ -14,10 +14,10 @@ from urllib.parse import quote
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
-from envbuilder.core.sources import APT, CUDA, URL
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
+from envbuilder.sources.names import APT, CUDA, URL
 
 NOASSERTION: Final = "NOASSERTION"
 

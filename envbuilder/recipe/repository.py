@@ -10,8 +10,8 @@ from pydantic import Discriminator, Tag
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.models import Mistake, Rule, Shape
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.core.sources import APT
 from envbuilder.recipe.fields import OwnFile, RecipeCode
+from envbuilder.sources.names import APT
 
 IMAGE: Final = "image-"  # begins the name of a repository that a base image has
 NVIDIA: Final = Shape(

@@ -24,9 +24,9 @@ from envbuilder.artifacts.parts_index import GAP, MOST, PartsIndex, Pieces, pars
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console, Step
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError, SpaceError
-from envbuilder.core.fetch import each
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_range, read_blob, read_manifest, read_referrers
+from envbuilder.sources.fetch import each
 
 log = logging.getLogger(__name__)
 

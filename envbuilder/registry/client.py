@@ -10,13 +10,13 @@ from urllib.parse import urlencode, urlsplit
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
-from envbuilder.core.http import Limits, Waiting, wait_silently
-from envbuilder.core.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
-from envbuilder.core.http.session import Body, HttpSession, Response, busy, is_same_origin, join, retry
 from envbuilder.core.process import Runner
-from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
 from envbuilder.registry.settings import CERTIFICATES, probe_settings
+from envbuilder.sources.http import Limits, Waiting, wait_silently
+from envbuilder.sources.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
+from envbuilder.sources.http.session import Body, HttpSession, Response, busy, is_same_origin, join, retry
+from envbuilder.sources.names import shown
 
 Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")

@@ -18,11 +18,11 @@ from envbuilder.artifacts.oci.model import (
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
-from envbuilder.core.http import Progress
-from envbuilder.core.http.failure import SourceError
-from envbuilder.core.http.session import Response, download, join
-from envbuilder.core.sources import Wanted
 from envbuilder.registry.client import Client, translate_errors
+from envbuilder.sources.http import Progress
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http.session import Response, download, join
+from envbuilder.sources.names import Wanted
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
-from envbuilder.core.fetch import each
 from envbuilder.core.private import is_trusted, make_folder_for_all, private_folder
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, own_processor, processor_of
 from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
@@ -43,6 +42,7 @@ from envbuilder.registry.download import (
     read_platform,
     read_referrers,
 )
+from envbuilder.sources.fetch import each
 
 
 class PulledFile(Answer):

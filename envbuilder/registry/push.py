@@ -26,11 +26,11 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
-from envbuilder.core.fetch import each
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
+from envbuilder.sources.fetch import each
 
 MOST_REST: Final = 0.25  # of a SIF that may be in no layer for `--thin`
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.sources import is_loopback
+from envbuilder.sources.names import is_loopback
 
 # Where engines look for the certificate authority of one registry (`dockerd`, `containers-certs.d(5)`).
 CERTIFICATES: Final = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))

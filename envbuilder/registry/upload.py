@@ -18,12 +18,12 @@ from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
-from envbuilder.core.http import Progress
-from envbuilder.core.http.failure import TransientError
-from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, join, wait
 from envbuilder.core.processor import processor_of
 from envbuilder.registry.client import Client, translate_errors
 from envbuilder.registry.download import fallback_tag, read_manifest, read_platform
+from envbuilder.sources.http import Progress
+from envbuilder.sources.http.failure import TransientError
+from envbuilder.sources.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, join, wait
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from envbuilder.core.enter_sandbox import other_id
 from envbuilder.core.errors import ToolError
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Completed
 from envbuilder.core.system import home_of, user_ids
 from envbuilder.plan.contents import START
 from envbuilder.plan.shell import left_out, matches
+from envbuilder.runners.enter_sandbox import other_id
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine

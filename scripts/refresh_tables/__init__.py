@@ -20,10 +20,10 @@ from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.compat.tables.torch import COMPANIONS, load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import AARCH64
+from envbuilder.sources.fetch.remote_zip import Index
 from scripts.refresh_tables import cuda, standalone, toolkits, torch
 from scripts.refresh_tables.rows import Changes, Row, update
 

@@ -11,9 +11,9 @@ from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import DOCUMENT, read_within
-from envbuilder.core.fetch.client import Listed
 from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.processor import PROCESSORS
+from envbuilder.sources.fetch.client import Listed
 from scripts.refresh_tables.rows import Row
 
 _MACHINES: Final = tuple(one.machine for one in PROCESSORS)

@@ -61,7 +61,7 @@ def test_a_container_gets_the_command_and_the_options():
     # Also in an engine that keeps nothing, and bounded.
     kept = {"Type": "json-file", "Config": {"max-size": "64m", "max-file": "2"}}
     wanted = {"image": NAME, "command": ["true", "two words"], "tty": False, "stdin_open": False, **OPTIONS}
-    assert client.asked == wanted | {"log_config": kept, "labels": {"envbuilder.build": ""}}
+    assert client.asked == wanted | {"log_config": kept, "labels": {"envbuilder.builder": ""}}
 
 
 def test_output_is_read_when_all_of_it_is_there_and_the_container_removed_at_the_end():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envbuilder.core.http import session
+from envbuilder.sources.http import session
 from tests.support.attacker import Attacker, attacker
 
 

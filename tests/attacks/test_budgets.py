@@ -24,16 +24,16 @@ from envbuilder.artifacts.oci.reader import read_image, read_tree
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.core import log as logs
 from envbuilder.core.archive import BoundedZip, archived_files
-from envbuilder.core.deb import read_about, read_tar
 from envbuilder.core.errors import BuildError, CommandError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.diagnose import diagnose, recorder
+from envbuilder.diagnose.collectives import Ranks
+from envbuilder.diagnose.recorder import read_dump
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.import_root import walk
 from envbuilder.layers.import_tar import index_tar
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.node.diagnose import diagnose, recorder
-from envbuilder.node.diagnose.collectives import Ranks
-from envbuilder.node.diagnose.recorder import read_dump
+from envbuilder.sources.deb import read_about, read_tar
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.audit.files import IN_FILES

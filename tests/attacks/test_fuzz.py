@@ -25,16 +25,16 @@ from envbuilder.artifacts.oci.model import parse_configuration, parse_manifest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import write_sif
 from envbuilder.core.archive import BoundedZip, archived_files
-from envbuilder.core.deb import members, read_control, read_tar
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.diagnose import diagnose
+from envbuilder.diagnose.collectives import Ranks
+from envbuilder.diagnose.recorder import read_dump
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.import_tar import index_tar
 from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
-from envbuilder.node.diagnose import diagnose
-from envbuilder.node.diagnose.collectives import Ranks
-from envbuilder.node.diagnose.recorder import read_dump
+from envbuilder.sources.deb import members, read_control, read_tar
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest
@@ -193,7 +193,7 @@ MANIFEST = {
 }  # fmt: skip
 LOG = b"".join(
     path.read_bytes()[:3000]
-    for path in sorted((ROOT / "tests/node/diagnose/excerpts").rglob("*"))
+    for path in sorted((ROOT / "tests/diagnose/excerpts").rglob("*"))
     if path.is_file()
 )[: 24 << 10]
 

@@ -13,10 +13,10 @@ from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import AccessError, ContentError, RegistryError
-from envbuilder.core.http import Limits
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import MOST_PAGES, fetch_blob, read_blob, read_manifest, read_referrers
 from envbuilder.registry.upload import Source, push_blob
+from envbuilder.sources.http import Limits
 from tests.support.attacker import ENDLESS, Attacker, Sent, attacker, reply, then
 from tests.support.runner import FakeRunner
 

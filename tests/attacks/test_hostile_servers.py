@@ -10,14 +10,14 @@ import pytest
 
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.fetch.client import MOST_MARKS
-from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.http import PAGE, Limits
-from envbuilder.core.http.failure import SourceError
-from envbuilder.core.http.reachable import reach
-from envbuilder.core.http.session import HttpSession
-from envbuilder.core.sources import Sources
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.fetch.client import MOST_MARKS
+from envbuilder.sources.fetch.remote_zip import Index
+from envbuilder.sources.http import PAGE, Limits
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http.reachable import reach
+from envbuilder.sources.http.session import HttpSession
+from envbuilder.sources.names import Sources
 from tests.support.attacker import CHUNKED, ENDLESS, HEAD, Attacker, Sent, attacker, reply, then
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 

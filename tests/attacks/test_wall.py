@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble import python
-from envbuilder.build.assemble.dpkg_root import make_merged_root
-from envbuilder.build.assemble.os import configure_command
-from envbuilder.build.assemble.sandbox import Emulation, Root, sandboxed
-from envbuilder.build.extensions.wheels import built_wheels
+from envbuilder.builder.assemble import python
+from envbuilder.builder.assemble.dpkg_root import make_merged_root
+from envbuilder.builder.assemble.os import configure_command
+from envbuilder.builder.assemble.sandbox import Emulation, Root, sandboxed
+from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
-from envbuilder.core.sandbox import Mount, take_over
 from envbuilder.plan.model import PythonStep
+from envbuilder.runners.sandbox import Mount, take_over
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdist_jobs import HOST, sdist_job

@@ -20,13 +20,13 @@ import typer
 from typer.main import get_command
 
 from envbuilder import __version__, cli
-from envbuilder.build.extensions.check_targets import extension_error
+from envbuilder.builder.extensions.check_targets import extension_error
 from envbuilder.commands import COMMANDS
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import session
 from envbuilder.lock.file import lock_text
 from envbuilder.recipe.load import list_recipes, load
+from envbuilder.sources.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
 from tests.support.locks import make_lock

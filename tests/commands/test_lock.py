@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from envbuilder.lock.security import MissedUpdates, missed_finding
 from envbuilder.recipe.load import load
+from envbuilder.sources.names import Sources
 from tests.support import package_sources
 from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
 
@@ -84,7 +84,7 @@ def use_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the cache in this folder, with the programs of this machine as the toolbox."""
     monkeypatch.setenv("ENVBUILDER_CACHE", str(folder / "cache"))
     monkeypatch.setattr("envbuilder.lock.resolve.context.make_toolbox", lambda *_: Path("/"))
-    monkeypatch.setattr("envbuilder.build.pipeline.toolbox_files", tuple)
+    monkeypatch.setattr("envbuilder.builder.pipeline.toolbox_files", tuple)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.http import session
+from envbuilder.sources.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.extensions.compiler_errors import explain_failure
+from envbuilder.builder.extensions.compiler_errors import explain_failure
 from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import CommandError
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import Store
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.core.sources import Sources
-from envbuilder.core.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
 from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.runners.toolbox import LIBRARIES, LOADER, make_toolbox, open_sandbox
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 from tests.support import package_sources
 from tests.support.hosts import (
     CONTAINER_WITHOUT_NAMESPACES,
@@ -115,7 +115,7 @@ def test_systemd_is_refused_before_anything_is_built_where_only_proot_runs(spaci
 
 @pytest.mark.release
 def test_a_kernel_that_does_not_ask_about_calls_builds_the_same_files(spacious: Path, tiny: Built):
-    """`tests/build/test_record_owners.py` records owners for every change as such a kernel does it."""
+    """`tests/builder/test_record_owners.py` records owners for every change as such a kernel does it."""
     recipe, _ = make_tiny(spacious / "recipe")
     environments = []
     for name in ("first", "second"):
@@ -150,7 +150,7 @@ def plain(spacious: Path) -> tuple[str, ...]:
     for name in ("bin", "lib", "lib64"):
         options += ["--symlink", f"usr/{name}", f"/{name}"]
     options += ["--ro-bind", "/usr", "/usr", "--bind", str(spacious / "box"), "/box", "--chdir", "/box"]
-    program = ROOT / "envbuilder/core/plain_sandbox.py"
+    program = ROOT / "envbuilder/runners/plain_sandbox.py"
     words = (ROOT / ".venv/bin/python", "-I", program, *tools, *options, "--setenv", "PATH", "/usr/bin", "--")
     return tuple(map(str, words))
 

@@ -14,7 +14,7 @@ import pytest
 
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.sif import read_sif
-from envbuilder.build.recipe_tests import Import, import_in_sif
+from envbuilder.builder.recipe_tests import Import, import_in_sif
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import BuildError
 from envbuilder.recipe.load import load

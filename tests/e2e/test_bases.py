@@ -14,9 +14,9 @@ import pytest
 from envbuilder.compat.image_facts import Name
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import file_path
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
+from envbuilder.sources.names import file_path
 from tests.support import bases
 from tests.support.package_sources import (
     PACKAGES,

@@ -19,13 +19,13 @@ import uv
 
 from envbuilder.compat.check import examine, load_tables
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.pockets import open_release
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
+from envbuilder.sources.fetch.remote_zip import Index
 from tests.support.workbench import (
     CACHE,
     ROOT,

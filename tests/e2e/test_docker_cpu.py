@@ -1,7 +1,7 @@
 """`cpu` by `--engine docker`, whole and after an edit. BuildKit needs six minutes and 6 GB for it.
 
 Every change is held by parts of it: tiny environments by both engines (test_docker_engine.py), the layer of a project with
-torch (test_projects.py), and the stage that an edit asks for (tests/build/test_buildkit.py).
+torch (test_projects.py), and the stage that an edit asks for (tests/builder/test_buildkit.py).
 """
 
 import secrets

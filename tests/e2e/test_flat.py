@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.node.diagnose import diagnose
+from envbuilder.diagnose import diagnose
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,

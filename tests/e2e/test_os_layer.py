@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build.assemble import os as debian
-from envbuilder.build.choice import EngineName
-from envbuilder.build.engine import Job
+from envbuilder.builder.assemble import os as debian
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sandbox import sandbox_words
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
+from envbuilder.runners.sandbox import sandbox_words
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
 from tests.support.workbench import CACHE, as_nobody, attempt, run
@@ -229,7 +229,7 @@ def small(spacious: Path) -> Iterator[Path]:
 
 @pytest.mark.release
 def test_a_script_that_fills_the_disk_leaves_nothing(spacious: Path, small: Path):
-    """`tests/build/test_hostile_scripts.py` fills a disk for every change. This script says that all went well."""
+    """`tests/builder/test_hostile_scripts.py` fills a disk for every change. This script says that all went well."""
     deb = write_package(
         spacious / "fills.deb",
         [],

@@ -15,7 +15,6 @@ import pytest
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import UBUNTU_ARCHIVE
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.lock.resolve import make_target
@@ -23,6 +22,7 @@ from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.debs import resolve_debs
 from envbuilder.lock.security import lists_folder, security_updates
 from envbuilder.recipe.load import load
+from envbuilder.sources.names import UBUNTU_ARCHIVE
 from tests.support.locks import make_recipe
 from tests.support.package_sources import signing_key, write_suite
 from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble.engine import Run
-from envbuilder.build.buildkit import buildx
-from envbuilder.build.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
-from envbuilder.build.choice import EngineChoice, EngineName
-from envbuilder.build.extensions.build import ExtensionBuilder
-from envbuilder.build.extensions.cache import CachedExtension
-from envbuilder.build.pipeline import open_engine, resolve_context
+from envbuilder.builder.assemble.engine import Run
+from envbuilder.builder.buildkit import buildx
+from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
+from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.extensions.build import ExtensionBuilder
+from envbuilder.builder.extensions.cache import CachedExtension
+from envbuilder.builder.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
 from envbuilder.core.console import Console

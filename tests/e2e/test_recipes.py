@@ -1,6 +1,6 @@
 """Every recipe by both engines: the same files, and the recipe's own tests in image and SIF.
 
-`mudiff` has `capture`, which the docker engine refuses (EB200, `tests/build/test_buildkit.py`). It does not build the
+`mudiff` has `capture`, which the docker engine refuses (EB200, `tests/builder/test_buildkit.py`). It does not build the
 environments for Arm either (`test_arm.py`).
 """
 

@@ -80,7 +80,7 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
 
 @pytest.mark.release
 def test_both_engines_build_the_same(recipe: Path, composed: Built):
-    """`tests/build/test_wheels.py` runs the programs of both for every change."""
+    """`tests/builder/test_wheels.py` runs the programs of both for every change."""
     env = {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
     baked = build(str(recipe), recipe.parent.parent / "baked", "--engine", "docker", env=env)
     need_the_same(composed, replace(baked, name=NAME))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build.choice import EngineName
-from envbuilder.build.engine import layer_keys
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
 from tests.support.faults import Bench

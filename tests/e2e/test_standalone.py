@@ -108,7 +108,7 @@ def test_the_sbom_names_it(world: World):
 
 @pytest.mark.release
 def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
-    """`tests/build/test_interpreter.py` compiles one for every change, and the byte code of old Pythons is compared there."""
+    """`tests/builder/test_interpreter.py` compiles one for every change, and the byte code of old Pythons is compared there."""
     with (
         open_world(
             spacious, "3.9", donor="octformer", pytorch="2.8.0", wheels=("filelock",), roots=WITH_COMPILER

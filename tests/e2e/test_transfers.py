@@ -22,12 +22,12 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError
-from envbuilder.core.http import session as wire
 from envbuilder.registry import upload as write
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest, read_referrers
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
+from envbuilder.sources.http import session as wire
 from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
 from tests.support.stranger import STRANGER, as_user, reachable_folder

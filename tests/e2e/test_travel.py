@@ -22,13 +22,13 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, EnvbuilderError, RegistryError
-from envbuilder.core.http import session as wire
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
 from envbuilder.run import sync as ssh
+from envbuilder.sources.http import session as wire
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
 from tests.support.tiny import make_tiny

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.toolbox import toolbox_files
+from envbuilder.runners.toolbox import toolbox_files
 from tests.support.faults import Bench, digests
 from tests.support.workbench import (
     ENVBUILDER,

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble.sandbox import sandboxed
+from envbuilder.builder.assemble.sandbox import sandboxed
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sandbox import Mount
-from envbuilder.core.toolbox import open_sandbox
+from envbuilder.runners.sandbox import Mount
+from envbuilder.runners.toolbox import open_sandbox
+from envbuilder.sources.fetch import Fetcher
 from tests.support.conditions import USER, Conditions
 from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES
 from tests.support.sdist_jobs import HOST

@@ -10,7 +10,6 @@ import pytest
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.sources import Sources, probe_sources
 from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import addresses
@@ -21,6 +20,7 @@ from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit
 from envbuilder.recipe import repository
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import Sources, probe_sources
 from tests.support import package_sources
 from tests.support.locks import make_lock, make_means, make_parts, make_recipe
 from tests.support.package_sources import (

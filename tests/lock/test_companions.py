@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import Sources
 from tests.support import redist
 from tests.support.locks import make_artifact, make_lock, make_means, make_recipe
 from tests.support.package_sources import DAY, write_index, write_wheel

@@ -8,7 +8,6 @@ import pytest
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.distributions import (
     Distribution,
@@ -20,6 +19,7 @@ from envbuilder.lock.resolve.distributions import (
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.extension import Extension
+from envbuilder.sources.names import Sources
 from tests.support.locks import make_artifact, make_means, make_recipe
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import write_sdist

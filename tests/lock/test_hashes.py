@@ -7,11 +7,11 @@ import pytest
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import RecipeError
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.load import load
+from envbuilder.sources.names import Sources
 from tests.support.locks import make_means
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import own_backend, write_sdist

@@ -13,7 +13,6 @@ import pytest
 
 from envbuilder.artifacts.signing import read_bundle
 from envbuilder.core.errors import FetchError, VerifyError
-from envbuilder.core.sources import Sources
 from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -22,6 +21,7 @@ from envbuilder.lock.resolve.redist import parse_manifest
 from envbuilder.lock.resolve.uv_answer import read_answer
 from envbuilder.lock.resolve.uv_question import Question
 from envbuilder.lock.resolve.uv_resolver import ask_uv
+from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
 from tests.support.downloads import make_wheel
 from tests.support.locks import make_means

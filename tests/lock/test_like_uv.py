@@ -17,9 +17,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
+from envbuilder.sources.names import Sources
 from tests.support.locks import make_means, make_recipe
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.plain_uv import compiled

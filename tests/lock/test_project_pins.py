@@ -11,15 +11,15 @@ from envbuilder.compat.check import examine, load_tables
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import Sources
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 from tests.support.locks import no_client
 from tests.support.package_sources import (
     DAY,

@@ -20,10 +20,7 @@ from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.http import reachable
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
-from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
@@ -38,6 +35,9 @@ from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels, torch
 from envbuilder.lock.security import CONFIGURATION
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.http import reachable
+from envbuilder.sources.names import Sources
 from tests.support import package_sources
 from tests.support.locks import EPOCH, make_lock, make_means, make_recipe, no_client
 from tests.support.package_sources import (

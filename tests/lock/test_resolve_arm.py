@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.choice import EngineChoice, EngineName
+from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
-from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
@@ -27,6 +26,7 @@ from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import Plan, make
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository
+from envbuilder.sources.names import Sources
 from tests.support import redist
 from tests.support.locks import make_lock, make_means, make_recipe
 from tests.support.package_sources import PACKAGES, TOOLS, debian, write_index, write_mirror, write_wheel

@@ -15,11 +15,11 @@ from packaging.requirements import Requirement
 
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.held import Choice, held_back
 from envbuilder.lock.resolve.wheels import Packages, resolve_wheels
+from envbuilder.sources.names import Sources
 from tests.support.locks import make_artifact, make_means, make_recipe
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import locked, own_backend, setup_only, write_sdist

@@ -13,7 +13,6 @@ import pytest
 from envbuilder.commands.add import recipe_text
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
-from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock import git as git_module
 from envbuilder.lock.git import export_commit
@@ -24,6 +23,7 @@ from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import load
+from envbuilder.sources.http import reachable
 from tests.support.silent import silent_server
 from tests.support.source_files import make_means, make_recipe, write
 

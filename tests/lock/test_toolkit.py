@@ -15,14 +15,14 @@ from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.processor import AARCH64, X86_64
-from envbuilder.core.sources import CUDA, Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.redist import parse_manifest
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import CUDA, Sources
 from tests.support.locks import make_artifact, make_parts, make_recipe, no_client
 from tests.support.redist import write_small
 from tests.support.runner import FakeRunner

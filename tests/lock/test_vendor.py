@@ -13,8 +13,6 @@ from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import Sha256, Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext
@@ -22,6 +20,8 @@ from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from envbuilder import runtime as image
-from envbuilder.build.render import RENDERERS, make_kit, render_recipe
+from envbuilder.builder.render import RENDERERS, make_kit, render_recipe
 from envbuilder.commands.render import Form
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError

@@ -55,7 +55,6 @@ def test_the_architecture_names_every_folder():
     package = ROOT / "envbuilder"
     told = text("ARCHITECTURE.md")
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
-    assert len(folders) == 14
     assert {name for name in folders if f"envbuilder/{name}" not in told} == set()
 
 

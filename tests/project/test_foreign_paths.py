@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "envbuilder"
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
-        "build/extensions/*.py", "build/recipe_tests.py", "core/archive.py", "layers/import_root.py", "layers/layer.py", "lock/git.py",
+        "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_root.py", "layers/layer.py", "lock/git.py",
         "lock/source_files.py", "lock/git_ignored.py", "lock/project_files.py", "lock/resolve/distributions.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
@@ -37,22 +37,22 @@ STORED = "an artifact of the cache, by its digest"
 FRESH = "a new folder in a workspace, which no sandbox has seen"
 LISTED = "names alone: a link is yielded and not followed"
 ALLOWED = {
-    ("build/extensions/build.py", "_capture_calls", "mkdir"): FRESH,
-    ("build/extensions/cache.py", "load_compiled", "read_text"): OUR_OWN,
-    ("build/extensions/cache.py", "load_calls", "read_text"): OUR_OWN,
-    ("build/extensions/cache.py", "_keep", "add_artifact"): FRESH,
-    ("build/extensions/check_targets.py", "targets_of", "open"): "a copy that `copy_beneath` made",
-    ("build/extensions/left_out.py", "_lacking", "glob"): LISTED,
-    ("build/extensions/stage_sources.py", "clear_leftovers", "listdir"): LISTED,
-    ("build/extensions/stage_sources.py", "_stage", "read_bytes"): STORED,
-    ("build/extensions/stage_sources.py", "stage_files", "read_bytes"): STORED,
-    ("build/extensions/wheels.py", "_built_wheel", "glob"): OUR_OWN,
-    ("build/extensions/wheels.py", "stage_sdist", "mkdir"): FRESH,
-    ("build/extensions/wheels.py", "stage_sdist", "copyfile"): FRESH,
-    ("build/recipe_tests.py", "import_in_sif", "read_text"): "a program of this package",
-    ("build/recipe_tests.py", "_layers_in_one", "copytree"): "trees that own disjoint paths, with links as links",
-    ("build/recipe_tests.py", "_link", "link"): "the same; it links the link itself",
-    ("build/recipe_tests.py", "_link", "copy2"): "the same",
+    ("builder/extensions/build.py", "_capture_calls", "mkdir"): FRESH,
+    ("builder/extensions/cache.py", "load_compiled", "read_text"): OUR_OWN,
+    ("builder/extensions/cache.py", "load_calls", "read_text"): OUR_OWN,
+    ("builder/extensions/cache.py", "_keep", "add_artifact"): FRESH,
+    ("builder/extensions/check_targets.py", "targets_of", "open"): "a copy that `copy_beneath` made",
+    ("builder/extensions/left_out.py", "_lacking", "glob"): LISTED,
+    ("builder/extensions/stage_sources.py", "clear_leftovers", "listdir"): LISTED,
+    ("builder/extensions/stage_sources.py", "_stage", "read_bytes"): STORED,
+    ("builder/extensions/stage_sources.py", "stage_files", "read_bytes"): STORED,
+    ("builder/extensions/wheels.py", "_built_wheel", "glob"): OUR_OWN,
+    ("builder/extensions/wheels.py", "stage_sdist", "mkdir"): FRESH,
+    ("builder/extensions/wheels.py", "stage_sdist", "copyfile"): FRESH,
+    ("builder/recipe_tests.py", "import_in_sif", "read_text"): "a program of this package",
+    ("builder/recipe_tests.py", "_layers_in_one", "copytree"): "trees that own disjoint paths, with links as links",
+    ("builder/recipe_tests.py", "_link", "link"): "the same; it links the link itself",
+    ("builder/recipe_tests.py", "_link", "copy2"): "the same",
     ("core/archive.py", "__init__", "open"): STORED,
     ("core/archive.py", "read", "open"): "a member of a zip file",
     ("core/archive.py", "_tar_files", "open"): STORED,

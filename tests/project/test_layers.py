@@ -11,20 +11,22 @@ PACKAGE = Path(__file__).parents[2] / "envbuilder"
 
 STANDALONE = "runtime"  # runs inside the image, where there is no envbuilder; others take its text from here
 
-# From top to bottom; a name stands for the folder. `build` stands on `run` because a build tests what it made, `node` is low because
+# From top to bottom; a name stands for the folder. `builder` stands on `run` because a build tests what it made, `node` is low because
 # its NCCL rules are part of every image, and the registry's client is below `lock`, which looks into base images.
 LAYERS = [
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"build"},
+    {"builder"},
     {"run"},
     {"verify"},
-    {"plan"},
+    {"plan", "init"},
     {"lock"},
     {"compat", "registry"},
     {"recipe", "artifacts"},
     {"node", "layers"},
+    {"runners"},
+    {"sources", "diagnose"},
     {"core"},
     {"__init__", STANDALONE},
 ]

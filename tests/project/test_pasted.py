@@ -13,7 +13,7 @@ LINE = re.compile(
 # Values without blanks and quotes: names of recipes, which have a pattern, tags, hosts of registries, numbers and constants; and
 # words that were quoted where they were put together.
 PLAIN = {
-    "build/engine.py: __version__",
+    "builder/engine.py: __version__",
     "cli.py: __version__",
     "commands/add.py: words",
     "commands/init.py: example",
@@ -23,9 +23,9 @@ PLAIN = {
     "commands/report.py: nv",
     "commands/report.py: recipe.name",
     "commands/report.py: sif",
-    "compat/init/__init__.py: name",
-    "compat/init/readers/commands.py: self.clones[folder].git",
-    "compat/init/render.py: recipe.name",
+    "init/__init__.py: name",
+    "init/readers/commands.py: self.clones[folder].git",
+    "init/render.py: recipe.name",
     "compat/rules/base_image.py: base.distribution",
     "compat/rules/base_image.py: context.recipe.name",
     "core/private.py: letters",
@@ -43,7 +43,7 @@ NO_MESSAGES = {
     "plan/contents.py",
     "plan/render/steps.py",
     "plan/render/definition.py",
-    "build/assemble/os.py",
+    "builder/assemble/os.py",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import ToolError
-from envbuilder.core.toolbox import make_toolbox
+from envbuilder.runners.toolbox import make_toolbox
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import TypeAdapter
 
-from envbuilder.core.http import session
+from envbuilder.sources.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
 from tests.support.sifs import write_recipe_sif

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
+from envbuilder.builder.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
 from envbuilder.lock.model import Artifact, LockedExtension

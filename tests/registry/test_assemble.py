@@ -19,12 +19,12 @@ from envbuilder.artifacts.parts import Assembly
 from envbuilder.core.cache import held, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError, UsageError
-from envbuilder.core.http import session as wire
 from envbuilder.layers.layer import find_blobs
 from envbuilder.registry import assemble
 from envbuilder.registry.client import Client
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
+from envbuilder.sources.http import session as wire
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
 from tests.support.toys import make_toy

@@ -25,10 +25,7 @@ from envbuilder.core.errors import (
     UsageError,
     VerifyError,
 )
-from envbuilder.core.http import session as wire_module
-from envbuilder.core.http.session import CHUNK
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import is_loopback
 from envbuilder.registry import settings as setting_module
 from envbuilder.registry import upload as write_module
 from envbuilder.registry.client import Client
@@ -36,6 +33,9 @@ from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 from envbuilder.registry.settings import probe_settings
 from envbuilder.registry.upload import Sent, Source, push_blob, put_manifest
+from envbuilder.sources.http import session as wire_module
+from envbuilder.sources.http.session import CHUNK
+from envbuilder.sources.names import is_loopback
 from tests.support.runner import FakeRunner
 
 DIGEST = "ab" * 32

@@ -18,12 +18,12 @@ from envbuilder.artifacts.oci.naming import ENTRY_KEY, ENTRY_TYPE
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.errors import BusyError, UsageError
-from envbuilder.core.http import session as wire
 from envbuilder.layers.layer import load_layer, write_layer
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest
 from envbuilder.registry.shared_store import SharedStore, open_store
 from envbuilder.registry.upload import put_manifest
+from envbuilder.sources.http import session as wire
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry, upload
 from tests.support.stores import SETTING, Listening, open_shared, settings, write_keys
 from tests.support.workbench import ROOT

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-FOLDER: Final = Path(__file__).parents[1] / "node/diagnose"
+FOLDER: Final = Path(__file__).parents[1] / "diagnose"
 HELD: Final = FOLDER / "held.txt"  # a third of `excerpts/wild.txt`, put aside before its patterns were made
 
 

@@ -4,8 +4,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envbuilder.build.choice import EngineChoice
-from envbuilder.build.pipeline import open_engine, resolve_context
+from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
 from envbuilder.layers.layer import Layer

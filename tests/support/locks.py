@@ -6,13 +6,13 @@ from typing import NoReturn
 from envbuilder.compat.tables.toolkit import AptPart, ArchivePart, DebPart, WheelPart, load_toolkits
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 
 KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive", AptPart: "deb"}
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.core.sources import Sources
+from envbuilder.sources.names import Sources
 from tests.support.debs import write_package
 
 DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)

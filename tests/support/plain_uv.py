@@ -8,7 +8,7 @@ import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.sources import Sources
+from envbuilder.sources.names import Sources
 
 
 def compiled(

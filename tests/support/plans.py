@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envbuilder.build.choice import EngineName
-from envbuilder.build.engine import Job
-from envbuilder.build.render import make_kit
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job
+from envbuilder.builder.render import make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 from envbuilder.core.cache import Sha256, Store, sha256_text

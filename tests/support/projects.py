@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.choice import EngineName
-from envbuilder.build.engine import Job
-from envbuilder.build.extensions.build import ExtensionBuilder
-from envbuilder.build.extensions.cache import CachedExtension
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job
+from envbuilder.builder.extensions.build import ExtensionBuilder
+from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits

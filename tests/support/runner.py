@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from envbuilder.core import sandbox
 from envbuilder.core.process import Command
+from envbuilder.runners import sandbox
 
 
 class FakeRunner:

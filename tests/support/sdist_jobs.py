@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.choice import EngineName
-from envbuilder.build.engine import Job
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits

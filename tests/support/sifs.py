@@ -7,7 +7,7 @@ from envbuilder.artifacts.oci.layout import write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import DataType, Document, write_sif
-from envbuilder.build.assemble.runtime import write_runtime_files
+from envbuilder.builder.assemble.runtime import write_runtime_files
 from envbuilder.core.cache import Store
 from envbuilder.layers.layer import write_layer
 from envbuilder.plan.make import make_plan

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.sources import Sources
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 from tests.support.locks import no_client
 from tests.support.runner import FakeRunner
 

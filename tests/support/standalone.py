@@ -20,8 +20,8 @@ from typing import Final
 
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.core.cache import sha256_file
-from envbuilder.core.sources import STANDALONE
 from envbuilder.lock.model import Artifact
+from envbuilder.sources.names import STANDALONE
 from tests.support.workbench import CACHE, resolve_context, run
 
 RELEASE: Final = "20261110"

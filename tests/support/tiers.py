@@ -90,8 +90,8 @@ FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
     ATTACKS: (ATTACKS,),
     "unit-1": ("commands", "verify"),
     "unit-2": ("lock", "artifacts", "plan", "layers", "recipe"),
-    "unit-3": ("project", "node", "compat"),
-    "unit-4": ("registry", "run", "build", "core", "runtime"),
+    "unit-3": ("project", "node", "diagnose", "compat", "init"),
+    "unit-4": ("registry", "run", "builder", "runners", "sources", "core", "runtime"),
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import TABLES
-from envbuilder.core.http import session as wire_module
+from envbuilder.sources.http import session as wire_module
 from scripts.refresh_tables import cuda, standalone, torch
 from scripts.refresh_tables.rows import parse_rows
 

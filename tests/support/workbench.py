@@ -15,11 +15,11 @@ from pathlib import Path
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.toolbox import toolbox_files
+from envbuilder.diagnose import diagnose
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
-from envbuilder.node.diagnose import diagnose
+from envbuilder.runners.toolbox import toolbox_files
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
 from tests.support.disk import RUN, folder_prefix

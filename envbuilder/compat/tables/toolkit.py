@@ -17,7 +17,7 @@ from envbuilder.compat.tables.table import Span, in_span, reader, version_key
 from envbuilder.core.cache import Sha256
 from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.core.sources import Wanted
+from envbuilder.sources.names import Wanted
 
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
 LIBRARIES: Final = "lib64/*"  # the path of the links to the libraries that torch's wheels bring

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, shown
+from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
 TRUSTED: Final = re.compile(

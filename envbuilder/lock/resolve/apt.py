@@ -18,14 +18,10 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
-from envbuilder.core.deadline import deadline
-from envbuilder.core.deb import read_about
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.core.fetch import ACCESS_HINT, Fetcher
-from envbuilder.core.http.failure import SourceError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
-from envbuilder.core.sources import shown
+from envbuilder.lock.deadline import deadline
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.package_names import NAMES
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -39,6 +35,10 @@ from envbuilder.lock.security import (
     security_updates,
     status_entry,
 )
+from envbuilder.sources.deb import read_about
+from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.suggest import find_on_package_index
 from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.http.reachable import reach
-from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.uv_question import Facts, Question
 from envbuilder.lock.resolve.uv_resolver import ask_uv
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.http.reachable import reach
+from envbuilder.sources.names import shown
 
 _MIRROR: Final = "ENVBUILDER_PYTORCH_INDEX names a mirror of it, and a folder of wheels serves as well"
 

@@ -14,14 +14,14 @@ from envbuilder.compat.tables.standalone import Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.deadline import PATIENCE
-from envbuilder.core.fetch import Fetcher
-from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.core.sources import Sources, Wanted, probe_sources
-from envbuilder.core.toolbox import make_toolbox
+from envbuilder.lock.deadline import PATIENCE
 from envbuilder.lock.model import LockedBase
+from envbuilder.runners.toolbox import make_toolbox
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.http import Progress, Waiting, wait_silently
+from envbuilder.sources.names import Sources, Wanted, probe_sources
 
 if TYPE_CHECKING:
     from envbuilder.registry.client import Client

@@ -10,7 +10,6 @@ from envbuilder.compat.tables.distribution import Distribution, load_distributio
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.core.sources import DEBIAN
 from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.lock.package_names import find_unlisted
 from envbuilder.lock.repositories import tag
@@ -18,6 +17,7 @@ from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.pockets import open_base, open_release, read_image, repository_sources
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import DEBIAN
 
 # The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
 OS_PACKAGES: Final = (

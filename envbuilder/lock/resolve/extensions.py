@@ -7,9 +7,6 @@ from dataclasses import fields
 from envbuilder.core.cache import sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
-from envbuilder.core.http import ARCHIVE
-from envbuilder.core.http.failure import SourceError
-from envbuilder.core.http.reachable import silent
 from envbuilder.lock.git import export_commit
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.repositories import archive_source
@@ -18,6 +15,9 @@ from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.http import ARCHIVE
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http.reachable import silent
 
 
 def lock_extensions(

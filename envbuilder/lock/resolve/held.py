@@ -12,11 +12,11 @@ from packaging.version import Version
 
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.errors import FetchError
-from envbuilder.core.http import PAGE
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
+from envbuilder.sources.http import PAGE
 
 TORCH: Final = "torch"  # what it holds back fits it, and is not said
 

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.sources import STANDALONE
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import STANDALONE
 
 NAME: Final = "cpython"
 

@@ -12,7 +12,6 @@ from typing import Final
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
-from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU
 from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import LockedBase
 from envbuilder.lock.repositories import repositories, tag
@@ -21,6 +20,7 @@ from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.security import lists_folder
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository
+from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU
 
 SECURITY: Final = "security"
 _OWN_KEYS: Final = re.compile(r"/(?:debian|ubuntu)-archive-keyring\.")

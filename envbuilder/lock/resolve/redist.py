@@ -15,14 +15,14 @@ from pydantic import Field, ValidationError
 from envbuilder.compat.tables.toolkit import ArchivePart, Layout, newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.core.foreign_json import parse_json
-from envbuilder.core.http.failure import SourceError
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
-from envbuilder.core.sources import CUDA, shown
 from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.names import CUDA, shown
 
 log = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.cause import Cause, find_cause
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
-from envbuilder.core.sandbox import Mount, sandbox
-from envbuilder.core.toolbox import open_sandbox
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.runners.sandbox import Mount, sandbox
+from envbuilder.runners.toolbox import open_sandbox
 
 if TYPE_CHECKING:
-    from envbuilder.core.fetch.remote_zip import Index
+    from envbuilder.sources.fetch.remote_zip import Index
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
@@ -50,7 +50,7 @@ class SdistFacts:
 
 def open_index(context: ResolveContext) -> "Index":
     """Return the package indexes, for reading."""
-    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
+    from envbuilder.sources.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
 
     return Index(context.sources())
 

@@ -20,13 +20,13 @@ from envbuilder.compat.tables.toolkit import (
     toolkit_of,
 )
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
 from envbuilder.lock.resolve.redist import SETTING, resolve_archives
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
 

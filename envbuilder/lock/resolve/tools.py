@@ -7,13 +7,13 @@ from typing import Final
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.processor import X86_64
-from envbuilder.core.sources import DEBIAN
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import older_packages
 from envbuilder.lock.resolve.pockets import open_base, open_release
 from envbuilder.lock.resolve.toolkit import resolve_toolkit
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import DEBIAN
 
 # One qemu for every suite: it is static, so it runs anywhere, and older ones crash on what this machine's /sys says.
 _EMULATOR: Final = (f"{DEBIAN}/trixie", "qemu-user")

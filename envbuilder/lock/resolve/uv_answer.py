@@ -16,10 +16,10 @@ from packaging.version import Version
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
-from envbuilder.core.sources import Sources, file_path, shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.sources.names import Sources, file_path, shown
 
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 

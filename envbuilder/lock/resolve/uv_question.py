@@ -16,11 +16,11 @@ import uv
 from envbuilder.core.archive import BoundedZip
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.distributions import Distribution
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
+from envbuilder.sources.names import Sources
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole

@@ -14,12 +14,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.compat.context import load_tables
-from envbuilder.core.deadline import deadline
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.core.fetch import NETWORK_HINT
-from envbuilder.core.http.reachable import silent
 from envbuilder.core.processor import Processor
-from envbuilder.core.sources import Sources
+from envbuilder.lock.deadline import deadline
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
@@ -36,6 +33,9 @@ from envbuilder.lock.resolve.uv_question import (
     write_python,
     write_question,
 )
+from envbuilder.sources.fetch import NETWORK_HINT
+from envbuilder.sources.http.reachable import silent
+from envbuilder.sources.names import Sources
 
 log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store
-from envbuilder.core.emulate import machine_has, trial
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.full import lacks_inodes
-from envbuilder.core.http.proxies import trouble
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
-from envbuilder.core.required_tools import BWRAP, check_tools, tool_version
-from envbuilder.core.toolbox import sandbox_trial
 from envbuilder.node.doctor.item import (
     DoctorCode,
     Fix,
@@ -30,6 +26,10 @@ from envbuilder.node.doctor.item import (
 )
 from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
+from envbuilder.runners.emulate import machine_has, trial
+from envbuilder.runners.required_tools import BWRAP, check_tools, tool_version
+from envbuilder.runners.toolbox import sandbox_trial
+from envbuilder.sources.http.proxies import trouble
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA

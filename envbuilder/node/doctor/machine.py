@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError, UsageError
-from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.sources import probe_sources
 from envbuilder.core.system import lockable_memory, user_ids, user_name
 from envbuilder.node.detect import probe_here
 from envbuilder.node.nccl.facts import Facts
+from envbuilder.sources.http.reachable import Reached, reach
+from envbuilder.sources.names import probe_sources
 
 _TIMEX: Final = 208  # bytes of struct timex on 64-bit Linux
 _MAXERROR, _STATUS = 24, 40  # offsets of a long and an int in it

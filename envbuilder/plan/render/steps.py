@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from envbuilder.core import sources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
@@ -17,6 +16,7 @@ from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_file
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
+from envbuilder.sources import names as sources
 
 CERTIFICATES: Final = [
     "for ca in /run/secrets/ca /artifacts/certificates.pem; do",

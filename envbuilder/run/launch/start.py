@@ -152,7 +152,7 @@ def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
 
 def failures(started: Started) -> tuple[Finding, ...]:
     """Return the known failures in the log of a job, in which each line names its rank, without what followed from them."""
-    from envbuilder.node.diagnose import Role, diagnose, findings  # noqa: PLC0415 - its catalogue is large
+    from envbuilder.diagnose import Role, diagnose, findings  # noqa: PLC0415 - its catalogue is large
 
     if not started.log.exists():
         return ()

@@ -1,6 +1,6 @@
 """Byte-compile every Python source below a folder, with the same bytes in each process: `compile_all.py FOLDER`.
 
-For Pythons before 3.11, whose byte code depends on the strings in the compiling process (`build/assemble/python.py`). So no modules
+For Pythons before 3.11, whose byte code depends on the strings in the compiling process (`builder/assemble/python.py`). So no modules
 of a site are loaded, and the standard library is always read from its sources. `check_byte_code.py` tells files that are not Python
 of this version from those that could not be written.
 """

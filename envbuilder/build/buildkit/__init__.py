@@ -1,5 +1,0 @@
-"""The docker engine: BuildKit makes the same layers, from `Dockerfile.base` and a folder of inputs."""
-
-from envbuilder.build.buildkit.engine import BuildKitEngine
-
-__all__ = ["BuildKitEngine"]

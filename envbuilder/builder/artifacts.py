@@ -1,0 +1,168 @@
+"""Layers → artifacts: run the engine, then write the OCI layout and the SIF from the same layers.
+
+The image's blobs are hard links to the layers, and the SIF is a copy of their bytes, so both take little time after the last layer.
+Meanwhile, the image is loaded into the Docker engine.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from envbuilder.artifacts.oci.layout import Layout, write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
+from envbuilder.artifacts.outputs import Outputs, Record
+from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
+from envbuilder.builder.context import worker_threads
+from envbuilder.builder.engine import Engine, Job, KeptStep, record_key
+from envbuilder.core.console import Console
+from envbuilder.layers.layer import Layer, check_disjoint, read_files
+from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
+from envbuilder.plan.model import LOCK_LABEL, RECIPE_LABEL, Plan
+from envbuilder.run.devcontainer import image_labels
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+THREADS: Final = 16  # more than a plan's layers and trees together, because one may wait for another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """An image and a SIF under temporary names, with their record and layers."""
+
+    record: Record
+    layout: Layout
+    layers: tuple[Layer, ...]
+
+
+class Background:
+    """A queue of work, one thread at a time. A failed build does not wait for it: Docker drops an interrupted load."""
+
+    def __init__(self) -> None:
+        self._last: Future[None] = Future()
+        self._last.set_result(None)
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do the work after all earlier work."""
+        before, self._last = self._last, Future()
+
+        def run(done: Future[None]) -> None:
+            try:
+                before.result()
+                work()
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - `finish` raises it
+                done.set_exception(error)
+
+        threading.Thread(target=run, args=(self._last,), daemon=True, name="load").start()
+
+    def finish(self) -> None:
+        """Wait for all work; raises the first error."""
+        self._last.result()
+
+
+class ImageLoader:
+    """Load an image into the Docker engine during a build. Does nothing without an engine."""
+
+    def __init__(self, docker: "DockerEngine | None", name: str, console: Console) -> None:
+        self._docker, self._name, self._console = docker, name, console
+        self._background = Background()
+        self._staged = ""
+
+    def load_first(self, job: Job, layers: tuple[Layer, ...]) -> None:
+        """Start to load the finished layers while the extensions compile."""
+        if docker := self._docker:
+
+            def load() -> None:
+                with job.store.workspace() as work:
+                    layout = write_image(job.plan, layers, work / "image", name=self._name)
+                    docker.load_first_layers(layout, name=self._name, console=self._console)
+
+            self._background.begin(load)
+
+    def load_image(self, layout: Layout) -> None:
+        """Start to load the whole image under its staged name."""
+        if docker := self._docker:
+
+            def load() -> None:
+                self._staged = docker.load_staged(layout, name=self._name, console=self._console)
+
+            self._background.begin(load)
+
+    def finish(self) -> str:
+        """Wait until the image is loaded. Returns its staged name, "" without an engine."""
+        self._background.finish()
+        return self._staged
+
+
+def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Artifacts:
+    """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
+    job = engine.job
+    with worker_threads(THREADS, job.runner) as pool:
+        pending = engine.start(pool)
+        steps = zip(job.plan.steps, pending, strict=True)
+        first = [layer for step, layer in steps if isinstance(step, KeptStep)]
+        layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
+    check_disjoint(layers)
+    with job.console.step("write the OCI layout"):
+        layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
+    loader.load_image(layout)
+    with job.console.step("write the SIF"):
+        facts = _write_sif(job.plan, outputs, layers)
+    labels = dict(job.plan.runtime.labels)
+    record = Record(
+        key=record_key(job.plan, job.engine),
+        recipe=labels[RECIPE_LABEL].removeprefix("sha256:"),
+        lock=labels[LOCK_LABEL].removeprefix("sha256:"),
+        manifest=layout.manifest.digest,
+        sif=facts.sha256,
+        sif_size=facts.size,
+        content_size=sum(layer.content_size for layer in layers),
+    )
+    return Artifacts(record=record, layout=layout, layers=layers)
+
+
+def wait_for_layers(
+    layers: Sequence["Future[Layer]"],
+    first: Sequence["Future[Layer]"],
+    *,
+    part_done: Callable[[tuple[Layer, ...]], None],
+) -> tuple[Layer, ...]:
+    """Return every layer. Calls `part_done` once the `first` ones are done. Raises the first failure at once."""
+    waiting = set(first)
+    for done in as_completed(layers):
+        done.result()
+        if waiting and waiting <= {layer for layer in layers if layer.done()}:
+            waiting.clear()
+            part_done(tuple(layer.result() for layer in first))
+    return tuple(layer.result() for layer in layers)
+
+
+def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Layout:
+    """Write the OCI layout of these layers of the plan, as the image `name`."""
+    first, default = entry_point(plan.runtime)
+    config = ImageConfig(env=plan.runtime.env, cmd=default, entrypoint=first, labels=image_labels(plan))
+    return write_layout(
+        layers=layers, config=config, epoch=plan.epoch, platform=plan.platform, folder=folder, name=name
+    )
+
+
+def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
+    """Write the SIF, with the SBOM and the provenance of the runtime layer as descriptors."""
+    texts = read_files(layers[-1], {SBOM, PROVENANCE})
+    kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
+    return write_sif(
+        layers=layers,
+        out=outputs.sif,
+        epoch=plan.epoch,
+        definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
+        labels=dict(plan.runtime.labels),
+        processor=plan.processor,
+        documents=tuple(
+            Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path])
+            for path, kind in kinds
+        ),
+    )

@@ -1,0 +1,274 @@
+"""The assemble engine: layers composed from locked artifacts, without a daemon and without root.
+
+Each layer is a future. Independent layers are made at the same time: wheels are installed while the distribution's packages are, and the
+Python layer is compressed while the extensions compile.
+"""
+
+import functools
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, assert_never
+
+from envbuilder.builder.assemble import cuda, interpreter, python, runtime
+from envbuilder.builder.assemble import os as debian
+from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.engine import Job, KeptStep
+from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
+from envbuilder.builder.extensions.install import install_extensions
+from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.core.errors import BuildError, CommandError, ToolError
+from envbuilder.core.install import install_command
+from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64, own_processor, own_title
+from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.model import (
+    AddedStep,
+    CudaStep,
+    ExtensionsStep,
+    InterpreterStep,
+    OsStep,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+    Step,
+    inputs,
+)
+from envbuilder.runners.emulate import trial
+from envbuilder.runners.sandbox import take_over
+from envbuilder.runners.toolbox import open_sandbox
+from envbuilder.sources.fetch import Fetcher
+
+WORK = Path("WORK")  # stands for the temporary folder of a run
+# Its systemd-tmpfiles reads links by readlinkat(2) without a path, at which proot 5.1 aborts. That of 252 does not.
+_SYSTEMD: Final = 257
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembleEngine:
+    """Makes the layers of one plan on this machine."""
+
+    job: Job
+
+    def need_tools(self, fetcher: Fetcher) -> None:
+        missing = self.missing()
+        if missing:
+            _need_processor(self.job)
+            by_proot = open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
+            if by_proot and self.job.plan.os in missing:
+                _need_no_systemd(self.job.plan.os)
+        if self.job.cross_tools:
+            _need_emulation(self.job)
+
+    def missing(self) -> tuple[Step, ...]:
+        """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
+        plan = self.job.plan
+        if plan.os.image:
+            raise BuildError(
+                f"`{plan.name}` is based on the image `{plan.os.image}`, which the engine `assemble` does not support",
+                hint="`--engine docker` builds on images",
+            )
+        return self.job.missing()
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        found: list[Artifact] = []
+        for step in self.missing():
+            found += inputs(step)
+            if isinstance(step, PythonStep | InterpreterStep):
+                found += python.interpreter_packages(step.python, self.job)
+        tools = self.job.cross_tools
+        if tools and not self.job.store.holds(tools_tree(self.job)):
+            found += tools.artifacts
+        return tuple(dict.fromkeys(found))
+
+    def commands(self) -> tuple[Command, ...]:
+        trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
+        root = make_root(self.job, trees)
+        return tuple(command for step in self.missing() for command in self._commands(step, root))
+
+    def _commands(self, step: Step, root: Root) -> Iterable[Command]:
+        match step:
+            case OsStep():
+                return debian.commands(step, self.job, WORK)
+            case InterpreterStep():
+                return interpreter.commands(step, self.job, WORK)
+            case PythonStep():
+                own = _root_of(self.job, root.os, root.interpreter, compiles=True)
+                return (
+                    *wheel_commands(step, self.job, root=own, work=WORK),
+                    *python.commands(step, self.job, WORK, root.interpreter),
+                )
+            case ExtensionsStep():
+                return extension_commands(self.job, root=root, work=WORK)
+            case StartStep():
+                own = _root_of(self.job, root.os, root.interpreter)
+                return (runtime.compile_command(self.job.plan.python.program, root=own, tree=WORK / "tree"),)
+            case CudaStep() | RuntimeStep():
+                return ()  # these layers need no program
+            case _:
+                assert_never(step)
+
+    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+        if self.job.cross_tools:
+            make_tools(self.job)
+        run = Run(self.job, pool)
+        return tuple(run.start(step) for step in self.job.plan.steps)
+
+
+class Run:
+    """One run of the engine over one plan: a future for each layer, and for each kept tree."""
+
+    def __init__(self, job: Job, pool: Executor) -> None:
+        self._job, self._pool = job, pool
+        self._guard = threading.RLock()
+        self._layers: dict[Step, Future[Layer]] = {}
+        self._trees: dict[Step, Future[Path]] = {}
+
+    def start(self, step: Step) -> "Future[Layer]":
+        """Start the step's layer once. Returns its future."""
+        with self._guard:
+            if step not in self._layers:
+                write = functools.partial(self._write_layer, step)
+                self._layers[step] = self._pool.submit(self._job.make_layer, step, write)
+            return self._layers[step]
+
+    def root(self) -> Root:
+        """Return the root in which extensions compile, after its trees are made."""
+        kept = (
+            step
+            for step in self._job.plan.steps
+            if isinstance(step, KeptStep) and step is not self._job.plan.added
+        )
+        started = {type(step): self._start_tree(step) for step in kept}
+        return make_root(self._job, {kind: tree.result() for kind, tree in started.items()})
+
+    def _start_tree(self, step: KeptStep) -> "Future[Path]":
+        with self._guard:
+            if step not in self._trees:
+                self._trees[step] = self._pool.submit(self._make_tree, step)
+            return self._trees[step]
+
+    def _write_layer(self, step: Step, out: Path, work: Path) -> None:
+        """Write the step's layer into `out`, after the layers and trees that it reads. `work` is a temporary folder."""
+        job, tree = self._job, work / "tree"
+        match step:
+            case OsStep():
+                debian.write_layer(step, job, work, out)
+            case InterpreterStep() | PythonStep() | CudaStep():
+                if isinstance(step, AddedStep):  # its layer depends on the folders below
+                    for below in job.plan.steps[: job.plan.steps.index(step)]:
+                        self.start(below).result()
+                tree = self._start_tree(step).result()
+                with job.console.step(f"write the {step.name} layer") as shown:
+                    layer = job.pack(step, tree, out, shown)
+                with job.store.lock(f"tree-{tree.name}"):
+                    job.store.note_contents(tree, contents_of(layer))
+            case ExtensionsStep():
+                built = ExtensionBuilder(job, self.root).build()
+                install_extensions(built, architectures=step.architectures, tree=tree)
+                self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
+                job.pack(step, tree, out)
+            case StartStep():
+                root = _root_of(job, self._start_tree(job.plan.os).result(), self._own_python())
+                runtime.write_start_files(step, tree)
+                job.runner.run(runtime.compile_command(job.plan.python.program, root=root, tree=tree))
+                job.pack(step, tree, out)
+            case RuntimeStep():
+                others = [one for one in job.plan.steps if one is not step]
+                layers = {type(one): self.start(one).result() for one in others}
+                runtime.write_layer(step, job, layers=layers, work=work, out=out)
+            case _:
+                assert_never(step)
+
+    def _make_tree(self, step: KeptStep) -> Path:
+        store, key = self._job.store, self._job.keys[step]
+        final = store.tree(key)
+        with store.lock(f"tree-{key}"):
+            # Without its layer, a tree is what the layer is made from, so every file of it is hashed.
+            if store.holds(final, whole=load_layer(store.layer(key)) is None):
+                return final
+            with store.workspace() as work:
+                self._write_tree(step, work)
+                take_over(work / "tree")
+                layer = load_layer(store.layer(key))  # of which the tree was unpacked
+                store.commit(work / "tree", final, contents_of(layer) if layer else {})
+        return final
+
+    def _own_python(self) -> Path | None:
+        """Return the tree of the standalone Python, None without one."""
+        step = self._job.plan.interpreter
+        return self._start_tree(step).result() if step else None
+
+    def _write_tree(self, step: KeptStep, work: Path) -> None:
+        """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
+        job = self._job
+        layer = load_layer(job.store.layer(job.keys[step]))
+        if layer is None and isinstance(step, InterpreterStep):
+            interpreter.write_tree(step, job, work)
+        elif layer is None and isinstance(step, PythonStep):
+            own = self._own_python()
+            built = built_wheels(
+                step, job, lambda: _root_of(job, self._start_tree(job.plan.os).result(), own, compiles=True)
+            )
+            python.write_tree(step, job, work, own, built)
+        elif layer is None and isinstance(step, CudaStep):
+            cuda.write_tree(step, job, self._start_tree(job.plan.python).result(), work)
+        else:
+            layer = layer or self.start(step).result()
+            with job.console.step(f"unpack the {layer.name} layer"):
+                extract(layer, work / "tree")
+
+
+def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
+    """Return the root in which extensions compile."""
+    version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
+    return Root(
+        os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees[PythonStep], cuda=trees.get(CudaStep),
+        cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
+    )  # fmt: skip
+
+
+def _need_no_systemd(step: OsStep) -> None:
+    """Raise ToolError for a package that proot cannot configure."""
+    for deb in step.artifacts:
+        if deb.name == "systemd" and int(re.split(r"\D", deb.version, maxsplit=1)[0] or 0) >= _SYSTEMD:
+            raise ToolError(
+                f"the package systemd {deb.version} cannot be configured here: this machine refuses namespaces, "
+                f"and proot aborts in systemd-tmpfiles of systemd {_SYSTEMD} or newer",
+                hint="allow namespaces (`envbuilder doctor --for build` says how), leave out what brings systemd under "
+                "`apt`, or build with `--engine docker`",
+            )
+
+
+def _need_processor(job: Job) -> None:
+    """Raise ToolError on a machine that is neither of the plan's processor nor x86-64, for which the tools are."""
+    wanted = job.plan.processor
+    if own_processor() not in (wanted, X86_64):
+        raise ToolError(
+            f"`{job.plan.name}` is for {wanted.title}, and this machine is {own_title()}",
+            hint=f"build on a machine that is {X86_64.title}, which builds for every processor",
+        )
+
+
+def _need_emulation(job: Job) -> None:
+    """Raise ToolError on a machine that runs no programs of the plan's processor."""
+    processor = job.plan.processor
+    try:
+        job.runner.run(Command(argv=trial(processor.elf), why=f"register an emulator for {processor.title}"))
+    except CommandError as error:
+        raise ToolError(
+            f"this machine runs no programs for {processor.title}, which `{job.plan.name}` is for\n{error.message}",
+            hint="build on Linux 6.7 or newer; or let an administrator register qemu on the machine "
+            f"({install_command('qemu-user-static')})",
+        ) from error
+
+
+def _root_of(job: Job, tree: Path, own: Path | None, *, compiles: bool = False) -> Root:
+    """Return the root with the os layer's tree, and that of the standalone Python if there is one."""
+    by = emulation(job, os_tree=tree if compiles else None)
+    return Root(os=tree, interpreter=own, emulation=by)

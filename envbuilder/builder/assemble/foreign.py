@@ -1,0 +1,115 @@
+"""The tools that build for another processor: qemu, and native compilers in place of the environment's own.
+
+An environment's programs run by qemu (`runners/emulate.py`). What takes long is native: the Python that installs the wheels, and
+the compilers. Debian's packages for several processors share no path, and its cross compiler is named as the environment's
+own compiler is. So the native folders lie over those of the environment, and projects find their compiler where it is on a
+machine of that processor.
+"""
+
+import os
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envbuilder.builder.assemble.cuda import install_programs
+from envbuilder.builder.assemble.dpkg_root import make_merged_root, unpack
+from envbuilder.builder.assemble.sandbox import Emulation
+from envbuilder.builder.engine import Job
+from envbuilder.core.cache import remove_tree, sha256_text
+from envbuilder.core.processor import X86_64
+from envbuilder.plan.model import Plan
+from envbuilder.runners.sandbox import Mount
+
+_FORM: Final = 2  # raise it when the same tools give another tree
+_LIBRARIES: Final = f"usr/lib/{X86_64.gnu}"
+# The packages of another processor remove the folder that a native program's loader is in.
+_START: Final = f"""\
+#!/bin/sh
+exec /{_LIBRARIES}/{PurePosixPath(X86_64.loader).name} /{_LIBRARIES}/{{}} "$@"
+"""
+_OWN: Final = f"lib/gcc/{X86_64.gnu}"
+# Below /usr: the folders of compilers, and of the libraries that they load.
+_FOLDERS: Final = (
+    "lib64", f"lib/{X86_64.gnu}", _OWN, "lib/gcc-cross", "libexec/gcc", "libexec/gcc-cross", f"include/{X86_64.gnu}",
+)  # fmt: skip
+
+
+def tools_tree(job: Job) -> Path:
+    """Return the folder of the plan's tools, which `make_tools` writes."""
+    tools = job.cross_tools
+    assert tools, f"{job.plan.name} is for this processor"
+    words = [f"tools {_FORM} {job.plan.platform}", *(one.sha256 for one in tools.artifacts)]
+    return job.store.tree(sha256_text("\n".join(words)))
+
+
+def make_tools(job: Job) -> None:
+    """Unpack the plan's tools, unless the store has their tree."""
+    final, tools = tools_tree(job), job.cross_tools
+    assert tools, f"{job.plan.name} is for this processor"
+    with job.store.lock(f"tree-{final.name}"):
+        if job.store.holds(final):
+            return
+        with job.console.step(f"unpack {len(tools.artifacts)} tools"), job.store.workspace() as work:
+            debs = {one.name: job.store.artifact(one.sha256) for one in tools.debs}
+            emulator = {tools.emulator.name: job.store.artifact(tools.emulator.sha256)}
+            for name, packages in (("native", debs), ("emulator", emulator)):
+                make_merged_root(work / name)
+                unpack(packages, work / name, threads=job.limits.threads)
+            tree, machine = work / "tree", job.plan.processor.machine
+            tree.mkdir()
+            (tree / f"qemu-{machine}").hardlink_to((work / f"emulator/usr/bin/qemu-{machine}").resolve())
+            _copy_compilers(work / "native/usr", tree / "usr", job.plan)
+            for python in (work / "native/usr/bin").glob("python3.*"):
+                python.rename(tree / _LIBRARIES / python.name)
+                (tree / python.name).write_text(_START.format(python.name), encoding="utf-8")
+                (tree / python.name).chmod(0o755)
+            if step := job.plan.cuda:
+                packages = {one.name: job.store.artifact(one.sha256) for one in tools.toolkit}
+                install_programs(step, packages, tree)
+            for name in ("native", "emulator"):  # whose files have links in the tree
+                remove_tree(work / name)
+            job.store.commit(tree, final)
+
+
+def _copy_compilers(native: Path, over: Path, plan: Plan) -> None:
+    """Take over the folders and programs whose names say for which processor they are."""
+    gnu = plan.processor.gnu
+    for name in (*_FOLDERS, gnu):
+        if (native / name).is_dir():
+            shutil.copytree(native / name, over / name, symlinks=True, copy_function=os.link)
+    (over / "bin").mkdir()
+    for path in sorted((native / "bin").iterdir()):
+        if path.name.startswith((f"{gnu}-", f"{X86_64.gnu}-")):
+            path.rename(over / "bin" / path.name)
+    # The own compiler looks here for its assembler and linker first; by their plain names, it would find the other one's.
+    for name in ("as", "ld"):
+        (over / _OWN / plan.os.gcc / name).symlink_to(f"/usr/bin/{X86_64.gnu}-{name}")
+    (over / "bin" / f"{X86_64.gnu}-gcc").symlink_to(f"{X86_64.gnu}-gcc-{plan.os.gcc}")
+
+
+def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
+    """Return the mounts by which the Python that is unpacked in `root` is a native one: byte code is the same on each processor.
+
+    Its folder is one that no package of the other processor has.
+    """
+    if job.cross_tools is None or job.plan.interpreter:
+        return ()
+    tree, name = tools_tree(job), f"python{job.plan.python.python}"
+    if not (root / "usr/bin" / name).is_file():
+        return ()
+    folder = Mount(source=tree / _LIBRARIES, target=f"/{_LIBRARIES}")
+    return (folder, Mount(source=tree / name, target=f"/usr/bin/{name}"))
+
+
+def emulation(job: Job, *, os_tree: Path | None = None, cuda_tree: Path | None = None) -> Emulation | None:
+    """Return how programs of the plan's processor run, None if it is this machine's. The compilers in these trees are native."""
+    if job.cross_tools is None:
+        return None
+    tree, folders = tools_tree(job), list[tuple[Path, Path]]()
+    if os_tree:
+        folders.append((tree / "usr", os_tree / "usr"))
+    if cuda_tree and job.plan.cuda:
+        home = job.plan.cuda.toolkit.folder
+        folders.append((tree / home, cuda_tree / home))
+    program = tree / f"qemu-{job.plan.processor.machine}"
+    return Emulation(processor=job.plan.processor, program=program, over=tuple(folders))

@@ -1,0 +1,95 @@
+"""The root of a build's sandbox: the lower layers, read-only, no GPU, no files of the machine.
+
+bubblewrap mounts it from folders of the store, without a copy. Programs of another processor run by qemu in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Command
+from envbuilder.core.processor import Processor
+from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, SYSTEM_PATH
+from envbuilder.runners.sandbox import Mount, sandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """How programs of another processor run: by qemu, except what lies in native folders over those of a tree."""
+
+    processor: Processor
+    program: Path  # qemu
+    over: tuple[tuple[Path, Path], ...] = ()  # a native folder, and the one that it lies over
+
+    def words(self) -> tuple[str, ...]:
+        """Return the words of `emulate.py`."""
+        folders = (str(folder) for pair in self.over for folder in pair)
+        return (str(self.processor.elf), str(self.program), *folders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """The trees of the root: that of the os layer, and those of the layers above it if there are any."""
+
+    os: Path
+    interpreter: Path | None = None
+    python: Path | None = None
+    cuda: Path | None = None
+    cuda_version: str = ""
+    emulation: Emulation | None = None  # None: the trees are of this machine's processor
+
+
+def _below(tree: Path, name: str) -> str:
+    """Return the path of a folder in a tree, for a mount. Raises BuildError for a link, which leads to a folder of this machine.
+
+    The scripts of packages may leave one in place of any folder, and nothing changes a tree later.
+    """
+    path = tree
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            raise BuildError(
+                f"`/{path.relative_to(tree)}` of the environment is a link to `{path.readlink()}`, expected a folder",
+                hint="a package under `apt` or `packages` made it so, and nothing can be built in such an environment",
+            )
+    return str(path)
+
+
+def sandboxed(
+    root: Root,
+    argv: Sequence[str],
+    *,
+    why: str,
+    mounts: Sequence[Mount] = (),
+    links: Sequence[tuple[str, str]] = (),
+    env: Sequence[tuple[str, str]] = (),
+    cwd: str = "/",
+) -> Command:
+    """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
+    options = [
+        "--ro-bind", _below(root.os, "usr"), "/usr",
+        "--tmpfs", "/usr/local",
+        "--ro-bind", _below(root.os, "usr/local/bin"), "/usr/local/bin",
+        "--ro-bind", _below(root.os, "etc"), "/etc",
+        "--ro-bind", _below(root.os, "var"), "/var",
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
+        "--dir", "/opt", "--dir", "/root",
+    ]  # fmt: skip
+    for name in ("bin", "sbin", "lib", "lib64"):
+        options += ["--symlink", f"usr/{name}", f"/{name}"]
+    if root.cuda is not None:
+        home = f"/usr/local/cuda-{root.cuda_version}"
+        options += ["--ro-bind", _below(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+    if root.interpreter is not None:
+        options += ["--ro-bind", _below(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
+    if root.python is not None:
+        options += ["--ro-bind", _below(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
+    for mount in mounts:
+        options += mount.options()
+    for path, target in links:
+        options += ["--symlink", target, path]
+    search = f"{ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}"
+    fixed = {"PATH": search, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    by = root.emulation.words() if root.emulation else ()
+    return sandbox(options, argv, why=why, env=tuple((fixed | dict(env)).items()), cwd=cwd, emulation=by)

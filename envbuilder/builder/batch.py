@@ -1,0 +1,125 @@
+"""Build many recipes: several at a time, each with its share of the machine, and one answer for all.
+
+The builds run independently in one process. If two need the same layer, the store's locks let one make it and the other wait.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.builder.context import BuildContext, worker_threads
+from envbuilder.builder.result import BuildResult, BuiltRecipe
+from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.findings import Finding
+from envbuilder.recipe.load import expand, find_recipe, need_recipes
+
+Build = Callable[[str, BuildContext], BuildResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of one of several builds."""
+
+    name: str
+    seconds: float
+    result: BuildResult | None = None
+    error: EnvbuilderError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
+
+    @property
+    def words(self) -> str:
+        if self.error:
+            return f"failed: {self.error.message.splitlines()[0]}"
+        return self.result.words if self.result else ""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return the findings of the build, and the reason if it failed."""
+        if self.error is None:
+            return self.result.findings if self.result else ()
+        log = f"the log is `{self.error.log}`" if self.error.log else ""
+        why = Finding(
+            code=self.error.code, where=self.name, message=self.error.message, hint="; ".join(filter(None, (self.error.hint, log))),
+        )  # fmt: skip
+        return (*self.error.findings, why)
+
+    def answer(self) -> BuiltRecipe:
+        """Return a row of the JSON answer."""
+        failed = BuiltRecipe(name=self.name, built=False, log=self.error.log if self.error else "")
+        row = self.result.answer() if self.result else failed
+        return row.model_copy(update={"exit_code": self.exit_code, "seconds": round(self.seconds, 1)})
+
+    def row(self) -> tuple[str, ...]:
+        """Return a row of the table."""
+        size = f"{self.result.record.sif_size / 1e9:.2f} GB" if self.result else "-"
+        words = f"failed, exit code {self.exit_code}" if self.error else self.words
+        return (self.name, words, f"{self.seconds:.1f} s", size)
+
+
+def need_place(where: str, *, without: bool) -> None:
+    """Check the value of `--on`; raises UsageError. `without`: no option that requires it is given."""
+    if where not in ("", "slurm"):
+        raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
+    if not where and not without:
+        raise UsageError(
+            "`--sbatch`, `--write` and `--wait` require `--on slurm`", hint="add it, or leave them out"
+        )
+
+
+def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
+    """Return the named recipes, or all of the folder. Raises UsageError before anything is built."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
+    if every and names:
+        raise UsageError(
+            "`--all` builds every recipe and takes no recipe names", hint="leave out `--all` or the names"
+        )
+    if every:
+        names = need_recipes(folder)
+    if not names:
+        raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
+    names = [variant for name in names for variant in expand(name, folder)]
+    if len(names) == 1:  # its build reports its mistakes
+        return tuple(names)
+    found: dict[str, tuple[str, Path]] = {}
+    for name in names:
+        path = find_recipe(name, folder).resolve()
+        known, before = found.setdefault(path.stem, (name, path))
+        if before != path:
+            hint = "build one after the other, each with an `--output` of its own"
+            raise UsageError(f"`{known}` and `{name}` would both be built as `{path.stem}`", hint=hint)
+    return tuple(name for name, _ in found.values())
+
+
+def build_several(
+    names: Sequence[str], context: BuildContext, build: Build, *, jobs: int
+) -> tuple[Outcome, ...]:
+    """Build each recipe, `jobs` at a time. An EnvbuilderError stops only its own build, another error stops all."""
+    parts = min(jobs, len(names))
+    with worker_threads(parts, context.runner) as pool:
+        coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]
+        for done in as_completed(coming):
+            done.result()
+    return tuple(one.result() for one in coming)
+
+
+def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
+    short = find_outputs(name, Path()).name
+    own = context.share(short, parts)
+    began, result, error = time.monotonic(), None, None
+    # Lines of parallel builds are interleaved and are not folded.
+    with own.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
+        try:
+            result = build(name, own)
+        except EnvbuilderError as failure:
+            error = failure
+    seconds = time.monotonic() - began
+    ended = Outcome(name=short, seconds=seconds, result=result, error=error)
+    own.console.say(ended.words)
+    return ended

@@ -1,0 +1,153 @@
+"""The `docker buildx build` command: its options, its requirements and its errors."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.builder.buildkit.folder import BASE, DOCKERFILE
+from envbuilder.builder.buildkit.progress import Progress
+from envbuilder.builder.choice import Builder
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
+from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.process import Command, Runner
+from envbuilder.plan.model import Plan
+from envbuilder.plan.render.stages import arguments
+from envbuilder.runners.required_tools import ToolCode
+
+FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
+# Errors about the options of a cache, before anything is built.
+_BAD_CACHE: Final = re.compile(
+    r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
+)
+_TO_EXPORT: Final = (
+    'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
+    "or name another builder: `docker buildx create`, then `--builder NAME`"
+)
+_TO_REACH_PLAIN: Final = "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
+_TO_WRITE_CACHE: Final = (
+    "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
+    "`docker login` on this machine lets you write; without `--cache-to` it builds all the same"
+)
+
+
+class BuildxCode(CodeEnum):
+    NO_EXPORT = "EB803", "a BuildKit that cannot do what is needed"
+    NO_CACHE = "EB804", "a build cache that BuildKit cannot write"
+
+
+def is_context(builder: Builder, runner: Runner) -> bool:
+    """Return whether the builder is a Docker context. buildx lists contexts as builders but needs `docker --context`."""
+    if not builder.name:
+        return False
+    try:
+        names = runner.run(Command(argv=("docker", "context", "ls", "--quiet"), why="list Docker's contexts"))
+    except (CommandError, ToolError):  # `need_buildkit` reports it
+        return False
+    return builder.name in names.split()
+
+
+def build_command(
+    plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
+) -> Command:
+    """Build the layers of a stage of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
+    options = (
+        "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
+        "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
+    )  # fmt: skip
+    argv = _words(plan, folder, builder, options, context=context)
+    return Command(argv=argv, why="build the layers with BuildKit", merged=True)
+
+
+def manual_command(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
+    """Return the command by which a user builds an image from `folder`."""
+    argv = _words(plan, folder, builder, ("--tag", plan.name), context=context)
+    return Command(argv=argv, why="build the image")
+
+
+def _words(
+    plan: Plan, folder: Path, builder: Builder, options: tuple[str, ...], *, context: bool
+) -> tuple[str, ...]:
+    base = plan.os.base
+    layout = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
+    given = (replace(builder, name="") if context else builder).given()
+    return (
+        "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
+        "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
+        *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
+        *(("--build-context", layout) if layout else ()), str(folder),
+    )  # fmt: skip
+
+
+def run(command: Command, runner: Runner, console: Console) -> None:
+    """Run the command and show its steps.
+
+    Raises BuildError with the last lines of the failed instruction, SpaceError for a full disk, ToolError for a BuildKit without the
+    feature.
+    """
+    with Progress(console) as progress:
+        try:
+            runner.run(command, on_line=progress.feed)
+        except CommandError as error:
+            raise _explain(command, error, progress) from error
+    if progress.cached:
+        every = progress.cached + progress.ran
+        console.say(f"BuildKit had {progress.cached} of {every} instructions in its cache")
+
+
+def _explain(command: Command, error: CommandError, progress: Progress) -> EnvbuilderError:
+    words = progress.words
+    if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
+        what = "export its cache" if "Cache export" in words else "write an OCI layout"
+        message = next((line for line in words.splitlines() if "not supported" in line), words)
+        finding = Finding(code=BuildxCode.NO_EXPORT, message=message.removeprefix("ERROR: "), hint=_TO_EXPORT)
+        return ToolError(f"BuildKit cannot {what} here", findings=(finding,))
+    message = progress.failure or error.message
+    if "no space left" in f"{message} {words}":
+        hint = "`docker builder prune` clears the cache of BuildKit"
+        return SpaceError(f"could not {command.why}: {message}", hint=hint)
+    rejected = _BAD_CACHE.search(words)
+    if unwritten := progress.unwritten or (rejected[0] if rejected else ""):
+        is_plain = "server gave HTTP response to HTTPS client" in unwritten
+        hint = _TO_REACH_PLAIN if is_plain else _TO_WRITE_CACHE
+        finding = Finding(code=BuildxCode.NO_CACHE, message=f"`--cache-to`: {unwritten}", hint=hint)
+        return BuildError("BuildKit could not write its cache", findings=(finding,))
+    return BuildError(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
+
+
+def need_buildkit(builder: Builder, runner: Runner) -> None:
+    """Raise ToolError without a Docker client, a recent buildx or a running builder."""
+    problem = _find_problem(builder, runner)
+    if problem:
+        raise ToolError("the docker engine needs BuildKit", findings=(problem,))
+
+
+def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
+    try:
+        version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
+    except ToolError:
+        message = "`docker` is needed to run BuildKit, but it is not installed"
+        return Finding(code=ToolCode.ABSENT, message=message, hint=install_hint("docker.io"))
+    except CommandError:
+        hint = f"`{install_command('docker-buildx')}`, or docker-buildx-plugin of Docker's own packages"
+        message = "`docker` has no plugin `buildx`, which runs BuildKit"
+        return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
+    found = re.search(r"\d+(?:\.\d+)+", version)
+    if not found or tuple(map(int, found[0].split("."))) < FLOOR:
+        wanted = ".".join(map(str, FLOOR))
+        message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
+        return Finding(code=ToolCode.OLD, message=message, hint=install_hint("docker.io"))
+    inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
+    try:
+        answer = runner.run(Command(argv=inspect, why="ask the builder"))
+        trouble = re.search(r"^Error: +(.*)", answer, re.MULTILINE)  # buildx cannot reach the engine
+        last = trouble[1] if trouble else ""
+    except CommandError as error:
+        last = error.message.splitlines()[-1]
+    if not last:
+        return None
+    name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
+    hint = "`docker buildx ls` lists builders, `envbuilder doctor` checks the engine"
+    return Finding(code=ToolCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)

@@ -1,0 +1,226 @@
+"""Engines turn a plan into layers: their names, their interface, and the layers in the store.
+
+`assemble` composes layers itself. `docker` runs BuildKit. The store keeps each layer under its own key.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import zstandard
+
+from envbuilder import __version__
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.choice import EngineName
+from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.console import Step as ShownStep
+from envbuilder.core.errors import BuildError
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command, Runner
+from envbuilder.core.processor import own_processor
+from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
+from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
+from envbuilder.lock.model import Artifact, Tools
+from envbuilder.plan.model import (
+    AddedStep,
+    CudaStep,
+    ExtensionsStep,
+    InterpreterStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    Step,
+)
+from envbuilder.sources.fetch import Fetcher, each
+
+if TYPE_CHECKING:
+    from envbuilder.registry.shared_store import SharedStore
+
+# The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
+KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
+
+
+# The packing of layers, which decides their bytes.
+PACKING: Final = (
+    f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
+)
+RUNTIME: Final = 2  # raise it when the same plan gives another runtime layer
+OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
+# An engine's part of the keys of its layers. Raise its number when the same plan gives other bytes.
+_ENGINES: Final = {EngineName.ASSEMBLE: ("assemble 2",), EngineName.DOCKER: ("docker 2",)}
+
+
+def tools() -> tuple[str, ...]:
+    """Return the tools whose versions decide the bytes of layers. They are part of each layer's key."""
+    return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", f"uv {metadata.version('uv')}")
+
+
+def layer_keys(plan: Plan, engine: EngineName) -> dict[Step, Sha256]:
+    """Return the key of each step's layer and tree in the store, in the order of the plan."""
+    every = (*tools(), PACKING, *_ENGINES[engine])
+    return {
+        # The runtime layer names the version of envbuilder that made it.
+        step: plan.step_key(step, " ".join((*every, OURS) if isinstance(step, RuntimeStep) else every))
+        for step in plan.steps
+    }
+
+
+def record_key(plan: Plan, engine: EngineName) -> str:
+    """Return the key of a build record: the build key, the tools and the engine."""
+    return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStores:
+    """The repositories in which machines share layers, and compiled extensions with built wheels."""
+
+    layers: "SharedStore | None" = None
+    extensions: "SharedStore | None" = None
+
+
+NO_STORES: Final = SharedStores()
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
+class Job:
+    """A plan, the engine that makes its layers, and the context of the build."""
+
+    plan: Plan
+    engine: EngineName
+    store: Store
+    runner: Runner
+    console: Console
+    limits: Limits
+    shared: SharedStores = NO_STORES
+    # The recipe's file on this machine. Its build directories are its own: code of one recipe could leave an object for another.
+    origin: str = ""
+
+    @property
+    def cross_tools(self) -> Tools | None:
+        """Return the tools that build for another processor, None on a machine of the plan's own: its programs give the same bytes."""
+        return None if own_processor() is self.plan.processor else self.plan.tools
+
+    @functools.cached_property
+    def keys(self) -> dict[Step, Sha256]:
+        return layer_keys(self.plan, self.engine)
+
+    def missing(self) -> tuple[Step, ...]:
+        """Return the steps whose layers are not in the store. Damaged ones are named."""
+        absent = [step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None]
+        for folder in (self.store.layer(self.keys[step]) for step in absent):
+            if why := damage_of(folder):
+                self.store.report(folder, why)
+        return tuple(absent)
+
+    def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
+        """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
+        key = self.keys[step]
+        folder = self.store.layer(key)
+        if found := load_layer(folder):
+            return found
+        with self.store.lock(f"layer-{key}"):
+            if found := load_layer(folder):
+                return found
+            with self.store.renewed(folder, {}) as out:  # a layer names the digests of its own files
+                write(out, out.parent)
+        layer = load_layer(folder)
+        assert layer is not None, f"{folder} was just written"
+        return layer
+
+    def fetch_layers(self) -> None:
+        """Take missing layers from the store that machines share."""
+
+        def work(step: Step, _: threading.Event) -> None:
+            key = self.keys[step]
+            with self.store.lock(f"layer-{key}"):
+                if shared and load_layer(self.store.layer(key)) is None:
+                    shared.fetch(key, self.store.layer(key), f"the {step.name} layer", packed=False)
+
+        if shared := self.shared.layers:
+            each(self.missing(), work)
+
+    def fetch_extension(self, folder: Path, name: str) -> bool:
+        """Take a compiled extension or a built wheel from the store that machines share. Hold its lock."""
+        shared = self.shared.extensions
+        return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
+
+    def need_unchanged(self, root: Root, name: str) -> None:
+        """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
+
+        A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
+        """
+        tools = root.emulation.program.parent if root.emulation else None
+        trees = filter(None, (root.os, root.interpreter, root.python, root.cuda, tools))
+        for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
+            with self.store.lock(f"tree-{tree.name}"):
+                is_unchanged = self.store.holds(tree)
+            if not is_unchanged:
+                raise BuildError(
+                    f"`{name}` is not kept: the cache's tree `{tree}` changed while it was built",
+                    hint="build again, which makes the tree again; if it happens again, the build of a package writes there",
+                )
+
+    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> Layer:
+        """Write the step's layer from a tree into the folder `out`."""
+        return write_layer(
+            name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
+            omit=self.shared_folders(step), step=shown,
+        )  # fmt: skip
+
+    def shared_folders(self, step: Step) -> tuple[str, ...]:
+        """Return the folders of a step's layer that a lower one has too. Where it is not certain, lower layers name them."""
+        below: tuple[Step, ...] = ()
+        if isinstance(step, ExtensionsStep):
+            below = (self.plan.python,)
+        elif isinstance(step, RuntimeStep):
+            below = (self.plan.os,)  # an image may lack /etc/profile.d
+        elif isinstance(step, AddedStep):
+            below = self.plan.steps[: self.plan.steps.index(step)]
+        layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
+        folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)
+        return (*self.plan.shared_folders(step), *folders)
+
+    def discard_damaged(self) -> tuple[str, ...]:
+        """Remove layers whose bytes have changed, and their trees. Returns their names."""
+        names: list[str] = []
+        for key in self.keys.values():
+            with self.store.lock(f"layer-{key}"):
+                layer = load_layer(self.store.layer(key))
+                if layer is None or sha256_file(layer.blob) == layer.digest:
+                    continue
+                names.append(layer.name)
+                self.store.report(layer.folder, f"`{layer.blob.name}` differs")
+                for folder in (layer.folder, self.store.tree(key)):
+                    if folder.is_dir():
+                        remove_tree(folder)
+        return tuple(names)
+
+
+class Engine(Protocol):
+    """Makes the layers of a job's plan."""
+
+    @property
+    def job(self) -> Job: ...
+
+    def need_tools(self, fetcher: Fetcher) -> None:
+        """Make the programs ready that the engine starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
+        ...
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
+        ...
+
+    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+        """Start every layer of the plan. `pool` needs a thread for each layer and each tree."""
+        ...
+
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
+        ...

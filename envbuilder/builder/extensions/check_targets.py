@@ -1,0 +1,138 @@
+"""Check that compiled libraries have code for every GPU of the recipe."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envbuilder.builder.extensions.cache import TREE
+from envbuilder.compat.tables.switch import load_switches
+from envbuilder.core.beneath import files_beneath, read_beneath
+from envbuilder.core.errors import BuildError
+from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.verify.fatbin import read_gpu_code
+
+_SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
+_GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
+_OWN_LIST: Final = re.compile(
+    r"-gencode|-arch[= ]|arch=compute_|environ\W+TORCH_CUDA_ARCH_LIST\W+\s*=[^=]|CMAKE_CUDA_ARCHITECTURES"
+)
+
+
+class ExtensionCode(CodeEnum):
+    WRONG = "EB630", "an extension holds code for other GPUs than the recipe's"
+    WITHOUT = "EB631", "an extension with CUDA sources was built without code for a GPU"
+    NOTHING = "EB632", "a `capture` reached no load()"
+    ENDED = "EB633", "a line of a `capture` ended in an error"
+    RAISED = "EB637", "the build of an extension ended in an error of its own"
+    TWINS = "EB635", "several extensions have one name, so that `import` of it says nothing"
+    PATCH = "EB634", "a `patch` does not fit the sources of its extension"
+
+
+def targets_of(library: Path) -> tuple[str, ...]:
+    """Return the targets: `sm_80` for machine code, `compute_80` for PTX. Raises BuildError if it is no library."""
+    try:
+        with library.open("rb") as stream:
+            return tuple(code.target for code in read_gpu_code(stream))
+    except ValueError as error:
+        raise BuildError(f"`{library.name}` cannot be read: {error}") from error
+
+
+def libraries_of(folder: Path) -> tuple[Path, ...]:
+    """Return the shared libraries that a project installed."""
+    files = map(folder.joinpath, files_beneath(folder, TREE))
+    return tuple(path for path in files if path.suffix == ".so" or ".so." in path.name)
+
+
+def extra_targets(found: Iterable[str], architectures: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets that no GPU of the recipe needs."""
+    return tuple(target for target in sorted(found) if not _bare([target]) <= _wanted(architectures))
+
+
+def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
+    """Raise BuildError unless the library of a call has code for these GPUs."""
+    if not _wanted(architectures) <= _bare(found):
+        raise extension_error(
+            ExtensionCode.WRONG,
+            f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
+            "look for `-gencode` or `-arch` among its flags: they override the recipe's GPUs",
+        )
+
+
+def check_project(
+    name: str,
+    found: Mapping[str, Sequence[str]],
+    architectures: tuple[str, ...],
+    build_dir: Path,
+    project: str,
+) -> None:
+    """Raise BuildError unless the libraries of a project with CUDA sources have code for these GPUs.
+
+    `project` is the project's folder in the build directory.
+    """
+    files = {
+        PurePosixPath(file).relative_to(project).as_posix(): file
+        for file in files_beneath(build_dir, project)
+    }
+    sources = [file for file in files if file.endswith(".cu")]
+    scripts: dict[str, str] = {
+        script: read_beneath(build_dir, files[script]).decode(errors="replace")
+        for script in _SCRIPTS
+        if script in files
+    }
+    if architectures and sources and not any(found.values()):
+        why = _places(scripts, _GATE)
+        because = f": {why[0]} asks for a GPU" if why else ""
+        raise extension_error(
+            ExtensionCode.WITHOUT,
+            f"the extension `{name}` was built without code for a GPU, though it has `{sources[0]}`{because}",
+            _switch_hint(scripts, "cuda", architectures)
+            or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
+        )
+    for library, targets in found.items():
+        if not targets or _wanted(architectures) <= _bare(targets):
+            continue
+        own = _places(scripts, _OWN_LIST)
+        because = f": {own[0]} names its own" if own else ""
+        raise extension_error(
+            ExtensionCode.WRONG,
+            f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "
+            f"the recipe's GPUs need {_names(_wanted(architectures))}{because}",
+            _switch_hint(scripts, "architectures", architectures)
+            or "look in its setup.py for what leaves nvcc or sets TORCH_CUDA_ARCH_LIST, and remove that with `patch` of the extension",
+        )
+
+
+def _switch_hint(scripts: dict[str, str], effect: str, architectures: tuple[str, ...]) -> str:
+    text = "\n".join(scripts.values())
+    rows = [row for row in load_switches().rows if row.effect == effect]
+    known = [row for row in rows if re.search(rf"\b{row.variable}\b", text)]
+    settings = ", ".join(row.setting(architectures) for row in known)
+    return f"its setup.py reads it from a variable: `env: {{{settings}}}` of the extension" if known else ""
+
+
+def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"`{name}:{number}`"
+        for name, text in scripts.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line.partition("#")[0])
+    ]
+
+
+def _bare(targets: Iterable[str]) -> set[str]:
+    """Return the targets without suffix: sm_90a is also code for 9.0, with all of its features."""
+    return {re.sub(r"(\d)[af]$", r"\1", target) for target in targets}
+
+
+def _wanted(architectures: Sequence[str]) -> set[str]:
+    return _bare(f"sm_{architecture.replace('.', '')}" for architecture in architectures)
+
+
+def _names(targets: Iterable[str]) -> str:
+    return ", ".join(sorted(targets)) or "no GPU at all"
+
+
+def extension_error(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
+    finding = Finding(code=code, where=where, message=message, hint=hint)
+    return BuildError(message, hint=hint, findings=(finding,))

@@ -1,0 +1,160 @@
+"""Explain a failed compile by its known cause and the compiler's lines about it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.builder.extensions.cache import BUILD_DIRECTORY, SOURCE
+from envbuilder.builder.extensions.check_targets import ExtensionCode, extension_error
+from envbuilder.core.cause import find_cause
+from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.findings import Finding
+from envbuilder.core.models import adapter
+
+SHOWN: Final = 12  # lines of the compiler in a message
+_ERROR_LINE: Final = re.compile(
+    r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
+)
+_CAPTURE: Final = "envbuilder capture: "  # before the report in the last line of `capture_calls.py`
+_UNPACKED: Final = re.compile(
+    rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/"
+)  # where uv unpacks a source distribution
+_NOISE: Final = re.compile(
+    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
+)
+_UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
+# `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
+_PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `capture_calls.py` says of a line that ended: in the project's own output, so that code of the project may forge it."""
+
+    line: str
+    error: str
+    where: str
+
+    @property
+    def place(self) -> str:
+        return self.where.removeprefix(f"{SOURCE}/")
+
+
+def read_report(line: str, start: str) -> Report | None:
+    """Return the report in a line of the output, None for another line."""
+    if not line.startswith(start):
+        return None
+    try:
+        report: Report = adapter(Report).validate_json(line.removeprefix(start))
+    except ValueError:
+        return None
+    return report
+
+
+def explain_failure(
+    name: str,
+    lines: Iterable[str],
+    failure: CommandError,
+    *,
+    compiles: bool = True,
+    folder: str = "",
+    kind: str = "extension",
+) -> BuildError:
+    """Return the error of an extension whose build in `folder` printed these lines and failed.
+
+    A capture compiles nothing, so the most general message does not apply. Its error is the report of `capture_calls.py` or the
+    program's own message.
+    """
+    from envbuilder.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
+
+    printed = [_UNPACKED.sub("", line) for line in (*lines, *failure.message.splitlines()[1:])]
+    ended_at = (at for at, line in enumerate(printed) if line.startswith(_UV))
+    printed = printed[: next(ended_at, None)]
+    lines = [_named(line, folder) for line in printed]
+    ended = read_report(lines[-1], _CAPTURE) if lines else None
+    lines = lines[:-1] if ended else lines
+    project = re.compile(rf"{SOURCE}/(?:{re.escape(folder)}/)?")
+    cause = find_cause([project.sub("", line) for line in printed]) if compiles else None
+    cause_place = str(Path(folder, cause.where)) if cause and cause.where else ""
+    known = [row for row in load_messages() if row.build]
+    raw = [line.encode() for line in lines]
+    for row in known if compiles and (cause is None or cause.compiles) else known[:-1]:
+        for at, line in enumerate(raw):
+            groups = row.groups(line)
+            if row.build and groups is not None:
+                key_lines = _error_lines(lines, at)
+                shown = "\n".join(f"    {one}" for one in key_lines)
+                meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
+                message = f"the {kind} `{name}` does not compile: {meaning}\n{shown}"
+                where = _place(key_lines) or (ended.place if ended else cause_place)
+                return extension_error(row.build.code, message, repair, where=where)
+    if ended:
+        return extension_error(
+            ExtensionCode.ENDED,
+            f"the line `{ended.line}` of `capture` of the extension `{name}` ends in {ended.error}",
+            "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
+            where=ended.place,
+        )
+    if cause:
+        return extension_error(
+            ExtensionCode.RAISED,
+            f"{cause.message}\n  so ends the build of the {kind} `{name}`",
+            f"look at {cause_place or 'the project'}: what does it ask for that the recipe can bring? The log has all of the output",
+            where=cause_place,
+        )
+    return failure
+
+
+def _named(line: str, folder: str) -> str:
+    """Replace the compiler's path of a file by the recipe's."""
+    place = _PLACE.match(line)
+    if place and folder and not place["file"].startswith("/"):
+        line = f"{folder}/{line}"
+    return line.replace(f"{SOURCE}/", "")
+
+
+def _place(lines: Iterable[str]) -> str:
+    """Return the first place in a file of the recipe, as `file:line:column` or `file:line`; otherwise ""."""
+    places = (place for line in lines if (place := _PLACE.match(line)) and not place["file"].startswith("/"))
+    return next((f"{place['file']}:{place['line'] or place['row']}" for place in places), "")
+
+
+def _error_lines(lines: Sequence[str], first: int) -> list[str]:
+    """Return the line with the known cause and other lines with an error, each with its continuation line."""
+    chosen = [first]
+    for at, line in enumerate(lines):
+        if at == first or (_ERROR_LINE.search(line) and not _NOISE.search(line) and at not in chosen):
+            chosen += [at] if at != first else []
+            follows = lines[at + 1] if at + 1 < len(lines) else ""
+            if follows.startswith(" ") and at + 1 not in chosen:
+                chosen.append(at + 1)
+    printed = _printed_by_failed(lines)
+    if not any(_ERROR_LINE.search(lines[at]) for at in printed):
+        chosen[1:1] = printed[-3:]
+    seen = dict.fromkeys(lines[at].rstrip()[:300] for at in sorted(chosen[:SHOWN]))
+    return [line for line in seen if line]
+
+
+def _printed_by_failed(lines: Sequence[str]) -> list[int]:
+    """Return the lines that commands of ninja printed before they failed: `nvcc fatal   : …`, `sh: 1: Cannot fork`."""
+    found, is_inside = list[int](), False
+    for at, line in enumerate(lines):
+        if line.startswith("FAILED: ") or _NOISE.match(line):
+            is_inside = line.startswith("FAILED: ")
+        elif is_inside and not lines[at - 1].startswith("FAILED: "):  # after the command itself
+            found.append(at)
+    return found
+
+
+def merge_failures(failures: Sequence[BuildError]) -> BuildError:
+    """Return one error for all failed extensions."""
+    if len(failures) == 1:
+        return failures[0]
+    findings: list[Finding] = []
+    for one in failures:
+        hint = one.hint or "the log of the build has every line of it"
+        findings += one.findings or [Finding(code=one.code, message=one.message, hint=hint)]
+    message = f"{len(findings)} extensions do not compile; what was compiled is kept for the next build"
+    return BuildError(message, findings=tuple(findings))

@@ -1,0 +1,89 @@
+"""List a plan's extensions in the store: GPU code, compile time and origin."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.builder.extensions import cache
+from envbuilder.builder.extensions.check_targets import ExtensionCode
+from envbuilder.core.cache import Store
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.model import Plan
+from envbuilder.recipe.extension import Form
+
+HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionStatus:
+    """One key of an extension, and its entry in the store."""
+
+    extension: LockedExtension
+    name: str
+    key: cache.Key
+    compiled: cache.Compiled | None
+
+
+def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
+    """Yield the status of each key. A project without captured calls has the key of its capture."""
+    for extension in plan.extensions:
+        calls = known_calls(plan, store, extension)
+        if calls is None:
+            found = [(extension.name, cache.project_key(plan, extension))]
+        else:
+            found = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
+        for name, key in found:
+            compiled = cache.load_compiled(store.extension(key.entry))
+            yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
+
+
+def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> cache.Calls | None:
+    """Return the calls of an extension, None for a project's own build and before a capture."""
+    if extension.form is Form.CAPTURE:
+        return cache.load_calls(store.extension(cache.project_key(plan, extension).digest), store)
+    return cache.recipe_calls(extension) if extension.form is Form.LOAD else None
+
+
+def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
+    """Yield a warning for each name that several captured or written calls have, as far as captures are known."""
+    names: dict[str, dict[str, str]] = {}
+    for one in find_extensions(plan, store):
+        if one.extension.form is not Form.PROJECT:
+            names.setdefault(one.name, {})[one.key.digest] = label(one.extension, one.name)
+    for name, twins in names.items():
+        if len(twins) > 1:
+            yield Finding(
+                code=ExtensionCode.TWINS,
+                severity=Severity.WARNING,
+                message=f"{' and '.join(f'`{one}`' for one in twins.values())} could both answer `import {name}`",
+                hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
+            )
+
+
+def label(extension: LockedExtension, name: str) -> str:
+    """Return the name to show. Several projects may call `load()` with one name, so a captured call has its extension's too."""
+    is_call = extension.form is Form.CAPTURE and name != extension.name
+    return f"{extension.name}/{name}" if is_call else name
+
+
+def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:
+    """Return the row of an extension in the recipe's table, below `HEAD`."""
+    compiled = found.compiled
+    return (
+        label(found.extension, found.name),
+        found.key.digest[:16],
+        str(found.extension.form),
+        " ".join(compiled.targets if compiled else ()) or "-",
+        f"{compiled.size / 1e6:.2f} MB" if compiled else "-",
+        f"{compiled.seconds} s" if compiled else "-",
+        origin(found, recipe),
+    )
+
+
+def origin(found: ExtensionStatus, recipe: str) -> str:
+    if found.compiled is None:
+        return "not compiled yet"
+    if found.compiled.recipe == recipe:
+        return "compiled for this recipe"
+    return f"the store: compiled for `{found.compiled.recipe}`"

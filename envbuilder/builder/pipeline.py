@@ -1,0 +1,408 @@
+"""The whole build, read top to bottom.
+
+plan → nothing to do? → layers → artifacts → verified → loaded → tested
+
+Each function calls the stages in order and passes their results on. The decisions are in other modules.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import TypeAlias
+
+from envbuilder.artifacts import history, sif
+from envbuilder.artifacts.docker_engine import DockerEngine, connect
+from envbuilder.artifacts.oci import layout as oci
+from envbuilder.artifacts.outputs import (
+    Outputs,
+    drop_rejected,
+    load_record,
+    read_record,
+    rejected,
+    versions_to_keep,
+)
+from envbuilder.artifacts.sif import opened_sif
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.builder import unused
+from envbuilder.builder.artifacts import Artifacts, ImageLoader, build_artifacts
+from envbuilder.builder.assemble.engine import AssembleEngine
+from envbuilder.builder.buildkit import BuildKitEngine
+from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
+from envbuilder.builder.engine import NO_STORES, Engine, Job, SharedStores, record_key
+from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
+from envbuilder.builder.result import BuildResult
+from envbuilder.builder.share import open_stores, share
+from envbuilder.builder.space import need_space
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
+from envbuilder.core.cache import Store, beside, cache_limit, commit_path
+from envbuilder.core.console import Console, ended_steps
+from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.log import log_to
+from envbuilder.core.private import make_folder_for_all
+from envbuilder.core.process import Command
+from envbuilder.core.processor import X86_64
+from envbuilder.core.system import why_no_engine
+from envbuilder.layers.entry import Entry
+from envbuilder.lock.model import LockedBase, lock_artifacts
+from envbuilder.lock.repositories import addresses
+from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, open_context
+from envbuilder.lock.resolve.extensions import store_sources
+from envbuilder.lock.vendor import Vendored, vendor
+from envbuilder.plan.make import load_locked, make_plan, need_buildable
+from envbuilder.plan.model import Plan
+from envbuilder.recipe.model import Recipe
+from envbuilder.runners.toolbox import toolbox_files
+from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Wanted
+from envbuilder.verify.audit import ImageTexts, check_needed, is_of_environment, read_audited
+from envbuilder.verify.compare import verify
+from envbuilder.verify.proof import load_contents, save_contents
+
+# ---- plan → artifacts that are verified, loaded and tested
+
+
+def build_recipe(
+    name: str,
+    context: BuildContext,
+    *,
+    output: Path,
+    offline: bool,
+    host: Path | None,
+    choice: EngineChoice,
+) -> BuildResult:
+    """Build the locked recipe, verify both artifacts, and load the image where a Docker engine is running.
+
+    `host` is a profile of the site. Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
+    """
+    recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
+    need_buildable(plan)
+    cache_limit(context.environment, 0)  # a mistake in a setting ends a build at its start
+    versions_to_keep(context.environment)
+    outputs = Outputs(folder=output.absolute(), name=recipe.name)
+    docker = connect(context.environment, build_identity(outputs)) if choice.load else None
+    not_loaded = why_no_engine(context.environment) if choice.load else "`--no-load`"
+    with context.store.in_use(), build_lock(outputs, context):
+        # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
+        key = record_key(plan, choice.name_for(plan))
+
+        def say_changed(what: str) -> None:
+            context.console.say(f"{what}; the artifacts are made again")
+
+        def open_build(fetcher: Fetcher, shared: SharedStores = NO_STORES) -> _Build:
+            engine = open_engine(plan, choice, context, shared, origin=recipe.path)
+            return _Build(
+                recipe=recipe, outputs=outputs, context=context, engine=engine, docker=docker, fetcher=fetcher
+            )
+
+        record = None if choice.builder.cache_to else load_record(outputs, say_changed)
+        if record is not None and record.key == key:
+            if docker:
+                docker.drop_staged(outputs.image_name)  # of a killed build
+                if not docker.holds(outputs.image_name, record.manifest):
+                    docker.load(
+                        oci.read_layout(outputs.image), name=outputs.image_name, console=context.console
+                    )
+            result = BuildResult(
+                outputs=outputs, record=record, done=False, image=outputs.image_name if docker else "", findings=findings,
+                not_loaded=not_loaded,
+            )  # fmt: skip
+            if set(passed_tests(recipe, image=docker is not None)) <= set(record.tested):
+                return result
+            resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
+            return open_build(resolving.fetcher).test_again(result)
+        context.store.sweep()
+        make_folder_for_all(str(outputs.folder))
+        with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
+            oci.check_place(outputs.image)
+            if outputs.sif.is_symlink() or read_record(outputs) is None:  # a build's own may be damaged
+                sif.check_place(outputs.sif)
+            resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
+            store_sources(recipe, plan.extensions, resolving, offline=offline)
+            result = open_build(resolving.fetcher, open_stores(context, offline=offline)).run()
+        log = read_beneath(outputs.folder.resolve(), outputs.log.name, limit=FILE_LIMIT)
+        steps = ended_steps(log.decode(errors="replace"))
+        # Last: an interrupted build leaves no record.
+        record = replace(result.record.of_files(outputs), steps=steps, path=str(recipe.path.absolute()))
+        record.save(outputs.record)
+        unused.keep_limit(context.store, context.environment, context.console)
+    return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
+
+
+def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
+    """Remove what killed builds of this cache left in the Docker engine."""
+    if docker := connect(environment):
+        for name, build in docker.staged():
+            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := connect(environment, build)):
+                own.drop_staged(name)
+
+
+@contextlib.contextmanager
+def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: BuildContext) -> Iterator[None]:
+    """Remove the containers of a killed build, and the staged image when the block fails or the process is interrupted."""
+
+    def abandon() -> None:
+        if docker:
+            docker.abandon(outputs.image_name)
+
+    if docker:
+        docker.drop_containers()
+    context.when_interrupted.append(abandon)
+    try:
+        yield
+    except BaseException:
+        abandon()
+        raise
+    finally:
+        context.when_interrupted.remove(abandon)
+
+
+def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
+    """Return the context of resolving and fetching."""
+    return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
+
+
+def lock_new(path: Path, context: BuildContext, *, today: date) -> None:
+    """Resolve a recipe that was written just now, and write its lock beside it."""
+    lock_recipe(
+        str(path), context.recipes, resolve_context(context, offline=False), context.console,
+        options=LockOptions(today=today), save=True,
+    )  # fmt: skip
+
+
+def _locked_context(
+    context: BuildContext, recipe: Recipe, base: LockedBase | None, *, offline: bool
+) -> ResolveContext:
+    """Return the same for a locked recipe, with the apt repositories of the recipe and of its image."""
+    found = resolve_context(context, offline=offline)
+    found.fetcher.know(addresses(recipe, base.inside if base else None))
+    return found
+
+
+# Both artifacts, the loading of the image, the findings of the imports, and the paths of the SIF.
+_Verified: TypeAlias = tuple[Artifacts, ImageLoader, Future[tuple[Finding, ...]], tuple[Entry, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Build:
+    """One build of a recipe."""
+
+    recipe: Recipe
+    outputs: Outputs
+    context: BuildContext
+    engine: Engine
+    docker: DockerEngine | None
+    fetcher: Fetcher
+
+    def run(self) -> BuildResult:
+        """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
+        outputs, docker = self.outputs, self.docker
+        with unused.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
+            staged = replace(outputs, folder=work)
+            built, loading, imported, entries = self._make_verified(staged)
+            with self._keep_rejected(staged):
+                findings = (*self._find_missing_libraries(staged, entries), *imported.result())
+            image = loading.finish()
+            with self._keep_rejected(staged):
+                findings += self._run_tests(staged, image)
+            outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
+            layout = oci.move_layout(built.layout, outputs.image)
+            keep = versions_to_keep(self.context.environment)
+            history.install(str(staged.sif), str(outputs.sif), built.record.sif, keep)
+        if docker:
+            docker.load(layout, name=outputs.image_name, console=self.context.console)
+        unused.mark_used(self.engine.job)
+        share(self.engine.job)
+        image = outputs.image_name if docker else ""
+        tested = passed_tests(self.recipe, image=bool(image), findings=findings)
+        record = replace(built.record, tested=tested)
+        return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
+
+    def test_again(self, result: BuildResult) -> BuildResult:
+        """Test the artifacts that are there, because other tests have passed than the recipe has now."""
+        try:
+            findings = (*self._import(self.outputs), *self._run_tests(self.outputs, result.image))
+        except BuildError as error:
+            kept = "the artifacts stay as they are: they are what the recipe and its lock say, apart from its tests"
+            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+            raise
+        tested = passed_tests(self.recipe, image=bool(result.image), findings=findings)
+        record = replace(result.record, tested=tested)
+        with contextlib.suppress(OSError):  # of a folder that is read-only
+            record.save(self.outputs.record)
+        return replace(result, record=record, findings=(*result.findings, *findings), tested=bool(tested))
+
+    def _make_verified(self, staged: Outputs) -> _Verified:
+        """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""
+        try:
+            return self._try_once(staged)
+        except (BuildError, VerifyError):
+            damaged = self.engine.job.discard_damaged()
+            if not damaged:
+                raise
+            self.context.console.say(f"damaged in the cache, making again: {', '.join(damaged)}")
+            return self._try_once(staged)
+
+    def _try_once(self, staged: Outputs) -> _Verified:
+        console = self.context.console
+        drop_rejected(self.outputs)
+        self.engine.job.fetch_layers()
+        self.engine.need_tools(self.fetcher)
+        wanted = self.engine.artifacts()
+        need_space(self.engine.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
+        fetch_inputs(wanted, self.fetcher, console)
+        loading = ImageLoader(self.docker, self.outputs.image_name, console)
+        built = build_artifacts(self.engine, staged, loading)
+        with worker_threads(1, self.context.runner) as pool:
+            imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
+            entries = self._verify(staged, built)
+        return built, loading, imported, entries
+
+    def _verify(self, staged: Outputs, built: Artifacts) -> tuple[Entry, ...]:
+        """Return the paths of the SIF. Raise VerifyError unless both artifacts are what the layers promise."""
+        with self.context.console.step("verify image ≡ SIF ≡ plan"):
+            threads = self.context.limits.threads
+            known = load_contents(self.context.store, built.layers)
+            report = verify(staged.image, staged.sif, layers=built.layers, threads=threads, known=known)
+            if report.findings:
+                with self._keep_rejected(staged):
+                    raise VerifyError(
+                        "verification failed: the artifacts differ from the plan",
+                        findings=report.findings,
+                        hint=f"the log is `{self.outputs.log}`",
+                    )
+            save_contents(self.context.store, built.layers, known)
+        return report.entries
+
+    def _find_missing_libraries(self, staged: Outputs, entries: tuple[Entry, ...]) -> tuple[Finding, ...]:
+        """Return warnings of parts that may never be loaded. Raises VerifyError if an import fails for certain."""
+        plan = self.engine.job.plan
+        with self.context.console.step("look for missing libraries"), opened_sif(staged.sif) as system:
+            outside = ImageTexts(environment=plan.runtime.env)
+            tree = SquashfsTree(system, entries)
+            image = read_audited(tree, outside=outside, is_read=is_of_environment)
+            findings = tuple(check_needed(image, plan.processor.elf))
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError("libraries that the environment's modules need are missing", findings=findings)
+        return findings
+
+    def _import(self, staged: Outputs) -> tuple[Finding, ...]:
+        """Import the extensions. Returns a warning for each that cannot be imported here."""
+        job, context = self.engine.job, self.context
+        imports, unknown = list_imports(self.recipe, job.plan, context.store)
+        sif, environment = staged.sif, context.environment
+        return unknown + import_in_sif(imports, sif, job, fetcher=self.fetcher, environment=environment)
+
+    def _run_tests(self, outputs: Outputs, image: str) -> tuple[Finding, ...]:
+        """Run the recipe's own tests. Returns a warning if they could not run."""
+        return run_recipe_tests(
+            self.recipe, outputs.sif, self.engine.job,
+            fetcher=self.fetcher, docker=self.docker, image=image, environment=self.context.environment,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _keep_rejected(self, staged: Outputs) -> Iterator[None]:
+        """If the block fails, keep the rejected artifacts for inspection and mention the SIF in the error's hint."""
+        try:
+            yield
+        except EnvbuilderError as error:
+            kept = rejected(self.outputs.sif)
+            staged.image.rename(rejected(self.outputs.image))
+            staged.sif.replace(kept)
+            hint = f"the SIF is kept as `{kept}` until the next build; earlier artifacts stay as they were"
+            error.hint = f"{error.hint}; {hint}" if error.hint else hint
+            raise
+
+
+def open_engine(
+    plan: Plan,
+    choice: EngineChoice,
+    context: BuildContext,
+    shared: SharedStores = NO_STORES,
+    *,
+    origin: Path | None = None,
+) -> Engine:
+    """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
+    job = Job(
+        plan=plan,
+        engine=choice.name_for(plan),
+        store=context.store,
+        runner=context.runner,
+        console=context.console,
+        limits=context.limits,
+        shared=shared,
+        origin=str(origin.resolve()) if origin else "",
+    )
+    if job.engine is EngineName.ASSEMBLE:
+        return AssembleEngine(job=job)
+    return BuildKitEngine(job=job, builder=choice.builder)
+
+
+def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -> None:
+    """Fetch what the store lacks, and show the progress."""
+    if not (missing := fetcher.missing(wanted)):
+        fetcher.fetch(wanted)
+        return
+    with console.step(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
+        fetcher.fetch(wanted, transfer)
+
+
+# ---- other uses of a plan
+
+
+def explain(
+    name: str, context: BuildContext, host: Path | None, choice: EngineChoice
+) -> tuple[Plan, tuple[Command, ...]]:
+    """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
+    _, plan, _ = make_plan(name, context.recipes, context.store, host)
+    need_buildable(plan)
+    return plan, open_engine(plan, choice, context).commands()
+
+
+def prepare_recipe(
+    name: str, context: BuildContext, folder: Path, *, offline: bool, choice: EngineChoice
+) -> str:
+    """Fetch all inputs and write a folder for BuildKit. Returns the command that builds an image from it.
+
+    Raises UsageError for a folder that exists, and for the engine `assemble`.
+    """
+    if folder.exists():
+        raise UsageError(f"`{folder}` exists", hint="name a folder that does not exist yet")
+    recipe, plan, _ = make_plan(name, context.recipes, context.store)
+    need_buildable(plan)
+    folder = folder.absolute()
+    with context.store.in_use():
+        resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
+        engine = open_engine(plan, choice, context)
+        if not isinstance(engine, BuildKitEngine):
+            is_usual = plan.processor is X86_64
+            raise UsageError(
+                f"`--prepare`: the engine `{engine.job.engine}` reads no folder",
+                hint="add `--engine docker`"
+                if is_usual
+                else "the engine `docker`, which does, builds for x86-64 alone",
+            )
+        store_sources(recipe, plan.extensions, resolving, offline=offline)
+        fetch_inputs(plan.artifacts, resolving.fetcher, context.console)
+        with beside(folder) as work, context.console.step(f"write `{folder}`"):
+            command = engine.prepare(work / "folder", folder)
+            commit_path(work / "folder", folder)
+    return str(command)
+
+
+def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
+    """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`{folder}` is no folder", hint="name one for the copies; it may be new")
+    recipe, lock, _ = load_locked(name, context.recipes, context.store)
+    with context.store.in_use():
+        resolving = _locked_context(context, recipe, lock.base, offline=False)
+        store_sources(recipe, lock.extensions, resolving)
+        fetch_inputs((*lock_artifacts(lock), *toolbox_files()), resolving.fetcher, context.console)
+        with context.console.step(f"copy into `{folder}`"):
+            return vendor(recipe, lock, folder, context.store, toolbox_files())

@@ -1,0 +1,328 @@
+"""Run a recipe's own tests in the image and in the SIF, before either gets its final name. Import its extensions in the SIF."""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from envbuilder import runtime
+from envbuilder.builder.assemble.foreign import emulation
+from envbuilder.builder.engine import Job
+from envbuilder.builder.extensions.cache import TREE, recipe_call
+from envbuilder.builder.extensions.install import install_path
+from envbuilder.builder.extensions.list import find_extensions
+from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
+from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.process import Completed
+from envbuilder.layers.layer import extract, load_layer
+from envbuilder.plan.model import Plan
+from envbuilder.recipe.extension import Form
+from envbuilder.recipe.model import Recipe
+from envbuilder.run.container import FIXED_ENV, TEMPORARY, Surroundings, probe_alone, run_in_image, run_in_sif
+from envbuilder.runners.emulate import machine_has
+from envbuilder.runners.sandbox import sandbox
+from envbuilder.runners.toolbox import open_sandbox
+from envbuilder.sources.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+
+class BuildCode(CodeEnum):
+    UNTESTED = "EB650", "the tests of the recipe were not run in the SIF"
+    UNTESTED_IMAGE = "EB652", "the tests of the recipe were not run in the image"
+    NOT_IMPORTED = "EB651", "an extension was compiled, and cannot be imported in the SIF"
+
+
+PROGRAM: Final = "import_extensions.py"
+_REPORT: Final = "envbuilder imports: "  # of the program
+# What an import lacks, and how to bring it. The rest of an error is told as it is.
+_LACKS: Final = (
+    (r"No module named '(?P<it>[\w.]+)'", "the package `{it}` is not there", "add `{top}` to `packages` in the recipe"),
+    (r"(?P<it>\S+\.so[\d.]*): cannot open shared object", "the library `{it}` is not there", "add the package that contains `{it}` to `apt`"),
+    (r"undefined symbol: (?P<it>\S+)", "no library that it loads defines `{it}`", "add the missing source to the extension, or the library to its flags"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One import of a compiled extension. `of` is the recipe's name of the extension."""
+
+    of: str
+    place: str
+    name: str
+    module: str = ""  # of a project
+    file: str = ""
+    is_python_module: bool = True
+
+
+def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import, ...], tuple[Finding, ...]]:
+    """Return the imports of the recipe's extensions, without those that it switches off, and a warning for each that is not known.
+
+    The store has none of the docker engine's extensions, and after `cache --gc` none that no build used of late.
+    """
+    places = {
+        one.name: recipe.place(f"$.extensions[{at}]")
+        for at, one in enumerate(recipe.extensions)
+        if one.is_imported
+    }
+    found: list[Import] = []
+    unknown: dict[str, Finding] = {}
+    for status in find_extensions(plan, store):
+        of, compiled = status.extension.name, status.compiled
+        if of not in places:
+            continue
+        call = compiled.call if compiled else None
+        if status.extension.form is Form.LOAD:
+            call = recipe_call(status.extension)
+        if call and not call.is_standalone:
+            file = f"{install_path(call.name, status.key)}/{call.library}"
+            found.append(
+                Import(of=of, place=places[of], name=call.name, file=file, is_python_module=call.is_python_module)
+            )  # fmt: skip
+        elif compiled and not call:
+            names = _modules(store.extension(status.key.entry), f"{TREE}{plan.python.site_packages}")
+            found += [Import(of=of, place=places[of], name=name, module=name) for name in names]
+        elif not call:
+            unknown[of] = Finding(
+                code=BuildCode.UNTESTED, severity=Severity.WARNING, where=places[of],
+                message=f"the extension `{of}` was not imported in the SIF: which modules it has is not in the cache",
+                hint="import them in a line of the recipe's `tests`; `import: false` of the extension leaves this one out",
+            )  # fmt: skip
+    return tuple(dict.fromkeys(found)), tuple(unknown.values())
+
+
+def _modules(folder: Path, site: str) -> list[str]:
+    """Return the compiled modules that a project installed in the folder `site` of its entry, its packages if it has none."""
+    try:
+        paths = [PurePosixPath(file).relative_to(site) for file in files_beneath(folder, site)]
+    except FileNotFoundError:
+        return []
+    compiled = [
+        ".".join(path.with_name(name).parts)
+        for path in paths
+        if path.suffix == ".so"
+        and f"PyInit_{(name := path.name.partition('.')[0])}".encode()
+        in read_beneath(folder, f"{site}/{path}", limit=FILE_LIMIT)
+    ]
+    packages = [path.parent.name for path in paths if path.name == "__init__.py" and len(path.parts) == 2]
+    return (
+        compiled or packages or [path.stem for path in paths if path.suffix == ".py" and len(path.parts) == 1]
+    )
+
+
+def import_in_sif(
+    imports: Sequence[Import], sif: Path, job: Job, *, fetcher: Fetcher, environment: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
+
+    Returns a warning if Apptainer does not work here.
+    """
+    if not imports:
+        return ()
+    argv = (
+        "python",
+        "-c",
+        runtime.path(PROGRAM).read_text(encoding="utf-8"),
+        json.dumps([_item(one) for one in imports]),
+    )
+    with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
+        try:
+            with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
+                ran = run(argv)
+        except ToolError as error:
+            step.skip(error.message)
+            return (
+                Finding(
+                    code=BuildCode.UNTESTED, severity=Severity.WARNING, where=imports[0].place, hint=error.hint,
+                    message=f"the recipe's extensions were not imported in the SIF: {error.message}",
+                ),
+            )  # fmt: skip
+        _need_success(ran, "import of the extensions", "the SIF")
+        failed = {
+            (one["name"], one.get("file", "")): one["error"]
+            for line in ran.output.splitlines()  # libraries may warn on stderr
+            if line.startswith(_REPORT)
+            for one in json.loads(line.removeprefix(_REPORT))
+        }
+        findings = [
+            explain_import(one, failed[one.name, one.file])
+            for one in imports
+            if (one.name, one.file) in failed
+        ]
+        if findings:
+            raise BuildError(
+                f"{len(findings)} of {len(imports)} imports of extensions failed in the SIF",
+                findings=tuple(findings),
+            )
+    return ()
+
+
+def _item(one: Import) -> dict[str, object]:
+    if one.module:
+        return {"name": one.name, "module": one.module}
+    return {"name": one.name, "file": one.file, "is_python_module": one.is_python_module}
+
+
+def explain_import(one: Import, error: str) -> Finding:
+    lacks = ((re.search(pattern, error), meaning, repair) for pattern, meaning, repair in _LACKS)
+    found = next(((match["it"], meaning, repair) for match, meaning, repair in lacks if match), None)
+    meaning, repair = (
+        (text.format(it=found[0], top=found[0].partition(".")[0]) for text in found[1:])
+        if found
+        else (error, "run the same import in the SIF that is kept")
+    )
+    return Finding(
+        code=BuildCode.NOT_IMPORTED,
+        where=one.place,
+        message=f"`import {one.name}` of the extension `{one.of}` fails in the SIF: {meaning}",
+        hint=f"{repair}; `import: false` of the extension leaves this test out",
+    )
+
+
+@contextlib.contextmanager
+def _alone(job: Job) -> Iterator[Surroundings]:
+    """Yield surroundings with an empty folder: packages are foreign code, and their first run is this one."""
+    with job.store.workspace() as folder:
+        yield probe_alone(folder)
+
+
+@contextlib.contextmanager
+def _programs_in(
+    sif: Path, job: Job, fetcher: Fetcher, around: Surroundings, environment: Mapping[str, str]
+) -> Iterator[Callable[[Sequence[str]], Completed]]:
+    """Yield a function that runs a command in the SIF.
+
+    Without an Apptainer that works, and for another processor, the command runs in the SIF's layers, by the sandbox of builds.
+    """
+    with contextlib.ExitStack() as stack:
+        root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
+
+        def run(argv: Sequence[str]) -> Completed:
+            if emulation(job):
+                return _run_in_layers(root(), argv, job)
+            try:
+                return run_in_sif(sif, argv, around, environment)
+            except ToolError as refused:
+                try:
+                    return _run_in_layers(root(), argv, job)
+                except (ToolError, FetchError):
+                    raise refused from None
+
+        yield run
+
+
+@contextlib.contextmanager
+def _layers_in_one(job: Job, fetcher: Fetcher) -> Iterator[Path]:
+    """Yield a temporary folder with the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
+    layers = {key: load_layer(job.store.layer(key)) for key in job.keys.values()}
+    if not all(layers.values()):
+        raise ToolError("a layer is not in the cache")
+    open_sandbox(job.store, fetcher, job.runner, job.console.step)
+    with job.store.workspace() as work:
+        for key, layer in layers.items():
+            if job.store.holds(tree := job.store.tree(key)):
+                shutil.copytree(tree, work / "root", symlinks=True, copy_function=_link, dirs_exist_ok=True)
+            elif layer:
+                extract(layer, work / "root")
+        yield work / "root"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
+    for name in ("proc", "dev", "tmp"):
+        folder_beneath(root, name)  # a layer may have a link there
+    options = ["--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
+    variables = {"HOME": TEMPORARY, "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)
+    by = emulation(job)
+    command = sandbox(
+        options, argv, why="run a program in the SIF's layers", env=tuple(variables.items()), cwd=TEMPORARY,
+        emulation=by.words() if by else (), merged=True,
+    )  # fmt: skip
+    try:
+        output = job.runner.run(command)
+    except CommandError as error:
+        return Completed(code=1, output=error.message)
+    return Completed(code=0, output=output)
+
+
+def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] = ()) -> tuple[str, ...]:
+    """Return what to note in the record of a build with these findings: "SIF" and "image", each with a sha256.
+
+    It is that of the recipe's tests and of the names of the extensions that are imported. "SIF" is there if all of them ran in the
+    SIF, "image" if there is an `image` in which the tests ran.
+    """
+    imported = [one.name for one in recipe.extensions if one.is_imported]
+    skipped = {finding.code for finding in findings}
+    forms = ["SIF"] if (recipe.tests or imported) and BuildCode.UNTESTED not in skipped else []
+    forms += ["image"] if recipe.tests and image and BuildCode.UNTESTED_IMAGE not in skipped else []
+    return tuple(f"{form} {sha256_text(json.dumps([recipe.tests, imported]))}" for form in forms)
+
+
+def run_recipe_tests(
+    recipe: Recipe, sif: Path, job: Job, *, fetcher: Fetcher, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
+) -> tuple[Finding, ...]:  # fmt: skip
+    """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
+
+    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer does not work here, or if the
+    engine cannot run programs of the image's processor.
+    """
+    findings: list[Finding] = []
+    console, processor = job.console, job.plan.processor
+    if docker and recipe.tests and job.cross_tools and not machine_has(processor.elf):
+        docker = None
+        findings.append(
+            Finding(
+                code=BuildCode.UNTESTED_IMAGE, severity=Severity.WARNING, where=recipe.place("$.tests"),
+                message=f"the recipe's tests were run in the SIF alone: the Docker engine of this machine runs no programs for {processor.title}",
+                hint="the image has the same files; an emulator that is registered on the machine lets the engine run it, "
+                "such as the package `qemu-user-static` brings",
+            )
+        )  # fmt: skip
+
+    def in_sif(test: str) -> None:
+        with console.step(f"test in the SIF: {test}") as step:
+            try:
+                _need_success(run(shlex.split(test)), test, "the SIF")
+            except ToolError as error:
+                step.skip(error.message)
+                findings.append(
+                    Finding(
+                        code=BuildCode.UNTESTED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
+                        message=f"the recipe's tests were not run in the SIF: {error.message}",
+                    )
+                )  # fmt: skip
+
+    def in_image(test: str) -> None:
+        if docker:
+            with console.step(f"test in the image: {test}"):
+                _need_success(run_in_image(docker, image, shlex.split(test), around), test, "the image")
+
+    with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
+        for test in recipe.tests:
+            with ThreadPoolExecutor(2) as pool:
+                for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:
+                    tested.result()
+    return tuple(findings)
+
+
+def _need_success(ran: Completed, test: str, where: str) -> None:
+    if ran.code:
+        tail = "\n".join(ran.output.splitlines()[-20:])
+        raise BuildError(f"the recipe's test `{test}` failed in {where} with exit code {ran.code}\n{tail}")

@@ -1,0 +1,147 @@
+"""The disk space of a build: what its layers, trees and artifacts will take beyond what the cache has."""
+
+import shutil
+import uuid
+import zipfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.builder.engine import Job, KeptStep
+from envbuilder.builder.extensions.list import find_extensions
+from envbuilder.builder.unused import make_room
+from envbuilder.core.cache import Store, link_or_copy
+from envbuilder.core.errors import SpaceError
+from envbuilder.core.full import full_error, lacks_inodes
+from envbuilder.layers.layer import load_layer
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.model import AddedStep, CudaStep, ExtensionsStep, PythonStep, StartStep, Step, inputs
+from envbuilder.sources.names import Wanted
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+
+class Size(NamedTuple):
+    """What a step, or one of its files, takes on the disk, in bytes: unpacked, and as a layer."""
+
+    tree: float
+    layer: float
+    diff_id: str = ""  # of a layer that is made
+
+    def of(self, size: float) -> "Size":
+        return Size(self.tree * size, self.layer * size)
+
+
+# For each byte of a file, a little above what `cpu`, `a100` and tests/support/tiny.py take: packages 3.6 and 1.20, wheels
+# 4.55 and 1.17, all wheels of `a100` 1.83 and 0.98, its toolkit 1.36 and 0.42, blocks 1.06.
+_PACKAGE: Final = Size(3.9, 1.25)
+_TOOLKIT: Final = Size(2.5, 1.0)  # the libraries that torch's wheels have are links
+_WHEEL: Final = Size(4.7, 1.25)  # its byte code too
+_GPU_WHEEL: Final = Size(2.2, 1.1)  # machine code for GPUs hardly compresses
+_LARGE: Final = 300e6  # bytes of a wheel: only those for GPUs have more
+_OTHER: Final = Size(6, 1.5)  # sources, and a standalone Python: a few MB
+_BYTE_CODE: Final = 1.8  # for each byte of a module
+_BLOCKS: Final = 1.08  # for each byte of a tree's files: few fill their last block
+_BLOCK: Final = 4096
+_SIF: Final = 1.02  # for each byte of its layers
+_EXTENSION: Final = 100e6  # the build directory and the library of one that is not compiled yet
+_HINT: Final = "free space there, point ENVBUILDER_CACHE and --output at a larger disk, or leave the Docker engine out: `--no-load`"
+_SPARE: Final = 50e6  # logs, inventories, and the Python that installs the wheels
+
+
+def need_space(
+    job: Job, fetched: Sequence[Wanted], outputs: Outputs, staged: Path, docker: "DockerEngine | None"
+) -> None:
+    """Say how much space the build needs, and make it; raises SpaceError. `fetched` are the inputs that the cache lacks."""
+    store, made = job.store, job.missing()
+    sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
+    layers = sum(size.layer for size in sizes.values())
+    trees = {step for step in _unpacked(job, made) if not store.tree(job.keys[step]).exists()}
+    cache = _SPARE + sum(one.size for one in fetched) + _EXTENSION * len(_uncompiled(job, made))
+    cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
+    output = _SIF * layers + (0 if _links(store, staged) else layers)
+    needs = [(store.root, cache), (outputs.folder, output)]
+    if docker and (images := docker.folder()):
+        known = docker.diff_ids(outputs.image_name)
+        new = (size for size in sizes.values() if size.diff_id not in known)
+        needs.append((images, sum(size.tree + size.layer for size in new)))
+    _need_free(needs, job)
+
+
+def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
+    """Compare what is needed with what is free, by file system. The first folder is the cache's."""
+    disks: dict[int, tuple[Path, Path, float]] = {}
+    for folder, need in needs:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        first, there, before = disks.get(place.stat().st_dev, (folder, place, 0.0))
+        disks[place.stat().st_dev] = first, there, before + need
+    _, cache, most = next(iter(disks.values()))
+    make_room(job.store, job.console, lambda: most - shutil.disk_usage(cache).free)
+    for folder, place, need in disks.values():
+        free = shutil.disk_usage(place).free
+        words = f"this build needs up to {need / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free"
+        if lacks_inodes(folder):
+            raise full_error(folder)
+        if free < need:
+            raise SpaceError(words, hint=f"{_HINT}; `envbuilder cache` shows what can go")
+        job.console.say(words)
+
+
+def _size_of_step(step: Step, job: Job) -> Size:
+    """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
+    if layer := load_layer(job.store.layer(job.keys[step])):
+        return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
+    if isinstance(step, CudaStep):
+        return _TOOLKIT.of(sum(one.size for one in step.artifacts))
+    sizes = [_size_of_file(one, job.store) for one in inputs(step)]
+    return Size(sum(size.tree for size in sizes), sum(size.layer for size in sizes))
+
+
+def _size_of_file(artifact: Artifact, store: Store) -> Size:
+    """Return what a file becomes: a wheel in the cache says itself what it unpacks to."""
+    if artifact.kind != "wheel":
+        return (_PACKAGE if artifact.kind == "deb" else _OTHER).of(artifact.size)
+    is_for_gpus = artifact.name.startswith("nvidia") or artifact.size > _LARGE
+    size = (_GPU_WHEEL if is_for_gpus else _WHEEL).of(artifact.size)
+    try:
+        with zipfile.ZipFile(store.artifact(artifact.sha256)) as wheel:
+            files = [(one.file_size, one.filename.endswith(".py")) for one in wheel.infolist()]
+    except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
+        return size
+    blocks = sum(-(-count // _BLOCK) for count, _ in files)
+    code = sum(-(-_BYTE_CODE * count // _BLOCK) for count, is_module in files if is_module)
+    return size._replace(tree=_BLOCK * (blocks + code))
+
+
+def _unpacked(job: Job, made: Collection[Step]) -> set[Step]:
+    """Return the steps whose trees the build has at its end, at most."""
+    plan, kinds = job.plan, {type(step) for step in made}
+    if job.cross_tools:  # the recipe's tests run in all layers
+        return set(plan.steps)
+    steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
+    if _uncompiled(job, made):
+        steps |= {step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added}
+    if StartStep in kinds or any(isinstance(step, PythonStep) and step.sdists for step in made):
+        steps.add(plan.os)
+    if plan.interpreter and kinds & {StartStep, PythonStep, AddedStep}:
+        steps.add(plan.interpreter)
+    if CudaStep in kinds:
+        steps.add(plan.python)
+    return steps
+
+
+def _uncompiled(job: Job, made: Collection[Step]) -> list[str]:
+    """Return the extensions that the build compiles."""
+    is_made = any(isinstance(step, ExtensionsStep) for step in made)
+    return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
+
+
+def _links(store: Store, folder: Path) -> bool:
+    """Return whether a layer's file gets a second name in the folder; otherwise the image's layers are copies."""
+    with store.workspace() as work:
+        source, target = work / "file", folder / f".{uuid.uuid4().hex}"
+        source.touch()
+        link_or_copy(source, target)
+        return target.samefile(source)

@@ -1,0 +1,102 @@
+"""What a cache or a store may lose: the keys that locks name, the time of an entry's last use, and the cache's limit."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from envbuilder.builder.assemble.foreign import tools_tree
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import BuildContext
+from envbuilder.builder.engine import Job, layer_keys
+from envbuilder.builder.extensions.cache import project_key, wheel_key
+from envbuilder.builder.extensions.list import find_extensions, known_calls
+from envbuilder.builder.share import compiled_entries
+from envbuilder.core.cache import Sha256, Store, cache_limit
+from envbuilder.core.console import Console
+from envbuilder.plan.make import make_plan
+from envbuilder.plan.model import Plan, PythonStep
+from envbuilder.recipe.load import need_recipes
+from envbuilder.runners.toolbox import toolbox_files
+
+DAY: Final = 24 * 60 * 60  # seconds
+
+
+def mark_used(job: Job) -> None:
+    """Note on the entries in the cache that a build has just used them."""
+    compiled = (folder for folder, _ in compiled_entries(job))
+    for folder in (*map(job.store.layer, job.keys.values()), *compiled):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(folder)
+
+
+def keep_trees(job: Job) -> AbstractContextManager[None]:
+    """Keep the trees of the job's plan from `make_room` during the block, also of other builds."""
+    tools = (tools_tree(job),) if job.cross_tools else ()
+    return job.store.keep_trees((*map(job.store.tree, job.keys.values()), *tools))
+
+
+def keep_limit(store: Store, environment: Mapping[str, str], console: Console) -> None:
+    """Bring the cache below its limit, as far as `make_room` can."""
+
+    def excess() -> float:
+        taken = sum(store.sizes().values())
+        return taken - cache_limit(environment, taken + shutil.disk_usage(store.root).free)
+
+    make_room(store, console, excess)
+
+
+def make_room(store: Store, console: Console, excess: Callable[[], float]) -> None:
+    """Remove what is quick to make again and in no use, the oldest first, until so many bytes are gone. Says what went."""
+    try:
+        removed = store.collect(excess)
+    except OSError as error:  # what is built is worth more
+        console.say(f"cache: `{error.filename}` cannot be removed: {error.strerror}")
+        return
+    if removed:
+        kinds = ", ".join(f"{size / 1e9:.2f} GB of `{kind}`" for kind, size in removed.items())
+        console.say(f"cache: removed {kinds}, longest unused first; a later build makes it again")
+
+
+def clear_unused(context: BuildContext, kinds: Collection[str], *, days: int) -> None:
+    """Remove entries of these kinds that no build made or used for so many days and no lock names."""
+    keep = locked_keys(context) | _locked_files(context)
+    context.store.clear(kinds, before=time.time() - days * DAY, keep=keep)
+
+
+def locked_keys(context: BuildContext) -> frozenset[Sha256]:
+    """Return the keys of layers, extensions and wheels of every locked recipe; raises LockError for a stale lock."""
+    return frozenset(key for plan in _plans(context) for key in _keys(plan, context.store))
+
+
+def _locked_files(context: BuildContext) -> frozenset[Sha256]:
+    """Return the sha256 of every file that these builds may read."""
+    store = context.store
+    found = {one.sha256 for one in toolbox_files()}
+    for plan in _plans(context):
+        found |= {one.sha256 for one in plan.artifacts}
+        for extension in plan.extensions:
+            found |= {file.sha256 for file in extension.files}
+            calls = known_calls(plan, store, extension)
+            found |= {digest for _, digest in calls.files} if calls else set()
+    return frozenset(found)
+
+
+def _plans(context: BuildContext) -> Iterator[Plan]:
+    for name in need_recipes(context.recipes):
+        path = context.recipes / f"{name}.yaml"
+        if path.with_suffix(".lock").exists():
+            yield make_plan(str(path), context.recipes, context.store)[1]
+
+
+def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
+    for engine in EngineName:
+        yield from layer_keys(plan, engine).values()
+    yield from (one.key.entry for one in find_extensions(plan, store))
+    yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
+    for step in plan.steps:
+        if isinstance(step, PythonStep):
+            yield from (wheel_key(plan, step, sdist).digest for sdist in step.sdists)

@@ -1,0 +1,182 @@
+"""Name the known failure in logs of training, builds and the kernel, with its line and its repair.
+
+logs ──read──▶ blocks ──scan──▶ lines of the catalogue ──judge──▶ cause, others, consequences
+"""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO, Final
+
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.diagnose.catalogue import Certainty, Failure, load_catalogue
+from envbuilder.diagnose.collectives import named
+from envbuilder.diagnose.judge import Found, Judge, Role
+from envbuilder.diagnose.logs import open_logs
+from envbuilder.diagnose.recorder import is_dump, read_dump
+from envbuilder.diagnose.scan import Place, Scanner, Search
+
+_KNOWN_BY: Final = {
+    Certainty.EXACT: "its exact words",
+    Certainty.FAMILY: "words of a family of messages",
+    Certainty.COMPARED: "a comparison of the ranks",
+    Certainty.GUESS: "a guess from other lines",
+}
+_WIDTH: Final = 120  # letters of a last line
+_SHOWN: Final = 3  # ends of logs, and things to collect
+# What helps where nothing is known, and the words of logs that already have it.
+_TO_COLLECT: Final = (
+    (
+        ("NVRM:", " kernel:", "] Linux version"),
+        "the kernel log of each node: dmesg -T > dmesg-$(hostname).txt",
+    ),
+    (("NCCL INFO",), "a run with NCCL_DEBUG=INFO, which says what NCCL chose and what failed"),
+    (
+        ("slurmstepd:", "srun:"),
+        "how the job ended: sacct -j JOBID --format=JobID,NodeList,State,ExitCode,MaxRSS",
+    ),
+    (("most recent call first",), "where each process is now: py-spy dump --pid PID"),
+)
+_ALL_RANKS: Final = "the log of every rank: torchrun --log-dir logs --redirects 3 --tee 3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was read and what was found, the cause first."""
+
+    found: tuple[Found, ...]
+    logs: int
+    lines: int
+    skipped: tuple[str, ...]  # neither text nor a dump, or unreadable
+    world: int = 0  # how many ranks there are, where a log says it
+    ranks: tuple[int, ...] = ()  # that have lines in the logs
+    missing: tuple[int, ...] = ()
+    ends: tuple[Place, ...] = ()  # the last lines of the logs, the one that stopped first first
+    collect: tuple[str, ...] = ()  # what to bring next, where nothing was found
+
+
+@functools.cache
+def _search() -> Search:
+    return Search(load_catalogue())
+
+
+def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
+    """Read all logs once; raises UsageError for one that is not there."""
+    search, judge = _search(), Judge(load_catalogue())
+    logs = lines = 0
+    skipped: list[str] = []
+    ends: list[Place] = []
+    seen_words = set[str]()
+    for number, log in enumerate(open_logs(names, stdin, skipped)):
+        if is_dump(log.head):
+            is_read = read_dump(log.stream, log.name, judge.ranks)
+        else:
+            is_read = b"\0" not in log.head
+            if is_read:
+                scanner = Scanner(search, log, number, judge.ranks)
+                for seen in scanner.scan():
+                    judge.add(seen)
+                judge.end_of_log(number, scanner.lines)
+                lines += scanner.lines
+                if end := scanner.end:
+                    ends.append(end)
+                around = (log.head + scanner.tail).decode(errors="replace")
+                seen_words.update(word for words, _ in _TO_COLLECT for word in words if word in around)
+        logs += is_read
+        if not is_read:
+            skipped.append(log.name)
+    ranks = judge.ranks
+    wanted = [_ALL_RANKS] if ranks.missing or len(ranks.here) < 2 else []
+    wanted += [thing for words, thing in _TO_COLLECT if not seen_words & set(words)]
+    if all(end.time is not None for end in ends):
+        ends.sort(key=lambda end: end.time or 0.0)
+    found = judge.report()
+    return Diagnosis(
+        found=found, logs=logs, lines=lines, skipped=tuple(skipped),
+        world=ranks.world, ranks=ranks.here, missing=ranks.missing,
+        ends=tuple(ends[:_SHOWN]), collect=() if found or not lines else tuple(wanted[:_SHOWN]),
+    )  # fmt: skip
+
+
+def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """Return the diagnosis as findings; the cause is the one error."""
+    return tuple(
+        Finding(
+            code=one.failure.code,
+            severity=Severity.ERROR if one.role is Role.CAUSE else Severity.WARNING,
+            where=one.place.where,
+            message=one.message if one.place.rank is None else f"rank {one.place.rank}: {one.message}",
+            hint=one.failure.repair,
+        )
+        for one in diagnosis.found
+    )
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """Show the cause and other failures in full, and each consequence in one line."""
+    parts = [_full(one) for one in diagnosis.found if one.role is not Role.CONSEQUENCE]
+    after = [_short(one) for one in diagnosis.found if one.role is Role.CONSEQUENCE]
+    if after:
+        parts.append("\n".join(["what followed, most likely from it:", *after]))
+    if diagnosis.skipped:
+        names = ", ".join(diagnosis.skipped)
+        parts.append(
+            f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {names}"
+        )
+    if diagnosis.missing:
+        parts.append(
+            f"ranks: these logs have {named(diagnosis.ranks)} of {diagnosis.world}, and no lines of {named(diagnosis.missing)}"
+        )
+    if any(one.role is not Role.NOTE for one in diagnosis.found):
+        if diagnosis.logs > 1:
+            parts.append(
+                f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one"
+            )
+        return "\n\n".join(parts)
+    read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
+    return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])
+
+
+def _silence(diagnosis: Diagnosis) -> list[str]:
+    """Say how far the logs got, and what to collect if something failed after all."""
+    ranks = (
+        [f"ranks in the logs: {named(diagnosis.ranks)}"] if diagnosis.ranks and not diagnosis.missing else []
+    )
+    ends = [f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
+    wanted = [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
+    return [
+        *ranks,
+        *(["the last lines:", *ends] if ends else []),
+        *(["if something failed, collect and read again:", *wanted] if wanted else []),
+    ]
+
+
+def _full(one: Found) -> str:
+    label = {Role.CAUSE: "cause", Role.NOTE: "note"}.get(one.role, "also")
+    lines = [f"{label}: {one.failure.title} [{one.failure.code}]"]
+    lines += [f"  {place.where}: {place.text}" for place in one.places[:3] or (one.place,)]
+    lines += [f"  {line}" for line in (*one.details, _extent(one)) if line and line not in one.place.text]
+    lines.append(f"  known by: {_KNOWN_BY[one.certainty]}{f'; sure with {one.surer}' if one.surer else ''}")
+    lines += [f"  why: {one.failure.cause}", f"  repair: {one.failure.repair}"]
+    if one.failure.command:
+        lines.append(f"  try: {one.failure.command}")
+    return "\n".join(lines)
+
+
+def _short(one: Found) -> str:
+    extent = f" ({_extent(one)})" if _extent(one) else ""
+    return f"  {one.failure.code} {one.failure.title}{extent}; first {one.place.where}"
+
+
+def _extent(one: Found) -> str:
+    """Return how many lines and which ranks show a failure, or "" for one line of no rank."""
+    ranks = named(one.ranks) if one.ranks else ""
+    times = _count(one.count, "line") if one.count > 1 else ""
+    return ", ".join(part for part in (times, ranks) if part)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+__all__ = ["Diagnosis", "Failure", "Found", "Role", "as_text", "diagnose", "findings"]

@@ -1,0 +1,316 @@
+"""Order the failures of all logs: the cause, other failures, and consequences."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from envbuilder.diagnose.catalogue import Certainty, Failure, Stage, load_xids
+from envbuilder.diagnose.collectives import Ranks, Stall, Verdict
+from envbuilder.diagnose.line import uptime_of
+from envbuilder.diagnose.scan import Link, Place, Raised, Seen
+
+EXCEPTION: Final = "uncaught-exception"
+_KEPT: Final = 5  # places of one failure that a report shows
+_LAST: Final = 1000  # an exception further from the end of its log was survived
+_LATE: Final = (Stage.SYMPTOM, Stage.AFTERMATH)
+_BEFORE_CANCEL: Final = ("rank-failed", "task-exited")  # of the aftermath: a reason to cancel a job
+_CHAIN: Final = 60.0  # seconds between two events of one GPU, of which the second may follow from the first
+_EVENTS: Final = 2000  # of the GPUs that are compared
+_BY_NATURE: Final = ("gpu-lost", "gpu-memory-error", "nvlink-error")  # no program causes these
+# Exceptions that the end of another process causes.
+_ECHO: Final = re.compile(
+    r"(?:\w+\.)*(?:Connection\w*?|BrokenPipe|EOF|Cancelled|Timeout|ProcessExited)(?:Error|Exception|Expired)?\b"
+    r"|(?:\w+\.)*BrokenProcessPool"
+)
+_HIDDEN: Final = ("xid", "pci", "failed")  # groups with a meaning of their own
+
+
+class Role(StrEnum):
+    CAUSE = "cause"
+    OTHER = "other"  # as near to the root as the cause; it may be a second one
+    CONSEQUENCE = "consequence"
+    NOTE = "note"  # nothing failed, but it is worth knowing
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """One failure, with where it was seen; grows while logs are read, and by a bounded amount."""
+
+    failure: Failure
+    place: Place  # the first
+    role: Role = Role.OTHER  # in the report
+    is_hint: bool = True  # until a line that is no hint
+    details: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    last: dict[int, int] = field(default_factory=dict)  # log → its last line
+    count: int = 0
+    is_verdict: bool = False  # on the lines of other failures
+    follows: "Found | None" = None  # an earlier failure of the same device
+    is_survived: bool = False  # by its process, which another exception ended
+
+    @property
+    def certainty(self) -> Certainty:
+        if self.is_verdict:
+            return Certainty.COMPARED
+        return Certainty.GUESS if self.is_hint else self.failure.certainty
+
+    @property
+    def surer(self) -> str:
+        """Return what would make it sure, or "" where the words leave no doubt."""
+        needs = (
+            ""
+            if self.certainty is Certainty.EXACT
+            else "the logs of all ranks, and the kernel log of each node"
+        )
+        return self.failure.surer or needs
+
+    @property
+    def message(self) -> str:
+        detail = f": {self.details[0]}" if self.details else ""
+        return f"{self.failure.title}{detail}"
+
+    def add(self, place: Place, detail: str, *, is_hint: bool) -> None:
+        self.count += 1
+        self.is_hint &= is_hint
+        self.last[place.order[0]] = place.order[1]
+        if place.rank is not None:
+            self.ranks.add(place.rank)
+        if len(self.places) < _KEPT and all(
+            place.rank != one.rank or one.rank is None for one in self.places
+        ):
+            self.places.append(place)
+        if detail and detail not in self.details and len(self.details) < _KEPT:
+            self.details.append(detail)
+        if place.time is not None and self.place.time is not None and place.time < self.place.time:
+            self.place = place
+
+    def depth(self, others: Iterable["Found"]) -> float:
+        """Return the distance from the root; failures of the machine are at 1."""
+        if self.follows:
+            return self.follows.depth(()) + 0.1
+        if self.failure.is_end:
+            return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
+        if self.is_survived:
+            return Stage.PROGRAM.depth + 0.1
+        # A hint is always further from the root than a failure of a program.
+        return max(self.failure.stage.depth, Stage.PROGRAM.depth + 0.5 if self.is_hint else 0)
+
+    def is_before(self, end: "Found") -> bool:
+        """Whether this failure may have caused the end."""
+        stage, ours, its = self.failure.stage, self.place, end.place
+        if self.is_hint or self.failure.is_end:
+            return False
+        if stage is Stage.AFTERMATH and self.failure.name not in _BEFORE_CANCEL:
+            return False
+        if stage in (Stage.MACHINE, Stage.ENVIRONMENT):
+            return True
+        if ours.order[0] == its.order[0]:
+            return ours.order < its.order
+        return ours.time is None or its.time is None or ours.time < its.time
+
+
+class Judge:
+    """Collects the lines of all logs, and orders their failures at the end."""
+
+    def __init__(self, catalogue: Sequence[Failure]) -> None:
+        self.ranks = Ranks()
+        self._by_name = {failure.name: failure for failure in catalogue}
+        self._found: dict[str, Found] = {}
+        self._raised: list[Raised] = []
+        self._lengths: dict[int, int] = {}
+        self._events: dict[str, list[tuple[float, Failure]]] = {}  # by GPU, in the order of the log
+        self._failed: int | None = None  # the rank that the launcher saw fail first
+
+    def add(self, seen: Seen | Raised) -> None:
+        """Count one line of a log."""
+        if isinstance(seen, Raised):
+            self._raised = [*self._raised[-200:], seen]
+            return
+        place, failure = seen.place, seen.failure
+        if failed := seen.groups.get("failed"):
+            self._failed = int(failed)
+        if failure.name == Verdict.TIMEOUT.value:
+            self.ranks.add_line(place.text, place.rank, place.where, place.time)
+        if (pci := seen.groups.get("pci")) and len(events := self._events.setdefault(pci, [])) < _EVENTS:
+            uptime = uptime_of(place.text)
+            moment = place.time if uptime is None else uptime
+            events.append((events[-1][0] if moment is None and events else moment or 0.0, failure))
+        self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
+
+    def end_of_log(self, log: int, lines: int) -> None:
+        self._lengths[log] = lines
+
+    def report(self) -> tuple[Found, ...]:
+        """Return every failure once: the cause, then others by stage and time, then consequences."""
+        self._add_raised()
+        self._add_stalls()
+        self._drop_survived()
+        self._explain()
+        self._chain()
+        found = sorted(self._found.values(), key=self._key)
+        if all(one.is_hint for one in found):
+            return tuple(replace(one, role=Role.NOTE) for one in found if one.failure.is_note)
+        cause = found[0].failure.stage
+        kept = [one for one in found if not one.is_hint or _explains(one.failure.stage, cause)]
+        return tuple(replace(one, role=_role(index, one, cause)) for index, one in enumerate(kept))
+
+    def _key(self, found: Found) -> tuple[object, ...]:
+        """Order by stage, then by the rank that the launcher blames, then by time where all have one, then by place."""
+        every = self._found.values()
+        depth = found.depth(every)
+        same = [one for one in every if one.depth(every) == depth]
+        timed = all(one.place.time is not None for one in same)
+        blamed = self._failed is not None and self._failed in found.ranks
+        return (depth, not blamed, found.place.time if timed else 0.0, *found.place.order)
+
+    def _count(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Found:
+        found = self._found.get(failure.code)
+        if found is None:
+            found = self._found[failure.code] = Found(failure=failure, place=place)
+        found.add(place, detail, is_hint=is_hint)
+        return found
+
+    def _add_raised(self) -> None:
+        """Count an exception where its log ends with it, or where other processes noticed a failure."""
+        is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._found.values())
+        ends = [raised.place for raised in self._last_raised() if not raised.is_known]
+        for place in sorted(ends, key=self._suspicion):
+            log, line = place.order
+            if is_over or line >= self._lengths.get(log, 0) - _LAST:
+                self._count(self._by_name[EXCEPTION], place, place.text)
+
+    def _last_raised(self) -> list[Raised]:
+        """Return the exception of each process that ended it, and mark the failures that a process survived.
+
+        In a log without ranks the lines of several processes cannot be told apart: each exception counts as a process
+        of its own, except where Python says what it is to the one before it.
+        """
+        several = (
+            self.ranks.world > 1
+            or len(self.ranks.here) > 1
+            or any(one.failure.name in _BEFORE_CANCEL for one in self._found.values())
+        )
+        processes: dict[tuple[int, int | None], tuple[int, int | None]] = {}
+        last: dict[tuple[int, int | None], Raised] = {}
+        for raised in self._raised:
+            writer = (raised.place.order[0], raised.place.rank)
+            if raised.link is Link.NONE or writer not in processes:
+                is_one = raised.place.rank is not None or not several
+                processes[writer] = writer if is_one else raised.place.order
+            process = processes[writer]
+            before = last.get(process)
+            last[process] = _later(before, raised) if before else raised
+            if before and before.is_known and last[process] is raised and raised.link is Link.NONE:
+                self._mark_survived(before.place)
+        return list(last.values())
+
+    def _mark_survived(self, place: Place) -> None:
+        log, line = place.order
+        for one in self._found.values():
+            if one.failure.stage is Stage.PROGRAM and one.last == {log: line} and one.ranks <= {place.rank}:
+                one.is_survived = True
+
+    def _suspicion(self, raised: Place) -> tuple[bool, bool]:
+        """Put the rank that the launcher blames first, and exceptions that only echo another rank's end last."""
+        return raised.rank is None or raised.rank != self._failed, bool(_ECHO.match(raised.text))
+
+    def _drop_survived(self) -> None:
+        """Drop failures that a program survived: it went on for long, and no other process noticed."""
+        solid = [one for one in self._found.values() if not one.is_hint]
+        if all(one.failure.stage is Stage.PROGRAM for one in solid):
+            for one in solid:
+                if all(line < self._lengths.get(log, 0) - _LAST for log, line in one.last.items()):
+                    del self._found[one.failure.code]
+
+    def _explain(self) -> None:
+        """Let a failure that explains another one take its place, and drop it where there is nothing to explain."""
+        for one in [one for one in self._found.values() if one.failure.explains]:
+            explained = self._found.get(one.failure.explains or "")
+            if explained is not None:
+                one.is_hint, explained.follows = False, one
+            elif one.is_hint and not one.failure.is_note:
+                del self._found[one.failure.code]
+
+    def _chain(self) -> None:
+        """Let a failure follow an earlier one of its GPU. Each time that it is seen, the earlier one was there before."""
+        before: dict[str, set[str]] = {}
+        for events in self._events.values():
+            first, last = None, 0.0
+            for moment, failure in events:
+                if first is None or moment - last > _CHAIN:
+                    solid = not self._found[failure.code].is_hint and failure.stage is not Stage.AFTERMATH
+                    first = failure if solid else None
+                earlier = {first.code} if first else set()
+                before[failure.code] = before.get(failure.code, earlier) & earlier
+                last = moment
+        for code, earlier in before.items():
+            follower = self._found[code]
+            if follower.failure.stage is not Stage.AFTERMATH and not follower.is_hint:
+                follower.follows = next((self._found[one] for one in sorted(earlier) if one != code), None)
+
+    def _add_stalls(self) -> None:
+        """Replace timeouts by the verdict on the ranks that explains them."""
+        stalls = self.ranks.stalls()
+        timeouts = self._found.get(self._by_name[Verdict.TIMEOUT.value].code)
+        for stall in stalls:
+            if stall.verdict is not Verdict.TIMEOUT:
+                self._add_stall(stall, timeouts)
+            elif timeouts is not None and stall.message not in timeouts.details:
+                timeouts.details.insert(0, stall.message)
+        if timeouts is not None and any(stall.verdict is not Verdict.TIMEOUT for stall in stalls):
+            del self._found[timeouts.failure.code]
+
+    def _add_stall(self, stall: Stall, timeouts: Found | None) -> None:
+        places = timeouts.places if timeouts else []
+        place = next((one for one in places if one.where == stall.evidence), None)
+        if place is None:
+            place = timeouts.place if timeouts else Place(where=stall.evidence, text=stall.message)
+        found = self._count(self._by_name[stall.verdict.value], place, stall.message)
+        found.is_verdict = True
+        found.ranks.update(stall.ranks)
+        found.count = max(found.count, timeouts.count if timeouts else 0)
+        found.places += [one for one in places if one not in found.places]
+
+
+def _later(before: Raised, raised: Raised) -> Raised:
+    """Return the one of two exceptions in a process that ended it, the second one unless something speaks against that."""
+    is_echo = bool(_ECHO.match(raised.place.text)) and not _ECHO.match(before.place.text)
+    first = (
+        raised.link in (Link.CAUSED, Link.ASIDE)
+        or is_echo
+        or (raised.link is Link.HANDLED and before.is_known and not raised.is_known)
+    )
+    return before if first and before.link is not Link.ASIDE else raised
+
+
+def _explains(hint: Stage, cause: Stage) -> bool:
+    return hint is cause or hint in _LATE or cause in _LATE
+
+
+def _role(index: int, found: Found, first: Stage) -> Role:
+    if index == 0:
+        return Role.CAUSE
+    stage = found.failure.stage
+    if found.follows and found.failure.name in _BY_NATURE:
+        return Role.OTHER
+    followed = (
+        bool(found.follows)
+        or stage in _LATE
+        or found.failure.is_end
+        or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+    )
+    return Role.CONSEQUENCE if followed else Role.OTHER
+
+
+def _detail(groups: Mapping[str, str]) -> str:
+    """Describe the named groups of a line in words."""
+    if number := groups.get("xid"):
+        xid = load_xids().get(int(number))
+        device = f" on {groups['pci']}" if "pci" in groups else ""
+        return f"Xid {number}{device}: {f'{xid.meaning}; {xid.action}' if xid else 'not in the table'}"
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in groups.items() if name not in _HIDDEN
+    )

@@ -1,0 +1,276 @@
+"""Scan a log once for all literals of the catalogue, then match the few lines that have one.
+
+The search is RE2's: one automaton whatever the number of literals, without backtracking, so that no line can make it slow.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import re2
+
+from envbuilder.diagnose.catalogue import Failure, Mark
+from envbuilder.diagnose.collectives import Ranks
+from envbuilder.diagnose.line import (
+    WIDEST,
+    plain,
+    plain_lines,
+    rank_of,
+    rank_of_file,
+    time_of,
+    unlabelled,
+)
+from envbuilder.diagnose.logs import Block, Log
+
+_TRACEBACK: Final = b"Traceback (most recent call last)"
+# The last line of a Python traceback, with or without a message.
+_EXCEPTION: Final = re.compile(
+    rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?:: (?P<message>.*))?$"
+)
+_ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
+# Lines above a traceback that say what it is to the one before it.
+_ABOVE: Final = {
+    b"During handling of the above exception": "handled",
+    b"direct cause of the following exception": "caused",
+    b"Exception ignored in": "aside",
+    b"Exception in thread": "aside",
+    b"Error in atexit": "aside",
+    b"--- Logging error ---": "aside",
+}
+_WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
+# What a program itself calls information, as engines of containers do, is no failure.
+_INFO: Final = re.compile(rb"\blevel(?:=|\":\s?\")(?:info|debug|trace)\b")
+_REACH: Final = 2000  # lines between the head of a traceback and its last line
+_NEAR: Final = 20  # lines from what stands above a traceback to its head, in a log of several processes
+_PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
+_BROKEN: Final = 10  # letters of a literal that is found over the end of a line
+_WIDE: Final = 60  # letters of a line that a terminal or a web page may have broken
+_TAIL: Final = 16 << 10  # bytes at the end of a log that tell how far it got
+_LOOK: Final = 4096  # bytes on either side of a match in which a carriage return ends the line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of a log: where it is, what it says, which rank wrote it, and when."""
+
+    where: str  # file:line
+    text: str
+    rank: int | None = None
+    time: float | None = None
+    order: tuple[int, int] = (0, 0)  # number of the log, line
+
+
+class Link(StrEnum):
+    """What an exception is to the one before it in the same process."""
+
+    NONE = ""
+    HANDLED = "handled"  # the one before was being handled
+    CAUSED = "caused"  # the one before is its cause
+    ASIDE = "aside"  # it does not end the process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An exception that ended a traceback."""
+
+    place: Place
+    link: Link
+    is_known: bool  # its line shows a failure of the catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A line that shows a failure."""
+
+    place: Place
+    failure: Failure
+    groups: dict[str, str] = field(default_factory=dict)
+    is_hint: bool = False
+
+
+class Search:
+    """All literals of a catalogue; made once, used for every log."""
+
+    def __init__(self, catalogue: Sequence[Failure]) -> None:
+        by_literal: dict[bytes, list[tuple[Failure, Mark]]] = {}
+        for failure in catalogue:
+            for mark in failure.marks:
+                by_literal.setdefault(mark.has, []).append((failure, mark))
+        literals = sorted(by_literal)
+        self._by_literal = [by_literal[literal] for literal in literals]
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.never_capture = True
+        options.case_sensitive = False
+        options.max_mem = 64 << 20
+        quoted = [re.escape(literal) for literal in literals]
+        known = [*quoted, *map(re.escape, (_TRACEBACK, *_ABOVE)), b"nranks ", b"world_size"]
+        self._known = re2.compile(b"|".join(known), options)
+        self._known_or_ending = re2.compile(b"|".join([*known, _ENDINGS]), options)
+        self._which = re2.Set.SearchSet(options)
+        for one in quoted:
+            self._which.Add(one)
+        self._which.Compile()
+
+    def lines(self, block: Block, in_traceback: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        """Return the lines of a block that hold a literal, each once, with its number.
+
+        While a traceback is open, lines that may end it are returned as well.
+        """
+        data, number, counted, start = block.data, block.line, 0, 0
+        while found := (self._known_or_ending if in_traceback() else self._known).search(data, start):
+            begin, end = _bounds(data, found.start(), start)
+            number += data.count(b"\n", counted, begin)
+            counted = begin
+            yield number, data[max(begin, found.start() - WIDEST) : min(end, found.start() + WIDEST)]
+            start = max(end, found.end())
+
+    def broken(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Return lines that something broke in the middle of a message, whole again, with the number of the first."""
+        raw = plain_lines(data)
+        for lines, glue in ((raw, b""), ([line.strip() for line in raw], b" ")):
+            whole, begins = _joined(lines, glue)
+            start = 0
+            while found := self._known.search(whole, start):
+                start = found.end()
+                first, last = (bisect_right(begins, place) - 1 for place in (found.start(), found.end() - 1))
+                if last > first:
+                    is_broken = found.end() - found.start() >= _BROKEN
+                else:
+                    is_broken = last + 1 < len(lines) and _goes_on(lines[last], lines[last + 1])
+                if is_broken:
+                    yield first + 1, glue.join(lines[first : last + 2])
+
+    def failures(self, line: bytes) -> Iterator[tuple[Failure, Mark, dict[str, str]]]:
+        """Return the failures that a line shows, each once."""
+        found: set[str] = set()
+        for index in self._which.Match(line) or ():
+            for failure, mark in self._by_literal[index]:
+                if failure.code not in found and (groups := mark.groups(line)) is not None:
+                    found.add(failure.code)
+                    yield failure, mark, groups
+
+
+def _joined(lines: Sequence[bytes], glue: bytes) -> tuple[bytes, list[int]]:
+    """Return the lines as one, and where each begins."""
+    begins, place = [], 0
+    for line in lines:
+        begins.append(place)
+        place += len(line) + len(glue)
+    return glue.join(lines), begins
+
+
+def _goes_on(line: bytes, following: bytes) -> bool:
+    """Whether a line may be the rest of the one before it, and no line with a label or time of its own."""
+    return len(line) >= _WIDE and bool(following) and following[:6] != line[:6] and following[:1] != b"["
+
+
+class Scanner:
+    """Reads one log. Between blocks it keeps where each writer's last traceback began."""
+
+    def __init__(self, search: Search, log: Log, number: int, ranks: Ranks) -> None:
+        self._search = search
+        self._log = log
+        self._number = number
+        self._ranks = ranks
+        self._rank = rank_of_file(log.name)  # of the writer of the whole file
+        self._tracebacks: dict[int | None, int] = {}
+        self._links: dict[int | None, tuple[int, Link]] = {}  # of the traceback below a line
+        self._pasted: bytes | None = b""  # all of a short log
+        self._known: set[tuple[int, str]] = set()  # line and failure, of a short log
+        self.lines = 0
+        self.tail = b""
+
+    def scan(self) -> Iterator[Seen | Raised]:
+        """Return what the log shows, and tell `ranks` how many ranks there are."""
+        if self._rank is not None:
+            self._ranks.add_world(self._rank + 1)
+            self._ranks.add_reader(self._rank)
+        for block in self._log.blocks():
+            for number, raw in self._search.lines(block, lambda: bool(self._tracebacks)):
+                yield from self._line(number, plain(raw))
+            self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
+            self.tail = (self.tail + block.data[-_TAIL:])[-_TAIL:]
+            if self._pasted is not None:
+                whole = self._pasted + block.data
+                self._pasted = whole if len(whole) <= _PASTED else None
+        for number, line in self._search.broken(self._pasted or b""):
+            yield from self._broken(number, line)
+        for rank in {rank_of(line) for line in plain_lines(self.tail)}:
+            self._ranks.add_reader(rank)
+
+    @property
+    def end(self) -> Place | None:
+        """Return the last line that says something, or None for an empty log."""
+        lines = plain_lines(self.tail)
+        last = next((at for at in reversed(range(len(lines))) if lines[at].strip()), None)
+        if last is None:
+            return None
+        number = self.lines - (len(lines) - 1 - last) + (not lines[-1])
+        return self._place(number, lines[last], rank_of(lines[last]))
+
+    def _line(self, number: int, line: bytes) -> Iterator[Seen | Raised]:
+        rank = rank_of(line)
+        while self._tracebacks and number - next(iter(self._tracebacks.values())) > _REACH:
+            del self._tracebacks[next(iter(self._tracebacks))]
+        if above := next((link for words, link in _ABOVE.items() if words in line), ""):
+            self._links[rank] = number, Link(above)
+        if _TRACEBACK in line:
+            self._tracebacks.pop(rank, None)  # the latest stands last
+            self._tracebacks[rank] = number
+        if world := _WORLD.search(line):
+            self._ranks.add_world(int(world[2]))
+            self._ranks.add_reader(int(world[1]) if world[1] else None)
+        self._ranks.add_reader(rank)
+        place = self._place(number, line, rank)
+        known, is_info = False, _INFO.search(line) is not None
+        for failure, mark, groups in self._search.failures(line):
+            known = True
+            if self._pasted is not None:
+                self._known.add((number, failure.code))
+            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint or is_info)
+        if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
+            begun = self._tracebacks.pop(rank)
+            above_at, link = self._links.pop(rank, (begun, Link.NONE))
+            link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
+            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=known)
+
+    def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
+        for failure, mark, groups in self._search.failures(line):
+            key = (number, failure.code)
+            if key not in self._known and (number + 1, failure.code) not in self._known:
+                self._known.add(key)
+                yield Seen(
+                    place=self._place(number, line, rank_of(line)),
+                    failure=failure,
+                    groups=groups,
+                    is_hint=mark.is_hint or _INFO.search(line) is not None,
+                )
+
+    def _place(self, number: int, line: bytes, rank: int | None) -> Place:
+        return Place(
+            where=f"{self._log.name}:{number}",
+            text=_text(line),
+            rank=self._rank if rank is None else rank,
+            time=time_of(line),
+            order=(self._number, number),
+        )
+
+
+def _bounds(data: bytes, place: int, start: int) -> tuple[int, int]:
+    """Return where the line of this place begins, not before `start`, and ends. A carriage return inside a line also separates."""
+    begins = data.rfind(b"\n", start, place), data.rfind(b"\r", max(start, place - _LOOK), place), start - 1
+    begin = max(begins) + 1
+    ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark, place, place + _LOOK)) >= 0]
+    if ends:
+        return begin, min(ends)
+    end = data.find(b"\n", place)
+    return begin, len(data) if end < 0 else end
+
+
+def _text(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return text if len(text) <= 500 else f"{text[:497]}..."

@@ -1,0 +1,255 @@
+"""Choose the pins nearest to the requested versions: `check` judges each combination that envbuilder offers.
+
+Torch counts first, then Python, CUDA and the compiler. Without a request the newest torch is taken, with the CUDA that it
+was built against. Its Python is the middle one of those with a wheel, because other packages have wheels for that one too.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.check import judge
+from envbuilder.compat.context import Tables, make_context
+from envbuilder.compat.host_file import HostFacts
+from envbuilder.compat.problem import Problem, distance
+from envbuilder.compat.rules import find_problems
+from envbuilder.compat.suggest import Rank, Try, search
+from envbuilder.compat.tables.distribution import Distribution
+from envbuilder.compat.tables.table import version_key
+from envbuilder.compat.tables.torch import Torch
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.init.requests import Request, Requests
+from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import DEBIAN
+
+_WORDS: Final = {"pytorch": "torch", "python": "Python", "cuda": "CUDA", "gcc": "gcc"}
+# Each release of these belongs to one release of torch.
+_WITH_TORCH: Final[tuple[str, ...]] = (
+    "torchvision", "torchaudio", "torchtext", "torchdata", "xformers", "functorch", "triton",
+)  # fmt: skip
+_NEAR: Final = 4  # toolkits beside those against which torch was built
+_FOLLOW: Final = (
+    "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
+)
+
+
+def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
+    """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
+    _follow_companions(requests, tables)
+    host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
+    tries = [
+        Try((rank, 0, taste), number, make_context(recipe, tables, host))
+        for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
+    ]
+    # Of equally near recipes, the fewest warnings decide, then the preference.
+    found = search(tries, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
+    best = next(found, None)
+    if best is None:
+        target = f"for the GPUs {', '.join(requests.gpus)}" if requests.gpus else "without a GPU"
+        errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
+        raise IncompatibleError(
+            f"no pins that envbuilder offers work together {target}",
+            hint="; ".join(problem.message for problem in errors),
+        )
+    recipe = best.context.recipe
+    _note_moves(requests, recipe, tables)
+    return _with_packages(requests, recipe, tables, host)
+
+
+def _follow_companions(requests: Requests, tables: Tables) -> None:
+    """Request the torch that a pinned torchvision or torchaudio belongs to, if no torch is requested."""
+    if (asked := requests.pins.get("pytorch")) and asked.text:
+        return
+    for row in tables.torches.rows:
+        for name, version in row.companions:
+            wanted = requests.packages.get(name)
+            if wanted and wanted.text == f"{name}=={version}":
+                requests.pin("pytorch", f"=={row.version}", wanted.where)
+                requests.note(wanted.where, f"torch {row.version} is the one that `{wanted.text}` belongs to")
+                return
+
+
+def _candidates(
+    requests: Requests, tables: Tables, *, name: str, path: Path
+) -> Iterator[tuple[Rank, Rank, Recipe]]:
+    """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
+    asked = requests.pins
+    day = requests.day.isoformat() if requests.day else "9999"
+    days = [row.released for row in tables.torches.rows]
+    # Releases since the project last changed, which it did not know.
+    later = {row.version: sum(day < one <= row.released for one in days) for row in tables.torches.rows}
+    pairs = [
+        (base, gcc, python)
+        for base in tables.distributions.rows
+        if base.is_released and base.family == DEBIAN  # Ubuntu needs keys that a machine may lack
+        for gcc in base.gccs
+        for python in _pythons(asked.get("python"), base, tables)
+    ]
+    builds = [
+        (torch, cuda)
+        for torch in tables.torches.rows
+        for cuda in (_cudas(asked.get("cuda"), torch, tables) if requests.gpus else ("",))
+    ]
+    for (base, gcc, python), (torch, cuda) in itertools.product(pairs, builds):
+        plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
+        rank = (
+            _far(asked.get("pytorch"), torch.version),
+            _far(asked.get("python"), python),
+            _far(asked.get("cuda"), cuda) if cuda else (),
+            _far(asked.get("gcc"), gcc),
+            (later[torch.version],),
+        )
+        taste = (
+            _down(torch.version),
+            distance(python, plain[len(plain) // 2]),
+            python != base.python,
+            distance(cuda, torch.build.cuda) if cuda else (),
+            base.gcc != gcc,
+            _down(gcc),
+        )
+        recipe = Recipe(
+            name=name,
+            path=path,
+            gpus=requests.gpus or (),
+            base=base.name,
+            python=python,
+            cuda=cuda,
+            gcc=gcc,
+            libxcrypt=base.short_libxcrypt,
+            pytorch=torch.version,
+            apt=tuple(requests.apt),
+            extensions=tuple(requests.extensions.values()),
+            env=tuple(sorted(requests.env.items())),
+        )
+        yield rank, taste, recipe
+
+
+def _pythons(asked: Request | None, base: Distribution, tables: Tables) -> tuple[str, ...]:
+    """Return the suite's Python, and if another one was requested, the nearest standalone build."""
+    if not _far(asked, base.python):
+        return (base.python,)
+    nearest = min(tables.standalones.by_name, key=lambda python: _far(asked, python))
+    return (base.python, nearest)
+
+
+def _cudas(asked: Request | None, torch: Torch, tables: Tables) -> tuple[str, ...]:
+    """Return the toolkits against which torch was built, and those nearest to the requested one."""
+    own = tuple(cuda for cuda in tables.toolkits if torch.build_for(cuda))
+    near = sorted(tables.toolkits, key=lambda cuda: _far(asked, cuda)) if asked or not own else []
+    return tuple(dict.fromkeys((*near[:_NEAR], *own)))
+
+
+def _far(asked: Request | None, version: str) -> tuple[int, ...]:
+    """Return the distance from the requested version; () where it fits or none was requested."""
+    if asked is None or asked.specifier.contains(version) or not asked.version:
+        return ()
+    return distance(version, asked.version)
+
+
+def _down(version: str) -> tuple[int, ...]:
+    return tuple(-number for number in version_key(version))
+
+
+def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
+    """Report each requested version that the pins do not meet."""
+    image, where = requests.image
+    if image and "python" not in requests.pins:
+        requests.note(
+            where,
+            f"Python {recipe.python} is chosen: the name `{image}` does not say its own",
+            hint="`--python` names another one",
+        )
+    named = requests.pins.get("pytorch")
+    if image and named and named.where == where:
+        requests.note(
+            where, f"torch {recipe.pytorch} is that of `{image}`", hint="`--pytorch` names another one"
+        )
+    if (requests.packages or requests.extensions or named) and not (named and named.is_exact):
+        row, day = tables.torches.by_name[recipe.pytorch], requests.day
+        order = "oldest" if day and row.released > str(day) else "newest"
+        changed = f", and the project last changed on {day}" if day else ""
+        requests.note(
+            named.where if named else "",
+            f"torch {recipe.pytorch} is the {order} that fits the other pins: no file names its version{changed}",
+            hint="`--pytorch` names another one",
+        )
+    chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
+    for key, value in chosen.items():
+        asked = requests.pins.get(key)
+        if asked is None or not asked.text or (value and asked.specifier.contains(value)):
+            continue
+        if not value:
+            requests.note(asked.where, f"no CUDA, where `{asked.text}` was asked: there is no GPU to use it")
+            continue
+        why = _refusal(asked, recipe, tables) if key == "cuda" else ""
+        nearest = f"is the nearest to `{asked.text}` that works with the other pins"
+        reason = f"instead of `{asked.text}`: {why}" if why else nearest
+        requests.note(
+            asked.where,
+            f"{_WORDS[key]} {value} {reason}",
+            hint=_FOLLOW if key in ("pytorch", "python") else "",
+        )
+
+
+def _refusal(asked: Request, recipe: Recipe, tables: Tables) -> str:
+    """Return the error of `check` about the requested CUDA alone, or ""."""
+    version = re.match(r"\d+\.\d+", asked.version)
+    problems = judge(replace(recipe, cuda=version[0]), tables) if version else ()
+    alone = (problem for problem in problems if problem.is_error and problem.pins == ("cuda",))
+    return next((problem.message for problem in alone), "")
+
+
+def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: HostFacts | None) -> Recipe:
+    """Add the packages that the pins allow; leave out the others, with the rule that rejects each."""
+    asked = requests.pins.get("pytorch")
+    is_asked = asked is None or asked.specifier.contains(recipe.pytorch)
+    for name in () if is_asked else (name for name in _WITH_TORCH if name in requests.packages):
+        wanted = requests.packages[name]
+        if wanted.text != name:
+            requests.note(wanted.where, f"`{name}` stands for `{wanted.text}`: its version goes with torch's")
+            requests.packages[name] = replace(wanted, text=name)
+    _bound(requests, recipe, tables)
+    kept = dict(requests.packages)
+    companions = dict(tables.torches.by_name[recipe.pytorch].companions)
+    while True:
+        whole = replace(recipe, packages=tuple(wanted.text for wanted in kept.values()))
+        rejected = _rejected(judge(whole, tables, host), tuple(kept))
+        if not rejected:
+            return whole
+        for name, problem in rejected.items():
+            wanted = kept.pop(name)
+            if name in companions and wanted.text != (fits := f"{name}=={companions[name]}"):
+                requests.note(wanted.where, f"`{fits}` stands for `{wanted.text}`: {problem.message}")
+                kept[name] = replace(wanted, text=fits)
+                continue
+            requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
+
+
+def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
+    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
+    added: list[str] = []
+    if requests.extensions:
+        added = [name for name in ("setuptools", "wheel", "ninja") if name not in requests.packages]
+        requests.packages |= {name: Request(text=name, where="") for name in added}
+    row = tables.torches.by_name.get(recipe.pytorch)
+    for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
+        wanted = requests.packages.get(name)
+        if wanted and wanted.text == name:
+            if bound and wanted.where:
+                requests.note(
+                    wanted.where, f"`{name}{bound}` stands for `{name}`: torch {recipe.pytorch} needs it"
+                )
+            requests.packages[name] = replace(wanted, text=f"{name}{bound}")
+    if added:
+        texts = ", ".join(f"`{requests.packages[name].text}`" for name in added)
+        requests.note("extensions", f"added {texts}: torch compiles extensions with them")
+
+
+def _rejected(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
+    """Return the errors about items of `packages`, by name."""
+    items = {f"packages[{index}]": name for index, name in enumerate(names)}
+    errors = (problem for problem in problems if problem.is_error)
+    return {items[problem.key]: problem for problem in errors if problem.key in items}

@@ -1,0 +1,305 @@
+"""What a Dockerfile and a definition file have in common: the base, its variables, files, and commands that install packages."""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from glob import glob
+from pathlib import Path, PurePosixPath
+from string import Template
+from typing import Final
+
+from envbuilder.compat.python_code import imported_modules
+from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.init.readers.conda import read_install
+from envbuilder.init.readers.pip import read_arguments
+from envbuilder.init.readers.project import has_loads
+from envbuilder.init.requests import Requests
+from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place, shell_words
+
+# Why an instruction or a section is left out.
+NO_CODE: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
+NO_COMMANDS: Final = "a recipe runs no commands of its own"
+STARTED: Final = "the command comes with `envbuilder exec` and `launch`"
+# Set by envbuilder, or of no use after the build.
+_OWN_VARIABLES: Final = re.compile(
+    r"PATH|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CUDA_(HOME|PATH|ROOT)|CUDAHOSTCXX|DEBIAN_FRONTEND|TORCH_CUDA_ARCH_LIST|"
+    r"TORCH_NVCC_FLAGS|FORCE_CUDA|NVIDIA_.*|NV_.*|CONDA_.*|PIP_.*|LANG|LC_ALL|CC|CXX|TZ|"
+    r"(PYTHON|PYTORCH|TORCH|TORCHVISION|TORCHAUDIO|CUDA|CUDNN|NCCL)_VERSION"
+)
+# One command of a shell line. What stands in quotes separates nothing.
+_COMMAND: Final = re.compile(
+    r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\;&|\n]|(?<!&)&(?!&)|(?<!\|)\|(?!\|)|['"\\])+""", re.DOTALL
+)
+# A comment of the shell ends with the line; of a Dockerfile's joined lines, nothing follows it.
+_COMMENT: Final = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<!\S)#[^\n]*""", re.DOTALL)
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_PYTHON: Final = re.compile(r"python3?(\.\d+)?")
+_REDIRECTION: Final = re.compile(r"(?:\d|&)?(?:>>?|<)&?(\S*)")
+_TIDYING: Final = re.compile(
+    r"(sudo )?(apt-get|apt|aptitude) (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b.*|rm -rf? .*|"
+    r"(conda|mamba|pip3?) (clean|cache|config)\b.*|ldconfig|set -\S+|true|mkdir .*|export DEBIAN_FRONTEND=.*|"
+    r"(python3? -m )?pip3? install (-\S+ )*(--upgrade |-U )*(pip|setuptools|wheel| )+"
+)
+# What every environment has, by its own keys.
+_OWN_PACKAGES: Final = re.compile(
+    r"python3?(\.\d+)?(-.*)?|build-essential|cuda-.*|libcudnn.*|libnccl.*|nvidia-.*|sudo|software-properties-common|"
+    r"apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Copied:
+    """The files that COPY and ADD brought so far. All stages share it, because a later stage may name any of them."""
+
+    context: Path  # the Dockerfile's folder
+    folder: str = "/"  # WORKDIR
+    files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, target is a folder
+    clones: dict[str, Direct] = field(default_factory=dict)  # folder → the repository of `git clone`
+    idle: dict[str, str] = field(default_factory=dict)  # folder of a clone that nothing installs → where
+
+    def enter(self, folder: str) -> None:
+        """Follow a WORKDIR."""
+        self.folder = self._target(folder.strip().strip("\"'"))
+
+    def copy(self, value: str) -> None:
+        """Note the arguments of COPY or ADD, unless they come from another stage or an address."""
+        words = split_words(value)
+        plain = [word for word in words if not word.startswith("--")]
+        if len(plain) < 2 or any(word.startswith("--from=") for word in words):
+            return
+        *sources, target = plain
+        is_folder = len(sources) > 1 or target.endswith(("/", "."))
+        for source in (source.lstrip("/") for source in sources if "://" not in source):
+            # `Path.glob` ends with an error for a pattern such as `a**`.
+            found = sorted(glob(source, root_dir=self.context))  # noqa: PTH207
+            names = found if set(source) & set("*?[") else [source]
+            self.files += [(self.context / one, self._target(target), is_folder) for one in names]
+
+    def locate(self, name: str) -> Path | None:
+        """Return the file or folder of the context behind a path, or None."""
+        wanted = PurePosixPath(self._target(name))
+        for source, target, is_folder in reversed(self.files):
+            if source.is_dir():
+                if wanted.is_relative_to(target) and (file := source / wanted.relative_to(target)).exists():
+                    return file
+            # Only the image tells whether `/tmp` is a folder or the file's new name.
+            elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
+                return source
+        for source, target, is_folder in self.files:  # a folder that single files were copied to
+            if is_folder and str(wanted) == target:
+                return source.parent
+        return None if PurePosixPath(name).is_absolute() else self.context / name
+
+    def clone(self, words: Sequence[str], where: str) -> bool:
+        """Note the arguments of `git clone`, or of `git checkout` in a clone; False for others."""
+        folder = self.folder
+        if words[:1] == ["-C"] and len(words) > 1:
+            folder, words = self._target(words[1]), words[2:]
+        plain = [word for word in words if not word.startswith("-")]
+        if plain[:1] == ["clone"]:
+            options = dict(itertools.pairwise(words))
+            branch = options.get("-b", "") or options.get("--branch", "")
+            places = [word for word in plain[1:] if word not in (branch, options.get("--depth"))]
+            if not places:
+                return False
+            found = parse_place(f"git+{places[0]}")
+            target = (
+                places[1]
+                if len(places) > 1
+                else places[0].rstrip("/").rpartition("/")[2].removesuffix(".git")
+            )
+            self.clones[self._target(target)] = replace(found, text=places[0], revision=branch)
+            self.idle[self._target(target)] = where
+            return True
+        own = self.clones.get(folder)
+        if own and plain[:1] in (["checkout"], ["reset"]) and len(plain) == 2:
+            self.clones[folder] = replace(own, revision=plain[1])
+            return True
+        return plain[:1] == ["submodule"]
+
+    def cloned(self, name: str) -> str:
+        """Return the requirement for a folder of a clone, "" for any other folder."""
+        target = PurePosixPath(self._target(name))
+        for folder, found in self.clones.items():
+            if target.is_relative_to(folder):
+                self.idle.pop(folder, None)
+                below = target.relative_to(folder).as_posix()
+                end = "" if below == "." else f"#subdirectory={below}"
+                return f"git+{found.git}{'@' if found.revision else ''}{found.revision}{end}"
+        return ""
+
+    def report(self, requests: Requests) -> None:
+        """Leave out the clones that nothing installs."""
+        for folder, where in self.idle.items():
+            requests.leave(where, f"git clone {self.clones[folder].git}", NO_CODE)
+
+    def _target(self, name: str) -> str:
+        return os.path.normpath(PurePosixPath(self.folder, name))
+
+
+def split_words(value: str) -> list[str]:
+    """Split arguments written as words or as a JSON list."""
+    try:
+        return [str(word) for word in json.loads(value)] if value.startswith("[") else shell_words(value)
+    except ValueError:
+        return []
+
+
+def read_base(value: str, where: str, requests: Requests) -> None:
+    """Take the versions that the tag of a well-known base names."""
+    words = [word for word in value.split() if not word.startswith("--")]
+    image = words[0] if words else ""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    short = name.rpartition("/")[2]
+    pins = {}
+    if name.endswith("nvidia/cuda"):
+        pins = {"cuda": re.match(r"(\d+\.\d+)", tag)}
+    elif name.endswith("pytorch/pytorch"):
+        pins = {"pytorch": re.match(r"(\d+\.\d+(?:\.\d+)?)", tag), "cuda": re.search(r"cuda(\d+\.\d+)", tag)}
+    elif short == "python":
+        pins = {"python": re.match(r"(\d+\.\d+)", tag)}
+    suite = re.search(r"(ubuntu)-?(\d+\.\d+)", tag) if "python" not in pins else None
+    kind, release = (suite[1], suite[2]) if suite else (short, tag.partition("-")[0])
+    rows = load_distributions().rows
+    requests.suite = next(
+        (row for row in rows if row.family == kind and release in (row.release, row.suite)), None
+    )
+    requests.image = (image, where) if short != "python" else requests.image
+    if short in ("debian", "ubuntu") or (name == "" and image in ("debian", "ubuntu")):
+        requests.note(where, f"`{image}`: the base follows from Python and the compiler")
+        return
+    found = {key: match[1] for key, match in pins.items() if match}
+    for key, version in found.items():
+        requests.pin(key, f"=={version}" if key != "python" else f"=={version}.*", where)
+    if not found:
+        requests.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
+
+
+def read_variables(value: str, where: str, requests: Requests, *, word: str = "ENV ") -> dict[str, str]:
+    """Take the variables of a line that a recipe can hold, and return all. `word` is what the file writes before them."""
+    try:
+        words = shell_words(value)
+    except ValueError:
+        words = []
+    if words and "=" not in words[0]:  # the old form: ENV NAME the rest
+        words = [f"{words[0]}={' '.join(words[1:])}"]
+    found = {}
+    for pair in words:
+        name, _, content = pair.partition("=")
+        found[name] = content
+        if _OWN_VARIABLES.fullmatch(name):
+            requests.leave(where, f"{word}{name}", "envbuilder sets what is needed of it")
+        elif "$" in content:
+            requests.leave(where, f"{word}{pair}", "a recipe's variables are plain text")
+        else:
+            requests.variable(name, content, where)
+    if not words:
+        requests.leave(where, f"{word}{value}", "a quotation that does not end")
+    return found
+
+
+def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
+    """Take what the commands of a shell line install; leave the others with a reason."""
+    value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
+    value = _COMMENT.sub(lambda found: found[1] or "", value)
+    variables: dict[str, str] = {}  # of the shell, such as PIP_INSTALL="python -m pip install"
+    for command in _COMMAND.findall(value):
+        text = command.strip() if "\n" in command else " ".join(command.split())
+        text = Template(text).safe_substitute(variables)
+        if not text or _TIDYING.fullmatch(text):
+            continue
+        try:
+            words = shell_words(text)
+        except ValueError:
+            words = []
+        if words and all(_ASSIGNMENT.fullmatch(one) for one in words):
+            variables |= {one.partition("=")[0]: one.partition("=")[2] for one in words}
+            continue
+        words = _plain_words(words)
+        if not _read_command(words, where, requests, copied):
+            requests.leave(where, f"{word}{text}", NO_COMMANDS)
+
+
+def _plain_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without redirections, variables before it, `sudo` and `python -m`."""
+    rest, plain = list(words), list[str]()
+    while rest:
+        one = rest.pop(0)
+        if found := _REDIRECTION.fullmatch(one):
+            rest = rest if found[1] else rest[1:]
+        elif plain or (one != "sudo" and not _ASSIGNMENT.fullmatch(one)):
+            plain.append(one)
+    return plain[2:] if len(plain) > 2 and _PYTHON.fullmatch(plain[0]) and plain[1] == "-m" else plain
+
+
+def _read_command(words: Sequence[str], where: str, requests: Requests, copied: Copied) -> bool:
+    """Take what a command installs; False for any other command."""
+    plain = [word for word in words if not word.startswith("-")]
+    match [re.sub(r".*/", "", plain[0]) if plain else "", *plain[1:2]]:
+        case ["cd", folder]:
+            copied.enter(folder)
+        case ["git", *_]:
+            return copied.clone(words[1:], where)
+        case ["apt-get" | "apt" | "aptitude", "install"]:
+            for package in plain[2:]:
+                _read_package(package, where, requests)
+        case ["pip" | "pip3" | "uv", "install" | "pip"]:
+            given = words[list(words).index("install") + 1 :] if "install" in words else []
+            read_arguments([_place(one, copied) for one in given], where, requests, locate=copied.locate)
+        case ["conda" | "mamba" | "micromamba", "install"]:
+            read_install(words[list(words).index("install") + 1 :], where, requests)
+        case ["python" | "python3", script] if script.endswith("setup.py"):
+            folder = str(PurePosixPath(script).parent)
+            folder = folder if folder.startswith((".", "/")) else f"./{folder}"
+            read_arguments([_place(folder, copied)], where, requests, locate=copied.locate)
+        case ["python" | "python3", *_] if "-c" in words[:-1]:
+            return _read_import(words[list(words).index("-c") + 1], where, requests, copied)
+        case _:
+            return False
+    return True
+
+
+def _place(word: str, copied: Copied) -> str:
+    """Return the requirement for a folder of a clone, and any other word as it is."""
+    found = parse_direct(word)
+    return (copied.cloned(found.path) if found and not found.git else "") or word
+
+
+def _read_import(text: str, where: str, requests: Requests, copied: Copied) -> bool:
+    """Take a line of Python that imports a project with calls of `load()`, as it would compile them."""
+    try:
+        names = imported_modules(text)
+    except SyntaxError:
+        return False
+    for name in names:
+        first = name.partition(".")[0]
+        found = (copied.locate(f"{first}{suffix}") for suffix in ("", ".py"))
+        place = next((one for one in found if one and one.exists()), None)
+        if place and has_loads(place):
+            line = "; ".join(filter(None, map(str.strip, text.splitlines())))
+            requests.extension(Extension(name=first, path=place.parent.as_posix(), capture=(line,)), where)
+            return True
+    return False
+
+
+def _read_package(package: str, where: str, requests: Requests) -> None:
+    name, _, version = package.partition("=")
+    if compiler := re.fullmatch(r"g(?:cc|\+\+)-(\d+)", name):
+        requests.pin("gcc", f"=={compiler[1]}", where)
+    elif re.fullmatch(r"gcc|g\+\+|clang.*", name) or _OWN_PACKAGES.fullmatch(name):
+        if found := re.fullmatch(r"python(3\.\d+)(-dev)?", name):
+            requests.pin("python", f"=={found[1]}.*", where)
+        elif (
+            name in ("python3", "python3-dev", "python3-pip")
+            and requests.suite
+            and "python" not in requests.pins
+        ):
+            requests.pin("python", f"=={requests.suite.python}.*", where)
+    else:
+        if version:
+            requests.note(where, f"`{name}` without `={version}`: the lock chooses the version of the suite")
+        requests.debian(name, where)

@@ -1,0 +1,158 @@
+"""Read conda's `environment.yml` and the arguments of `conda install`.
+
+conda has names of its own and packages what Debian has as well; the two tables below know the usual ones. Any other name is
+taken for the name on a Python index, and `lock` says where that is wrong.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Mistakes, Node, load, text_of
+from envbuilder.init.readers.pip import read_line, read_requirement
+from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.recipe.requirement_file import logical_lines
+
+_ALIASES: Final = {
+    "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
+    "py-opencv": "opencv-python-headless", "pytables": "tables", "msgpack-python": "msgpack", "ruamel_yaml": "ruamel.yaml",
+    "python-lmdb": "lmdb", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost", "jupyter_client": "jupyter-client",
+    "torchtriton": "triton", "brotli-python": "brotli", "python-xxhash": "xxhash", "python-tzdata": "tzdata",
+}  # fmt: skip
+_PINS: Final = {
+    "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
+    "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
+}  # fmt: skip
+_DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
+                  "libsndfile", "sox", "parallel", "p7zip", "swig", "doxygen")  # fmt: skip
+_DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1", "p7zip": "p7zip-full"}
+# Packages of conda that Debian, torch or the toolkit replaces.
+_SYSTEM: Final = re.compile(
+    r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
+    r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
+    r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|cudnn|nccl|"
+    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|cuda-.*|nvidia-.*|"
+    # of conda alone, mostly in the export of a whole environment
+    r"aws-.*|m2w64-.*|msys2-.*|vc|vc14_runtime|vs2015_runtime|ucrt|pthreads-win32|pthread-stubs|win_inet_pton|krb5|freeglut|jasper|"
+    r"brotli-bin|c-ares|xorg-.*|zeromq|yaml|orc|re2|snappy|tbb|gettext|glib-tools|blas-devel|xxhash|tzdata|alsa-lib|attr|dav1d|"
+    r"pywin32|pywinpty|win32_setctime|wincertstore|menuinst|dataclasses|appnope|"  # of other systems and older Pythons
+    r"font-ttf-.*|fonts-.*|graphite2|harfbuzz|keyutils|mpg123|mysql-.*|nspr|nss|pixman|cairo|pulseaudio.*|svt-av1|x264|x265|aom"
+)
+_SPEC: Final = re.compile(
+    r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
+    r"(?:(?P<op>==|=|!=|~=|>=|<=|>|<)\s*(?P<version>[^\s=]+)(?:=(?P<build>\S+))?)?"
+)
+
+
+def read_environment(path: Path, requests: Requests) -> None:
+    """Read every entry; raises UsageError for a file that is not YAML or no environment."""
+    mistakes = Mistakes()
+    root = load(path, mistakes)
+    if root is None or mistakes.findings:
+        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
+    if root.get("dependencies") is None:
+        raise UsageError(f"`{path}` has no `dependencies`: it is no environment of conda")
+    for key, node in root.inner.items():
+        match key:
+            case "dependencies":
+                # Of two versions of CUDA the last one counts, and `pytorch-cuda` chooses the build of torch.
+                for item in sorted(node.inner.values(), key=lambda item: "pytorch-cuda" in str(item.value)):
+                    _read_item(item, path, requests)
+            case "variables":
+                for name, one in node.inner.items():
+                    requests.variable(str(name), text_of(one.value), one.key_where)
+            case "channels":
+                names = [text_of(item.value) for item in node.inner.values()]
+                if others := [name for name in names if name not in ("defaults", "conda-forge")]:
+                    requests.leave(node.key_where, f"channels: {', '.join(others)}", CONFIGURED)
+            case "name":
+                pass
+            case "prefix":
+                requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
+            case _:
+                requests.leave(node.key_where, str(key), "a key that recipes do not have")
+    _report_system(requests)
+
+
+def _report_system(requests: Requests) -> None:
+    """Leave out what conda brings from the system, in one line."""
+    if requests.system:
+        where, _ = requests.system[0]
+        names = ", ".join(text for _, text in requests.system)
+        requests.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
+        requests.system.clear()
+
+
+def _read_item(item: Node, path: Path, requests: Requests) -> None:
+    if not isinstance(item.value, dict):
+        read_spec(text_of(item.value), item.where, requests)
+    for key, node in item.inner.items():
+        if key != "pip":
+            requests.leave(node.key_where, str(key), "not a package manager that a recipe knows")
+            continue
+        for one in node.inner.values():
+            for _, line in logical_lines(text_of(one.value)):
+                read_line(line, one.where, requests, locate=path.parent.joinpath)
+
+
+def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
+    """Read the arguments of `conda install`."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
+            rest = rest[1:]
+        elif not word.startswith("-"):
+            read_spec(word, where, requests)
+    _report_system(requests)
+
+
+def read_spec(text: str, where: str, requests: Requests) -> None:
+    """Read one spec: `channel::name=version=build`, or one with another comparison."""
+    found = _SPEC.fullmatch(text.partition("#")[0].strip())
+    # A choice between versions is left out. Several bounds are a requirement of pip.
+    if "|" in text or (found is None and "[" in text):
+        requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
+        return
+    if found is None:
+        read_requirement(text.rpartition("::")[2], where, requests)
+        return
+    name = found["name"].lower()
+    specifier = _specifier(found["op"] or "", found["version"] or "")
+    if name in _PINS:
+        requests.pin(_PINS[name], specifier, where)
+        if name in ("cudatoolkit", "pytorch-cuda"):
+            requests.note(where, f"`{text}` is the key `cuda`, which brings the whole toolkit")
+    elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
+        requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
+    elif name == "cpuonly":
+        requests.gpus = requests.gpus or ()
+    elif name in _DEBIAN:
+        requests.debian(_DEBIAN_NAMES.get(name, name), where)
+    elif name == "pip":
+        requests.leave(
+            where,
+            text,
+            "an environment cannot change, and has no pip",
+            hint="packages go into the recipe's `packages`",
+        )
+    elif _SYSTEM.fullmatch(name):
+        requests.system.append((where, text))
+    else:
+        if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
+            requests.pin("cuda", f"=={build[1]}", where)
+        if not name.startswith(("pytorch", "torch")):  # whose releases have the same numbers on an index
+            specifier = re.sub(r"^(==\d+(?:\.\d+)*)$", r"\1.*", specifier)
+        read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, requests)
+
+
+def _specifier(operator: str, version: str) -> str:
+    """Return the PEP 440 specifier: `=1.21` means any 1.21, a full version only itself."""
+    version = version.removesuffix(".*")
+    if not version or version == "*":
+        return ""
+    if operator == "=" and version.count(".") < 2:
+        return f"=={version}.*"
+    return f"{'==' if operator == '=' else operator}{version}"

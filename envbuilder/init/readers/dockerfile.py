@@ -1,0 +1,117 @@
+"""Read a Dockerfile: its base, its variables, and what it installs with apt, pip and conda, also by a here-document.
+
+Every other instruction is left out with a reason.
+"""
+
+import io
+import re
+from pathlib import Path
+from typing import Final
+
+from dockerfile_parse import DockerfileParser
+
+from envbuilder.core.errors import UsageError
+from envbuilder.init.readers import commands
+from envbuilder.init.requests import Requests, read_text
+from envbuilder.recipe.requirement_file import LONGEST_LINE
+
+_WHY: Final = {
+    "COPY": commands.NO_CODE,
+    "ADD": commands.NO_CODE,
+    "WORKDIR": "the folder is yours when it runs",
+    "USER": "who runs it is who it runs as",
+    "ENTRYPOINT": commands.STARTED,
+    "CMD": commands.STARTED,
+    "VOLUME": "folders are bound when it runs",
+    "EXPOSE": "ports are opened when it runs",
+    "SHELL": commands.NO_COMMANDS,
+    "HEALTHCHECK": "a job is watched by its launcher",
+}
+_DOCUMENT: Final = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_]\w*)\2")  # the beginning of a here-document
+_SHELL: Final = re.compile(r"(\S*/)?(ba|da)?sh( -\w+)*")
+# The commands of a loop or a function may run or not.
+_FLOW: Final = re.compile(r"^\s*(if|for|while|until|case|function)\b|^\s*\w+ ?\(\)", re.MULTILINE)
+
+
+def read_dockerfile(path: Path, requests: Requests) -> None:
+    """Read every instruction; raises UsageError for what cannot be read."""
+    arguments: dict[str, str] = {}
+    copied = commands.Copied(context=path.parent)
+    text, documents = _without_documents(read_text(path))
+    parts = DockerfileParser(fileobj=io.BytesIO(text.encode())).structure
+    if not any(part["instruction"] == "FROM" for part in parts):
+        raise UsageError(f"`{path}` has no `FROM`: it is no Dockerfile")
+    for part in parts:
+        where = f"{path}:{part['startline'] + 1}"
+        name, value = str(part["instruction"]), _filled(str(part["value"]), arguments)
+        match name:
+            case "COMMENT" | "LABEL" | "MAINTAINER":
+                pass
+            case "FROM":
+                commands.read_base(value, where, requests)
+            case "ARG":
+                for word in commands.split_words(value):
+                    key, _, default = word.partition("=")
+                    arguments[key] = default
+            case "ENV":
+                arguments |= commands.read_variables(value, where, requests)
+            case "RUN":
+                folder = copied.folder
+                if script := _script(value, documents.get(part["startline"], "")):
+                    value = _filled(script, arguments)
+                commands.read_run(value, where, requests, copied)
+                copied.folder = folder  # each RUN is a shell of its own
+            case _:
+                if name == "WORKDIR":
+                    copied.enter(value)
+                elif name in ("COPY", "ADD"):
+                    copied.copy(value)
+                why = _WHY.get(name, "not an instruction that is read")
+                requests.leave(where, f"{name} {value}".strip(), why)
+    copied.report(requests)
+
+
+def _without_documents(text: str) -> tuple[str, dict[int, str]]:
+    """Turn the lines of here-documents into comments. Returns each document by the number of its instruction's line."""
+    lines, documents = text.split("\n"), dict[int, str]()
+    start = at = 0
+    while at < len(lines):
+        words, at = lines[at].strip(), at + 1
+        if words.startswith("#") or words.endswith("\\"):
+            continue
+        for found in _DOCUMENT.finditer("\n".join(lines[start:at])):
+            rest = (line.lstrip("\t") if found[1] else line for line in lines[at:])
+            length = next((count for count, line in enumerate(rest) if line == found[3]), None)
+            if length is not None:
+                documents[start] = "\n".join(lines[at : at + length])
+                lines[at : at + length + 1] = ["#"] * (length + 1)
+                at += length + 1
+        start = at
+    return "\n".join(lines), documents
+
+
+def _script(value: str, document: str) -> str:
+    """Return the commands of a RUN that hands its here-document to a shell, "" if it does not or if they branch."""
+    first, _, _ = document.partition("\n")
+    program = _DOCUMENT.sub("", re.sub(r"--\w+=\S+\s*", "", value)).strip()
+    if not program and first.startswith("#!"):
+        program = first[2:].strip()
+    if _FLOW.search(document) or (program and not _SHELL.fullmatch(program)):
+        return ""
+    lines = (line for line in document.split("\n") if not line.lstrip().startswith("#"))
+    return "\n".join(lines).replace("\\\n", " ")
+
+
+def _filled(text: str, arguments: dict[str, str]) -> str:
+    """Replace the variables of ENV, and the ARGs that have a default. Raises ValueError for a text without an end."""
+    left = LONGEST_LINE
+
+    def fill(found: re.Match[str]) -> str:
+        nonlocal left
+        value = arguments.get(found[1] or found[2]) or found[0]
+        left -= len(value)
+        if left < 0:  # a variable of itself doubles with each line
+            raise ValueError(f"its variables make a line of more than {LONGEST_LINE} characters")
+        return value
+
+    return re.sub(r"\$(?:\{(\w+)(?::-[^}]*)?\}|(\w+))", fill, text)

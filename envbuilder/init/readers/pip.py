@@ -1,0 +1,307 @@
+"""Read `requirements.txt` and the arguments of `pip install`."""
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
+from envbuilder.compat.tables.switch import Switch, load_switches
+from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Mistakes, load_text, shown
+from envbuilder.core.plain import GIVE_BY, has_credentials, pasted
+from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
+from envbuilder.recipe.extension import BUILDS, Extension
+from envbuilder.recipe.packages import TORCH_BUILD
+from envbuilder.recipe.requirement_file import (
+    INDEXES,
+    NO_MATTER,
+    Direct,
+    logical_lines,
+    parse_direct,
+    parse_place,
+    split_arguments,
+    split_line,
+)
+
+# What a setup.py or a captured file imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
+_IMPORTED: Final = {
+    "Cython": "cython", "cmake": "cmake", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
+    "pybind11": "pybind11", "requests": "requests", "skbuild": "scikit-build", "torchvision": "torchvision", "tqdm": "tqdm",
+}  # fmt: skip
+# Headers in folders that every compiler searches, by the beginning of their names, and the packages of Debian that have them.
+_HEADERS: Final = {
+    "google/dense_hash": "libsparsehash-dev", "google/sparse_hash": "libsparsehash-dev", "sparsehash/": "libsparsehash-dev",
+    "boost/": "libboost-dev", "tbb/": "libtbb-dev", "cblas.h": "libopenblas-dev", "GL/gl": "libgl-dev", "EGL/": "libegl-dev",
+    "GLES3/": "libgles-dev", "GLFW/": "libglfw3-dev", "glog/": "libgoogle-glog-dev", "gflags/": "libgflags-dev",
+    "png.h": "libpng-dev", "jpeglib.h": "libjpeg-dev", "turbojpeg.h": "libturbojpeg0-dev", "tiffio.h": "libtiff-dev",
+    "sndfile.h": "libsndfile1-dev", "fftw3.h": "libfftw3-dev", "gmp.h": "libgmp-dev", "nlohmann/": "nlohmann-json3-dev",
+    "libaio.h": "libaio-dev", "zlib.h": "zlib1g-dev", "lmdb.h": "liblmdb-dev", "sox.h": "libsox-dev", "numa.h": "libnuma-dev",
+    "hwloc.h": "libhwloc-dev",
+}  # fmt: skip
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
+
+Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
+
+
+def read_requirements(path: Path, requests: Requests) -> None:
+    """Read every line of a file, and of the files that it names; raises UsageError for an unreadable file."""
+    if path.resolve() in requests.read:
+        return
+    requests.read.add(path.resolve())
+    for number, line in logical_lines(read_text(path)):
+        read_line(line, f"{path}:{number}", requests, locate=path.parent.joinpath)
+
+
+def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> None:
+    """Read one line of a requirements file."""
+    try:
+        words = split_line(line)
+    except ValueError:
+        requests.leave(where, line, "a quotation that does not end")
+        return
+    read_arguments(words, where, requests, locate=locate)
+
+
+def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
+    """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
+    for option, value in split_arguments(words):
+        if len(value) > LONGEST:
+            requests.leave(where, value, f"it has more than {LONGEST} characters")
+        elif option:
+            _read_option(option, value, where, requests, locate=locate)
+        elif found := parse_direct(value):
+            _read_project(found, where, requests, locate)
+        else:
+            read_requirement(value, where, requests)
+
+
+def _read_option(option: str, value: str, where: str, requests: Requests, *, locate: Locate) -> None:
+    text = f"{option} {value}".strip()
+    if option == "--requirement":
+        path = locate(value)
+        if "://" in value:
+            requests.leave(where, text, "a file at an address", hint="save it, and give it by `--from` too")
+        elif path is None:
+            requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+        elif not requests.holds(path):
+            requests.leave(
+                where, text, "it is outside the project's folder", hint=f"`--from {value}` reads it"
+            )
+        elif path.is_file():
+            read_requirements(path, requests)
+        else:
+            requests.leave(where, text, f"there is no file `{path}`")
+    elif option in INDEXES and (build := TORCH_BUILD.fullmatch(text)):
+        _read_build(build[1], where, requests)
+    elif option in INDEXES:
+        requests.leave(
+            where, text, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
+        )
+    elif option == "--editable":
+        _read_project(parse_place(value), where, requests, locate)
+    elif option == "--constraint":
+        requests.leave(
+            where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
+        )
+    elif option == "--hash":
+        why = "a recipe lists packages without them; `packages: [{requirements: FILE}]` compares them"
+        requests.leave_all(where.rpartition(":")[0], "the hashes", why)
+    elif option not in NO_MATTER:
+        requests.leave(where, text, "an option of pip that recipes do not have")
+
+
+def read_requirement(text: str, where: str, requests: Requests) -> None:
+    """Read one requirement. torch becomes a pin. The place of a download is left out."""
+    if len(text) > LONGEST:  # of a setup.py or a pyproject.toml
+        requests.leave(where, text, f"it has more than {LONGEST} characters")
+        return
+    if direct := parse_direct(text):
+        _read_project(direct, where, requests, lambda _: None)
+        return
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        requests.leave(where, text, "not a requirement that pip's standard (PEP 508) knows")
+        return
+    name = canonicalize_name(requirement.name)
+    local = re.search(r"\+(?P<build>[a-z0-9.]+)", str(requirement.specifier))
+    specifier = re.sub(r"\+[a-z0-9.]+", "", str(requirement.specifier))
+    if name == "torch":
+        requests.pin("pytorch", specifier, where)
+        if local:
+            _read_build(local["build"], where, requests)
+        return
+    for switch in load_switches().rows:
+        if name in switch.sdists:
+            _compile(text, requirement, switch, where, requests)
+            return
+    if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
+        requests.leave(where, text, "torch brings the one that it was built with")
+        return
+    if local:
+        requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
+    kept = Requirement(str(requirement).replace(str(requirement.specifier), specifier) if local else text)
+    requests.package(name, str(kept), where)
+
+
+def _read_build(build: str, where: str, requests: Requests) -> None:
+    """cu113 → CUDA 11.3; cpu → no GPU."""
+    if found := re.fullmatch(r"cu(\d+)(\d)", build):
+        requests.pin("cuda", f"=={found[1]}.{found[2]}", where)
+    elif build == "cpu" and requests.gpus is None:
+        requests.gpus = ()
+    elif build != "cpu":
+        requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
+
+
+def _compile(text: str, requirement: Requirement, switch: Switch, where: str, requests: Requests) -> None:
+    """Make an extension of a package that has no wheel for every torch."""
+    name, bounds = canonicalize_name(requirement.name), requirement.specifier
+    module, known = name.replace("-", "_"), switch.sdists[name]
+    exact = re.fullmatch(r"===?([^,*+]+)(\+.*)?", str(bounds))
+    if not exact and not bounds.contains(known.newest):
+        hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
+        requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
+        return
+    version = exact[1] if exact else known.newest
+    found = Extension(name=module, sdist=f"{module}=={version}", env=((switch.variable, switch.value),))
+    requests.extension(found, where)
+    for one in known.needs:
+        requests.add_package(one, where)
+    why = "" if exact else f"; `{text}` names no version"
+    message = f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs{why}"
+    requests.note(where, message)
+
+
+def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:
+    """Request an extension for a project that pip would build: a folder that is here, or a commit."""
+    if has_credentials(project.text):
+        requests.note(where, f"{shown(project.text)} is taken without its password or token", hint=GIVE_BY)
+    folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
+    folder = folder if folder and requests.holds(folder) else None
+    if folder and (submodule := requests.submodules.get(folder.resolve())):
+        found = Extension(name=project.name, git=submodule[0], commit=submodule[1])
+        requests.extension(found, where)
+        return
+    own = project.path == "." and not project.git
+    if folder and any((folder / name).is_file() for name in BUILDS) and (not own or _has_extensions(folder)):
+        request_project(folder, requests)
+        return
+    if project.commit:
+        found = Extension(name=project.name, git=project.git, commit=project.commit, path=project.path)
+        requests.extension(found, where)
+        return
+    if project.sha256:
+        found = Extension(name=project.name, url=project.url, sha256=project.sha256)
+        requests.extension(found, where)
+        return
+    wheel = re.search(r"(?:^|/)(torch[a-z_]*)-([0-9][^-/]*)-[^/]*\.whl", unquote(project.text))
+    if wheel:
+        requests.note(where, f"`{wheel[1]}=={wheel[2]}` stands for the file {shown(project.text)}")
+        read_requirement(f"{wheel[1]}=={wheel[2]}", where, requests)
+        return
+    hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
+    if project.is_file:
+        why = "a file of one machine" if project.path else "a file at one address"
+        hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
+    elif project.url:
+        why = "an archive without its sha256, whose content can change"
+    elif own:
+        why = "the environment holds what a project needs, and not the project itself"
+        hint = "set `env: {PYTHONPATH: …}`"
+    elif project.git:
+        why = "a repository without a commit, and a branch or tag can move"
+        hint = f"`git ls-remote {pasted(project.git, project.revision or 'HEAD')}` says the commit: extensions: [{project.entry()}]"
+    else:
+        why = "a folder that is not here, or has neither setup.py nor pyproject.toml"
+    requests.leave(where, project.text, why, hint=hint)
+
+
+def _has_extensions(folder: Path) -> bool:
+    code = read_code(folder / "setup.py")
+    return bool(code and code.builds)
+
+
+def request_project(folder: Path, requests: Requests) -> None:
+    """Request an extension for a folder with a build of its own, and what that build imports."""
+    code, name = read_code(folder / "setup.py") if requests.holds(folder / "setup.py") else None, ""
+    if code:
+        given = (
+            code.text(code.keyword(one, "name") or next(iter(one.node.args), None)) for one in code.extensions
+        )
+        name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
+    texts = {text for _, text in plain_texts(code)} if code else set()
+    env = tuple(
+        (one.variable, one.value)
+        for one in load_switches().rows
+        if one.effect != "architectures" and one.variable in texts and "{" not in one.value
+    )
+    module = module_name(name.partition(".")[0] or folder.resolve().name)
+    found = Extension(name=module, path=folder.as_posix(), env=env)
+    requests.extension(found, str(folder))
+    pyproject = folder / "pyproject.toml"
+    if code:
+        request_imported(code, requests)
+    _request_headers(folder, module, requests)
+    for text in build_requirements(pyproject) if pyproject.is_file() and requests.holds(pyproject) else ():
+        if requirement_name(text) not in _BUILDERS:
+            read_requirement(text, str(pyproject), requests)
+
+
+def request_imported(code: Code, requests: Requests) -> None:
+    """Request the packages that a setup.py or a captured file imports."""
+    imported = {one.partition(".")[0] for one in code.imported}
+    for one in sorted(imported & _IMPORTED.keys(), key=str.lower):
+        requests.add_package(_IMPORTED[one], str(code.path))
+
+
+def _request_headers(folder: Path, name: str, requests: Requests) -> None:
+    """Request the packages of Debian that have the headers which a project includes and does not bring."""
+    files = [path for path in project_files(folder) if path.suffix in CODE]
+    own = "\n".join(f"/{path.relative_to(folder).as_posix()}" for path in files)
+    included = {one for path in files for one in _INCLUDE.findall(load_text(path, Mistakes()) or "")}
+    found: dict[str, str] = {}
+    for header in sorted(included):
+        package = next((one for start, one in _HEADERS.items() if header.startswith(start)), "")
+        if package and f"/{header}" not in own:
+            found.setdefault(package, header)
+    for package in found:
+        requests.debian(package, str(folder))
+    if found:
+        packages, headers = (" and ".join(f"`{one}`" for one in some) for some in (found, found.values()))
+        verb = "is" if len(found) == 1 else "are"
+        requests.note(str(folder), f"{packages} {verb} added: `{name}` includes {headers}")
+
+
+def requirement_name(text: str) -> str:
+    """Return the normal name of a requirement."""
+    return canonicalize_name(re.split(r"[\s<>=!~\[;@]", text, maxsplit=1)[0])
+
+
+def module_name(text: str) -> str:
+    """Return a name that Python can import."""
+    name = re.sub(r"\W", "_", text)
+    return name if name.isidentifier() else f"_{name}"
+
+
+def build_requirements(path: Path) -> list[str]:
+    """Return what a pyproject.toml needs to be built."""
+    found = load_toml(path).get("build-system", {}).get("requires", [])
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def load_toml(path: Path) -> dict[str, dict[str, object]]:
+    """Return a TOML file's tables; raises UsageError for a file that is none."""
+    try:
+        return {
+            key: value for key, value in tomllib.loads(read_text(path)).items() if isinstance(value, dict)
+        }
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"`{path}` is not TOML: {error}") from error

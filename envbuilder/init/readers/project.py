@@ -1,0 +1,326 @@
+"""Read a folder of a project: the files that name what it needs, and its extensions of torch.
+
+A setup.py or pyproject.toml that builds an extension becomes `path`, a call of torch's `load()` becomes `capture` with
+the line that reaches it. Everything is read, and nothing runs.
+"""
+
+import ast
+import configparser
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.python_code import Call, Code, project_files, read_code
+from envbuilder.core.errors import CommandError, ToolError, UsageError
+from envbuilder.core.places import Mistakes, load_text
+from envbuilder.core.plain import pasted
+from envbuilder.core.process import Command, Runner
+from envbuilder.init.readers.pip import (
+    build_requirements,
+    load_toml,
+    module_name,
+    read_requirement,
+    request_imported,
+    request_project,
+    requirement_name,
+)
+from envbuilder.init.requests import Requests, read_text
+from envbuilder.recipe.extension import GIT_URL, Extension
+
+_BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
+_OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
+_LONGEST_WAY: Final = 4  # calls between an import and `load()`
+# They build C++ and CUDA without a setup.py.
+_BACKENDS: Final = frozenset({"scikit-build-core", "py-build-cmake", "scikit-build"})
+
+
+def read_extensions(top: Path, requests: Requests) -> None:
+    """Request every extension of torch below a folder."""
+    codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
+    built = {path.parent for path in _builds(top, codes)}
+    for folder in sorted(built):
+        request_project(folder, requests)
+    found = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
+    inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
+    for code, call in found:
+        where = f"{code.path}:{call.node.lineno}"
+        if whole := next((one for one in sorted(built) if code.path.is_relative_to(one)), None):
+            inside.setdefault(whole, []).append(where)
+            continue
+        # A function with arguments makes one extension for each caller.
+        ways = dict.fromkeys(_reach(code, call, codes))
+        for reached in ways:
+            _request_capture(*reached, top, codes, requests)
+        if not ways:
+            why = "no line without arguments of its own reaches this call"
+            line = f"import {code.path.stem}; {code.path.stem}.{call.owner}(…)"
+            hint = f"`capture` takes lines of Python, such as `{line}`"
+            requests.leave(where, f"{call.short}()", why, hint=hint)
+    for whole, places in inside.items():
+        message = f"`load()` is not captured: the project `{whole.resolve().name}` is built as a whole"
+        requests.note(", ".join(places), message)
+    # A `load()` may name sources of any folder beside or below its own.
+    near = {folder for code, _ in found for folder in (code.path.parent, code.path.parent.parent)}
+    _check_orphans(top, built | near, requests)
+    _check_submodules(top, requests)
+
+
+def has_loads(path: Path) -> bool:
+    """Return whether a Python file, or one below a folder, calls torch's `load()`."""
+    files = project_files(path) if path.is_dir() else iter((path,))
+    return any((code := read_code(one)) and code.loads for one in files if one.suffix == ".py")
+
+
+def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
+    """Yield the setup.py and pyproject.toml that build an extension of torch."""
+    yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
+    for path in project_files(top):
+        if path.name == "pyproject.toml":
+            needed = set()
+            with contextlib.suppress(UsageError):  # of somebody else's project below
+                needed = {requirement_name(text) for text in build_requirements(path)}
+            if "torch" in needed and needed & _BACKENDS:
+                yield path
+
+
+def _reach(code: Code, call: Call, codes: list[Code], depth: int = 0) -> Iterator[tuple[Code, str]]:
+    """Yield the ways to run a call: the file to import, and what to call there; "" if the import is enough."""
+    if call.inside != "?":
+        yield code, call.inside
+    elif call.owner and depth < _LONGEST_WAY:
+        for other in sorted(codes, key=lambda one: (one is not code, one.path)):
+            for one in other.calls:
+                if one.owner != call.owner and _runs(one, call.owner, code, other):
+                    yield from _reach(other, one, codes, depth + 1)
+
+
+def _runs(call: Call, name: str, code: Code, other: Code) -> bool:
+    """Return whether a call in `other` runs the function of that name in `code`."""
+    if other is code:
+        return call.full in (name, f"self.{name}", f"cls.{name}")
+    stem = code.path.parent.name if code.path.stem == "__init__" else code.path.stem
+    return call.full == f"{stem}.{name}" or call.full.endswith(f".{stem}.{name}")
+
+
+def _request_capture(code: Code, way: str, top: Path, codes: list[Code], requests: Requests) -> None:
+    """Request the line that imports a file and runs its way to `load()`."""
+    found = _importable(code.path, top, codes)
+    if found is None:
+        why = "its path has a part that is no Python name"
+        requests.leave(str(code.path), code.path.name, why, hint="`capture` takes lines of Python")
+        return
+    root, module = found
+    line = f"from {module} import {re.split(r'[.(]', way)[0]}; {way}" if way else f"import {module}"
+    name = module_name(module.partition(".")[0])
+    requests.extension(Extension(name=name, path=root.as_posix(), capture=(line,)), str(code.path))
+    request_imported(code, requests)
+
+
+def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | None:
+    """Return the folder from which a file is imported, and its name there.
+
+    It is the outermost folder by which another file imports it. Otherwise the one above its package, or a program's own.
+    """
+    imported = {name for code in codes for name in code.imported}
+    ways: list[tuple[Path, str]] = []
+    for root in (top, *(top / one for one in reversed(path.relative_to(top).parents) if one != Path())):
+        parts = path.relative_to(root).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts and all(part.isidentifier() for part in parts):
+            ways.append((root, ".".join(parts)))
+    for root, module in ways:
+        # Or a package above it, which may import it itself.
+        if any(f"{name}.".startswith(f"{module}.") or module.startswith(f"{name}.") for name in imported):
+            return root, module
+    package = next((root for root, _ in reversed(ways) if not (root / "__init__.py").exists()), None)
+    if (path.parent / "__init__.py").exists():
+        return next((way for way in ways if way[0] == package), None)
+    return next(reversed(ways), None)
+
+
+def _check_submodules(top: Path, requests: Requests) -> None:
+    """Report the submodules that are not checked out: extensions may need them, or be in them."""
+    file, taken = top / ".gitmodules", {(one.git, one.commit) for one in requests.extensions.values()}
+    absent = [
+        f"`{path}`"
+        for path, _ in _absent_submodules(file)
+        if requests.submodules.get((top / path).resolve()) not in taken
+    ]
+    if absent:
+        hint = f"git -C {pasted(top)} submodule update --init --recursive"
+        message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
+        requests.note(str(file), message, hint=hint)
+
+
+def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and address of each submodule whose folder is empty."""
+    parser = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error):
+        parser.read_string(read_text(file) if file.is_file() and not file.is_symlink() else "")
+    for section in parser.sections():
+        path = parser.get(section, "path", fallback="")
+        if path and not any((file.parent / path).glob("*")):
+            yield path, parser.get(section, "url", fallback="")
+
+
+def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
+    """Request the folders of CUDA sources that no Python file builds, if they bind to Python."""
+    folders = dict.fromkeys(path.parent for path in project_files(top) if path.suffix == ".cu")
+    for folder in folders:
+        if any(folder.is_relative_to(one) for one in covered) or top in covered:
+            continue
+        sources = sorted(
+            path for path in project_files(top) if path.parent == folder and path.suffix in (".cpp", ".cu")
+        )
+        texts = (load_text(path, Mistakes()) or "" for path in sources)  # some are not UTF-8
+        found = next(filter(None, map(_BINDING.search, texts)), None)
+        if found is None:
+            why = "no setup.py and no `load()` names these sources, and none binds to Python"
+            requests.leave(str(folder), f"{folder.name}/*.cu", why)
+            continue
+        given = found[1] if found[1] and found[1] != "TORCH_EXTENSION_NAME" else folder.name
+        one = Extension(
+            name=module_name(given),
+            sources=tuple(path.as_posix() for path in sources),
+            include=(folder.as_posix(),) if folder != top else (),
+        )
+        requests.extension(one, str(folder))
+        message = f"`{one.name}` has these sources: no setup.py and no `load()` names them"
+        requests.note(str(folder), message, hint="check its name and its flags")
+
+
+def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
+    """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
+
+    def is_there(path: Path) -> bool:
+        return path.is_file() and requests.holds(path)
+
+    found = sorted(filter(is_there, top.iterdir()))
+    images = [path for path in found if "dockerfile" in path.name.lower() or path.suffix == ".def"]
+    nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
+    nested = [path for path in nested if is_there(path) and not _OURS.match(read_text(path))]
+    environments = [
+        path for path in found if re.fullmatch(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml", path.name)
+    ]
+    lists = [path for path in found if re.fullmatch(r"requirements?\.(txt|in)", path.name)]
+    below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
+    lists = lists[-1:] or [path for path in below if is_there(path)][:1]
+    chosen = [*(images or nested)[:1], *environments[:1]]
+    chosen += [path for name in ("pyproject.toml", "setup.cfg", "setup.py") if is_there(path := top / name)]
+    chosen += lists
+    for path in chosen:
+        read(path, requests)
+    others = [path for path in found if re.fullmatch(r"requirements?[-_.].*\.(txt|in)", path.name)]
+    for path in [one for one in (*images, *environments, *others) if one not in chosen]:
+        requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
+    read_extensions(top, requests)
+    if not (chosen or requests.extensions or requests.left):
+        message = "no file here says what the project needs, and it has no extension"
+        requests.note(str(top), message, hint="`--from FILE` reads one of another name")
+
+
+def read_git(path: Path, runner: Runner, requests: Requests) -> None:
+    """Ask git when a project last changed, and for the commits of the submodules that are not checked out."""
+    folder = (path if path.is_dir() else path.parent).resolve()
+    if not any((one / ".git").exists() for one in (folder, *folder.parents)):
+        return
+    # A stranger's `.git/config` may name programs, which git would start, and servers to fetch from.
+    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
+    git, alone = ("git", "-C", str(folder), *settings), (("GIT_ALLOW_PROTOCOL", "none"),)
+    with contextlib.suppress(CommandError, ToolError, ValueError):
+        argv = (*git, "log", "-1", "--format=%cs", "--", ".")
+        found = runner.run(Command(argv=argv, why="ask when the project last changed", env=alone))
+        requests.day = max(filter(None, (requests.day, date.fromisoformat(found.strip()))))
+    for name, url in _absent_submodules(folder / ".gitmodules"):
+        with contextlib.suppress(CommandError, ToolError):
+            staged = (*git, "ls-files", "--stage", "--", name)
+            why = "ask for the commit of a submodule"
+            words = runner.run(Command(argv=staged, why=why, env=alone)).split()
+            if words[:1] == ["160000"] and re.fullmatch(GIT_URL.pattern, url):
+                requests.submodules[folder / name] = (url, words[1])
+
+
+def read_pyproject(path: Path, requests: Requests) -> None:
+    """Read what a pyproject.toml requires, by the standard's table or by Poetry's."""
+    tables = load_toml(path)
+    project, where = tables.get("project", {}), str(path)
+    if isinstance(python := project.get("requires-python"), str):
+        requests.pin("python", python, where)
+    for text in _texts(project.get("dependencies")):
+        read_requirement(text, where, requests)
+    extras = project.get("optional-dependencies")
+    if isinstance(extras, dict) and extras:
+        why = "extras are chosen by who installs a project"
+        requests.leave(where, f"optional-dependencies: {', '.join(extras)}", why)
+    poetry = tables.get("tool", {}).get("poetry")
+    needed = poetry.get("dependencies") if isinstance(poetry, dict) else None
+    for name, wanted in needed.items() if isinstance(needed, dict) else ():
+        given = wanted.get("version") if isinstance(wanted, dict) else wanted
+        if not isinstance(given, str):
+            requests.leave(where, f"{name} = {wanted}", "no version that a recipe can say")
+        elif name == "python":
+            requests.pin("python", _bounds(given), where)
+        else:
+            read_requirement(f"{name}{_bounds(given)}", where, requests)
+
+
+def _bounds(text: str) -> str:
+    """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
+    parts = [one.strip() for one in text.split(",")]
+    return ",".join(filter(None, map(_bound, parts)))
+
+
+def _bound(text: str) -> str:
+    if text == "*":
+        return ""
+    found = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
+    if not found:
+        return text
+    numbers = [int(one) for one in found[2].split(".")]
+    if not found[1]:
+        return f"=={text}"
+    first = next((at for at, one in enumerate(numbers) if one), len(numbers) - 1)
+    at = min(1, len(numbers) - 1) if found[1] == "~" else first
+    above = ".".join(str(one) for one in (*numbers[:at], numbers[at] + 1))
+    return f">={found[2]},<{above}"
+
+
+def read_setup(path: Path, requests: Requests) -> None:
+    """Read what a setup.py requires, where it stands as plain text."""
+    code = read_code(path)
+    setup = code.setup() if code else None
+    if code is None or setup is None:
+        requests.leave(str(path), path.name, "no call of `setup` that can be read")
+        return
+    where = f"{path}:{setup.node.lineno}"
+    if python := code.text(code.keyword(setup, "python_requires")):
+        requests.pin("python", python, where)
+    needed = code.keyword(setup, "install_requires")
+    if needed and not code.texts(needed) and not isinstance(needed, ast.List):
+        why = "it is computed when setup.py runs, and nothing runs"
+        requests.leave(where, f"install_requires={ast.unparse(needed)}", why)
+    for text in code.texts(needed):
+        read_requirement(text, where, requests)
+    if code.builds:
+        request_project(path.parent, requests)
+
+
+def read_setup_cfg(path: Path, requests: Requests) -> None:
+    """Read what a setup.cfg requires."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(read_text(path))
+    except configparser.Error as error:
+        raise UsageError(f"`{path}` cannot be read: {error}") from error
+    if python := parser.get("options", "python_requires", fallback=""):
+        requests.pin("python", python, str(path))
+    for line in parser.get("options", "install_requires", fallback="").splitlines():
+        if text := line.partition(" #")[0].strip():
+            read_requirement(text, str(path), requests)
+
+
+def _texts(found: object) -> list[str]:
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []

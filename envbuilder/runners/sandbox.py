@@ -1,0 +1,81 @@
+"""The sandbox in which foreign code runs: packages' scripts, projects, wheels, source distributions.
+
+bubblewrap gives it namespaces of its own without a network, and the mounts that its caller names. `enter_sandbox.py`
+starts bubblewrap without root, without variables, and with a filter of system calls.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Command
+from envbuilder.runners.enter_sandbox import give
+
+PROGRAM: Final = Path(__file__).with_name("enter_sandbox.py")
+_OWN: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "build")
+ROOT, USER = "0", "1000"  # ids inside, whoever builds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    source: Path
+    target: str
+    writable: bool = False
+
+    def options(self) -> tuple[str, str, str]:
+        return ("--bind" if self.writable else "--ro-bind", str(self.source), self.target)
+
+
+def sandbox_words(
+    options: Sequence[str],
+    argv: Sequence[str],
+    *,
+    env: Sequence[tuple[str, str]],
+    cwd: str = "/",
+    user: str = USER,
+    capabilities: Sequence[str] = (),
+    emulation: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the program `enter_sandbox.py` and its words, for a Python.
+
+    `options` are bubblewrap's, for what is mounted. `capabilities` are those of its own user namespace alone.
+    `emulation` are words of `emulate.py`.
+    """
+    rights = [word for name in capabilities for word in ("--cap-add", name)]
+    variables = [word for name, value in env for word in ("--setenv", name, value)]
+    return (
+        str(PROGRAM), *emulation, "--",
+        *_OWN, "--uid", user, "--gid", user, "--cap-drop", "ALL", *rights, *options, *variables, "--chdir", cwd, "--", *argv,
+    )  # fmt: skip
+
+
+def sandbox(
+    options: Sequence[str],
+    argv: Sequence[str],
+    *,
+    why: str,
+    env: Sequence[tuple[str, str]],
+    cwd: str = "/",
+    emulation: Sequence[str] = (),
+    merged: bool = False,
+) -> Command:
+    """Return the command that runs `argv` in a sandbox, as a user without rights there."""
+    words = sandbox_words(options, argv, env=env, cwd=cwd, emulation=emulation)
+    return Command(argv=(sys.executable, "-I", *words), why=why, bare=True, merged=merged)
+
+
+def take_over(folder: Path) -> None:
+    """Make a folder that a sandbox wrote the user's own, without set-uid and set-gid bits, as no wheel may have them.
+
+    Raises BuildError if the sandbox left something else in its place, such as a link.
+    """
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise BuildError(
+            f"a program in the sandbox replaced the folder `{folder.name}`, which nothing may do"
+        )
+    give(str(folder), os.geteuid(), os.getegid(), special=False)

@@ -1,0 +1,649 @@
+"""The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
+
+import ast
+import compileall
+import dataclasses
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pytest
+import uv
+
+from envbuilder import runtime as image
+from envbuilder.builder.assemble import interpreter, python, runtime
+from envbuilder.builder.assemble import os as debian
+from envbuilder.builder.assemble.engine import AssembleEngine, make_root
+from envbuilder.builder.assemble.sandbox import Root, sandboxed
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job, tools
+from envbuilder.builder.extensions.build import compilers
+from envbuilder.core import console as console_module
+from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.layers.layer import read_manifest, write_layer
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.plan.contents import LOGIN, runtime_files, seeded_package
+from envbuilder.plan.model import (
+    SYSTEM_PATH,
+    ExtensionsStep,
+    InterpreterStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+)
+from envbuilder.runners.sandbox import Mount
+from tests.support.debs import write_package
+from tests.support.plans import INTERPRETER_ARCHIVE
+from tests.support.runner import FakeRunner, one_a_line
+
+KEY = sha256_text("key")
+EPOCH = 1_700_000_000
+FULL = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+runs_programs = pytest.mark.programs
+
+
+def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
+    files = SOURCES if files is None else files
+    extension = LockedExtension(
+        name="fused",
+        sources=("csrc/fused.cpp", "csrc/fused.cu"),
+        include=("csrc/include",),
+        cflags=("-O3", "-DNAME=two words"),
+        cuda_cflags=("--use_fast_math",),
+        files=tuple(
+            SourceFile(path=path, sha256=sha256_text(text), size=len(text)) for path, text in files.items()
+        ),
+    )
+    return dataclasses.replace(extension, **change)
+
+
+EXTENSION = make_extension()
+PYTHON = PythonStep(python="3.11", artifacts=())
+BARE = Root(os=Path("/store/work/interpreter"))  # with a minimal Python
+
+
+def artifact(kind: str, name: str, version: str, filename: str) -> Artifact:
+    return Artifact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(filename),
+        size=1,
+        source="s",
+        path=f"{name}/{filename}",
+    )
+
+
+DEBS = (artifact("deb", "libc6", "2.36", "libc6.deb"), artifact("deb", "gcc-12", "12.2", "gcc-12.deb"))
+OS = OsStep(suite="bookworm", gcc="12", artifacts=DEBS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# The sandbox
+
+
+def test_the_sandbox_of_a_plain_program(golden):
+    golden(
+        "sandbox-plain.txt", one_a_line(sandboxed(Root(os=Path("/store/os")), ("true",), why="do nothing"))
+    )
+
+
+def test_the_sandbox_has_no_network():
+    argv = sandboxed(FULL, ("true",), why="x").argv
+    assert ("--unshare-all" in argv, "--share-net" in argv) == (True, False)
+
+
+def test_only_the_mount_that_asks_for_it_can_be_written():
+    mounts = (Mount(source=Path("/a"), target="/x", writable=True), Mount(source=Path("/b"), target="/y"))
+    argv = sandboxed(FULL, ("true",), why="x", mounts=mounts).argv
+    assert [argv[at + 1 : at + 3] for at, word in enumerate(argv) if word == "--bind"] == [("/a", "/x")]
+
+
+def test_the_program_comes_after_every_option():
+    argv = sandboxed(FULL, ("--unshare-net", "x"), why="x").argv
+    assert argv[-3:] == ("--", "--unshare-net", "x")
+
+
+def test_a_setting_of_the_caller_beats_the_sandboxs_own():
+    argv = sandboxed(FULL, ("true",), why="x", env=(("HOME", "/elsewhere"),)).argv
+    homes = [argv[at + 2] for at, word in enumerate(argv) if argv[at : at + 2] == ("--setenv", "HOME")]
+    assert homes == ["/elsewhere"]
+
+
+@pytest.fixture
+def machine() -> Root:
+    """This machine's own folders as the root of a sandbox."""
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    return Root(os=Path("/"))
+
+
+def in_sandbox(root: Root, script: str, **options: object) -> str:
+    return ProcessRunner(os.environ).run(
+        sandboxed(root, ("sh", "-c", script), why="try the sandbox", **options)
+    )
+
+
+@runs_programs
+def test_a_real_sandbox_sees_one_network_interface_that_leads_nowhere(machine):
+    assert in_sandbox(machine, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev").count(":") == 1
+
+
+@runs_programs
+def test_a_real_sandbox_sees_no_setting_of_ours(machine):
+    names = in_sandbox(machine, "env | cut -d= -f1").split()
+    assert sorted(names) == ["HOME", "LANG", "LC_ALL", "PATH", "PWD", "TZ"]
+
+
+@runs_programs
+def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
+    mounts = []
+    for name in ("read", "write"):
+        (tmp_path / name).mkdir()
+        mounts.append(Mount(source=tmp_path / name, target=f"/{name}", writable=name == "write"))
+    script = "for place in /usr /etc /var /usr/local/bin /read /write; do touch $place/x 2>/dev/null && echo $place; done"
+    assert in_sandbox(machine, f"{script}; true", mounts=mounts) == "/write\n"
+
+
+# The os layer
+
+
+def test_the_packages_are_configured_in_a_namespace(golden):
+    script = debian.configure_script(OS, ("preinst of a",), (Path("/store/left"),))
+    command = debian.configure_command(
+        script, Path("/work/root"), Path("/work/owners.json"), epoch=EPOCH, debs=(Path("/store/left"),)
+    )
+    golden("configure.txt", one_a_line(command, ASSEMBLE=Path(debian.__file__).parent))
+
+
+def test_the_standard_library_is_compiled_with_a_seed_where_that_matters():
+    script = debian.configure_script(
+        dataclasses.replace(OS, artifacts=(artifact("deb", "python3.9-minimal", "3.9.2", "p.deb"),)), (), ()
+    )
+    assert "PYTHONHASHSEED=0 python3.9 -m compileall -q -f /usr/lib/python3.9" in script.splitlines()
+    assert "compileall" not in debian.configure_script(OS, (), ())
+
+
+# What dpkg prints: first the packages that it has to unpack, then all.
+DPKG: Final = """\
+Preparing to unpack .../left_1_amd64.deb ...
+Unpacking left (1) ...
+Setting up libc6:amd64 (2.36-9) ...
+Setting up left (1) ...
+Processing triggers for libc-bin (2.36-9) ...
+"""
+
+
+def test_packages_are_counted_when_they_are_set_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    log = logging.getLogger("envbuilder.test")
+    with Console().step("install") as step:
+        step.expect(2, items=True)
+        read = debian.reader(step, logging.LoggerAdapter(log))
+        for line in DPKG.splitlines():
+            read(line)
+    first, *counted, last = capsys.readouterr().err.splitlines()
+    assert first == "… install"
+    assert [line.partition(",")[0] for line in counted] == [f"  install: {number} of 2" for number in (1, 2)]
+    assert last.startswith("✓ install (")
+
+
+def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
+    with Console(quiet=True).step("install") as step:
+        step.expect(2, items=True)
+        seen = []
+        for name in ("CACHEDIR.TAG", "archive-v0/one", "archive-v0/two"):
+            (tmp_path / name).mkdir(parents=True)
+            seen.append((python.count_unpacked(tmp_path, step), step.note))
+    assert seen == [(0, ""), (1, ""), (2, "compiling byte code")]
+
+
+# The Python layer
+
+
+def _as_anywhere(commands: Iterable[Command]) -> str:
+    places = {"UV": uv.find_uv_bin(), "KIT": image.path("kit")}
+    return "\n".join(one_a_line(command, **places) for command in commands)
+
+
+def test_the_install_of_the_wheels(golden):
+    commands = python.install_commands(PYTHON, BARE, work=Path("/store/work"), plan=PLAN)
+    golden("install.txt", _as_anywhere(commands))
+
+
+@pytest.mark.programs
+def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
+    """A compiler of many files passes over a full disk; what is no Python has none."""
+    (tmp_path / "template.py").write_text("{{ name }} = }")
+    (tmp_path / "module.py").write_text("one = 1")
+    compileall.compile_dir(tmp_path, quiet=2)
+    check = (sys.executable, image.path(python.CHECK), tmp_path)
+    assert subprocess.run(check, check=False).returncode == 0
+    next(tmp_path.rglob("module.*.pyc")).unlink()
+    ended = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "module.py: its byte code was not written" in ended.stderr
+
+
+def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
+    commands = python.install_commands(
+        dataclasses.replace(PYTHON, python="3.9"), BARE, work=Path("/store/work"), plan=PLAN
+    )
+    golden("install-py39.txt", _as_anywhere(commands))
+
+
+@pytest.mark.parametrize(
+    ("names", "python"),
+    [
+        (("libc6", "python3.9-minimal"), "3.9"),
+        (("python3.11-minimal",), ""),
+        (("python3.9-dev",), ""),
+        ((), ""),
+    ],
+)
+def test_the_seeded_python_is_that_of_the_packages_whichever_the_environment_uses(names, python):
+    assert seeded_package(names) == python
+
+
+def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
+    step = InterpreterStep(python="3.10", archive=INTERPRETER_ARCHIVE)
+    command = interpreter.install_command(step, work=Path("/store/work"))
+    golden("sandbox-interpreter.txt", _as_anywhere([command]))
+    own = Root(os=Path("/store/work/interpreter"), interpreter=Path("/trees/interpreter"))
+    environment = dataclasses.replace(PYTHON, python="3.10", interpreter=step.program)
+    for one in python.install_commands(environment, own, work=Path("/store/work"), plan=PLAN):
+        assert "--ro-bind /trees/interpreter/opt/python /opt/python" in shlex.join(one.argv)
+    python.make_environment(tmp_path, environment)
+    assert (tmp_path / "opt/env/bin/python").readlink() == Path("/opt/python/bin/python3.10")
+    assert "home = /opt/python/bin\n" in (tmp_path / "opt/env/pyvenv.cfg").read_text()
+
+
+@pytest.mark.parametrize(("version", "needs"), [("0.5.10.2-6", True), ("0.5.12-2", False)])
+def test_an_old_dash_has_a_folder_for_its_manual_page_while_it_is_installed(
+    version: str, needs: bool, tmp_path: Path
+):
+    dash = dataclasses.replace(OS.artifacts[0], name="dash", version=version)
+    step = dataclasses.replace(OS, artifacts=(*OS.artifacts, dash))
+    assert debian.needs_manuals(step) is needs
+    debian.make_root(tmp_path / "root", gcc="9", with_manuals=needs)
+    assert (tmp_path / "root/usr/share/man/man1").is_dir() is needs
+
+
+def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path: Path):
+    debian.make_root(tmp_path / "root", gcc="9", with_manuals=False)
+    names = list((tmp_path / "root/usr/local/bin").iterdir())
+    assert {str(path.readlink()) for path in names} >= {"../../bin/gcc-9", "../../bin/g++-9"}
+    assert all(str(path.readlink()).endswith("-9") for path in names)
+
+
+def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
+    python.make_environment(tmp_path, PYTHON)
+    lines = []
+    for path in sorted(tmp_path.rglob("*")):
+        name = path.relative_to(tmp_path)
+        if path.is_symlink():
+            lines.append(f"{name} -> {path.readlink()}\n")
+        else:
+            lines.append(f"{name}/\n" if path.is_dir() else f"{name}\n{path.read_text()}")
+    golden("environment.txt", "".join(lines))
+
+
+@runs_programs
+def test_pythons_own_view_of_an_empty_environment(tmp_path):
+    system = Path("/usr/bin/python3")
+    if not system.exists():
+        pytest.skip("the distribution has no Python")
+    minor = system.resolve().name.removeprefix("python")
+    step = PythonStep(python=minor, artifacts=())
+    python.make_environment(tmp_path, step)
+    code = "import sys; print(sys.prefix); print([path for path in sys.path if path.endswith('-packages')])"
+    said = subprocess.run(
+        [tmp_path / "opt/env/bin/python", "-c", code], check=True, capture_output=True, text=True, env={}
+    ).stdout
+    assert said == f"{tmp_path}/opt/env\n['{tmp_path}{step.site_packages}']\n"
+
+
+def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
+    wheel = artifact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
+    (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
+    store.add_artifact(wheel.sha256, tmp_path / "wheel")
+    work = tmp_path / "work"
+    work.mkdir()
+    job = dataclasses.replace(
+        make_engine(store).job,
+        plan=dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=()), *PLAN.steps[1:])),
+    )
+    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), job, work, None, ())
+    assert (work / "wheels/requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
+    assert [path.name for path in (work / "wheels").glob("*.whl")] == ["numpy-2.2.0-py3-none-any.whl"]
+
+
+def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):
+    names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
+    locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
+    assert [one.name for one in python.interpreter("3.11", locked)] == ["libc6", "python3.11-minimal"]
+    debs = []
+    for name in ("libc6", "python3.11-minimal"):
+        path = write_package(tmp_path / f"{name}.deb", [(f"./lib/{name}", name, 0o644)])
+        debs.append(Artifact(**dataclasses.asdict(locked[0]) | {"name": name, "sha256": sha256_file(path)}))
+        store.add_artifact(debs[-1].sha256, path)
+    job = dataclasses.replace(
+        make_engine(store).job,
+        plan=dataclasses.replace(
+            PLAN, steps=(dataclasses.replace(OS, artifacts=tuple(debs)), *PLAN.steps[1:])
+        ),
+    )
+    python.unpack_root("3.11", job, tmp_path)
+    root = tmp_path / "interpreter"
+    assert sorted(one.name for one in (root / "usr/lib").iterdir()) == ["libc6", "python3.11-minimal"]
+    assert all((root / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
+
+
+# The start layer
+
+START = StartStep(
+    python="3.11",
+    files=(
+        ("opt/env/lib/python3.11/site-packages/started/__init__.py", "KNOWN = {'b', 'a'}\n"),
+        ("opt/env/lib/python3.11/site-packages/x.pth", "import started\n"),
+        ("opt/envbuilder/lib/deep/tool.py", "VALUE = 1\n"),
+        ("opt/envbuilder/lib/run", "#!/bin/sh\n"),
+    ),
+)
+
+
+def test_the_sandbox_that_byte_compiles(golden):
+    command = runtime.compile_command("/usr/bin/python3.11", root=FULL, tree=Path("/work/tree"))
+    golden("sandbox-start.txt", one_a_line(command))
+
+
+@runs_programs
+def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_path):
+    """With this machine as the root, for its Python is the only one that is there."""
+    tree = tmp_path / "tree"
+    (tmp_path / "layer").mkdir()
+    python = f"3.{sys.version_info.minor}"
+    step = dataclasses.replace(START, python=python)
+    runtime.write_start_files(step, tree)
+    ProcessRunner(os.environ).run(
+        runtime.compile_command(f"/usr/bin/python{step.python}", root=Root(os=Path("/")), tree=tree)
+    )
+    layer = write_layer(
+        name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
+    )  # fmt: skip
+    tag = f"cpython-3{sys.version_info.minor}"
+    site = "opt/env/lib/python3.11/site-packages"
+    assert {entry.path: oct(entry.mode) for entry in read_manifest(layer) if entry.kind == "file"} == {
+        f"{site}/started/__init__.py": "0o644",
+        f"{site}/started/__pycache__/__init__.{tag}.pyc": "0o644",
+        f"{site}/x.pth": "0o644",
+        "opt/envbuilder/lib/deep/tool.py": "0o644",
+        f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc": "0o644",
+        "opt/envbuilder/lib/run": "0o755",
+    }
+    compiled = (tree / f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc").read_bytes()
+    assert int.from_bytes(compiled[4:8], "little") == 1  # by hash, and unchecked (PEP 552)
+    assert b"/opt/envbuilder/lib/deep/tool.py" in compiled
+    assert os.fsencode(tmp_path) not in compiled
+
+
+@pytest.mark.parametrize("name", [name for name, _ in image.files(".") if name.endswith(".py")])
+def test_what_runs_in_the_image_is_written_for_its_oldest_python(name):
+    ast.parse(image.path(name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+# The runtime layer
+
+HOSTILE = (
+    ("PLAIN", "8"),
+    ("EMPTY", ""),
+    ("BLANKS", "  two  words  "),
+    ("QUOTES", """it's "quoted" and `ticked`"""),
+    ("DOLLARS", "$HOME ${HOME} $(echo no) $((1+1))"),
+    ("BACKSLASHES", "a\\b\\n\\"),
+    ("TWO_LINES", "one\ntwo\n"),
+    ("SIGNS", "*?[a]~!#&;|<>()%"),
+    ("DASH", "-n -e"),
+    ("UNICODE", "räksmörgås ☃"),
+    ("NEXT", "$PLAIN"),
+)
+
+
+def make_runtime(**change: object) -> RuntimeStep:
+    step = RuntimeStep(
+        env=(("PATH", "/opt/env/bin:/usr/bin:/bin"), ("OMP_NUM_THREADS", "8")),
+        labels=(("b", "2"), ("a", "räksmörgås")),
+        files=(("opt/envbuilder/recipe.yaml", "name: räksmörgås\n"),),
+    )
+    return dataclasses.replace(step, **change)
+
+
+def test_the_files_of_a_runtime_layer(golden):
+    text = "".join(
+        f"== {path} {mode:o}\n{content}" for path, (content, mode) in runtime_files(make_runtime()).items()
+    )
+    golden("runtime.txt", text)
+    # With other texts, a cache keeps the layer that it has: raise the number in `RuntimeStep.lines`, then write both here.
+    assert (make_runtime().lines()[0], sha256_text(text)[:12]) == ("step runtime layout 5", "293c8af769c5")
+
+
+def test_no_file_of_a_runtime_layer_says_which_gpus_a_program_has():
+    asks = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    step = make_runtime(env=(*asks.items(), ("NVIDIA_TF32_OVERRIDE", "0")))
+    files = runtime_files(step)
+    assert [path for path, (text, _) in files.items() if any(name in text for name in asks)] == []
+    named = [path for path, (text, _) in files.items() if "NVIDIA_TF32_OVERRIDE" in text]
+    assert named == [".singularity.d/env/10-docker2singularity.sh", LOGIN]
+
+
+@runs_programs
+@pytest.mark.parametrize("shell", ["dash", "bash", "zsh"])
+@pytest.mark.parametrize("path", [".singularity.d/env/10-docker2singularity.sh", LOGIN])
+def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path, path, shell):
+    text, _ = runtime_files(make_runtime(env=HOSTILE))[path]
+    (tmp_path / "env.sh").write_text(text, encoding="utf-8")
+    seen = sourced(shell, tmp_path / "env.sh", {})
+    assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
+
+
+def sourced(shell, file, variables):
+    """Return the variables after a shell has read a file. `variables` are those before."""
+    said = subprocess.run(
+        [shutil.which(shell), "-euc", f". {file}; exec /usr/bin/env -0"],
+        env=variables,
+        check=True,
+        capture_output=True,
+    ).stdout
+    return dict(line.split("=", 1) for line in said.decode().split("\0") if line)
+
+
+OF_DEBIAN = "/usr/local/bin:/usr/bin:/bin"  # as its /etc/profile sets it
+
+
+@runs_programs
+@pytest.mark.parametrize(
+    ("variables", "path", "threads"),
+    [
+        ({"PATH": OF_DEBIAN}, f"/opt/env/bin:/base/bin:{OF_DEBIAN}", "8"),  # `su -`, `ssh`
+        ({"PATH": OF_DEBIAN, "OMP_NUM_THREADS": "2"}, f"/opt/env/bin:/base/bin:{OF_DEBIAN}", "2"),
+        ({"PATH": f"/mine:/opt/env/bin:{OF_DEBIAN}"}, f"/mine:/opt/env/bin:{OF_DEBIAN}", "8"),
+    ],
+    ids=["all are lost", "PATH is lost", "a profile that keeps PATH"],
+)
+def test_a_login_shell_gets_back_what_it_has_lost(tmp_path, variables, path, threads):
+    own = f"/opt/env/bin:/usr/local/bin:/base/bin:{SYSTEM_PATH}:/base/bin"
+    text, _ = runtime_files(make_runtime(env=(("PATH", own), ("OMP_NUM_THREADS", "8"))))[LOGIN]
+    (tmp_path / "envbuilder.sh").write_text(text, encoding="utf-8")
+    seen = sourced("sh", tmp_path / "envbuilder.sh", variables)
+    assert (seen["PATH"], seen["OMP_NUM_THREADS"]) == (path, threads)
+
+
+def write_runscript(folder):
+    """The runscript, with the entry point where a test can have it."""
+    (folder / "start").write_text(image.path("entry/start").read_text())
+    (folder / "start").chmod(0o755)
+    text, _ = runtime_files(make_runtime())[".singularity.d/runscript"]
+    (folder / "runscript").write_text(text.replace("/opt/envbuilder/start", f"{folder}/start"))
+
+
+@runs_programs
+def test_the_runscript_hands_its_words_on_as_they_are(tmp_path):
+    write_runscript(tmp_path)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript", "printf", "<%s>", "two words", "", "$HOME"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert said == "<two words><><$HOME>"
+
+
+@runs_programs
+def test_the_runscript_without_words_is_a_shell(tmp_path):
+    write_runscript(tmp_path)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript"], input="echo $BASH", check=True, capture_output=True, text=True
+    ).stdout
+    assert said == "/bin/bash\n"
+
+
+def test_the_paths_of_a_runtime_layer(tmp_path, golden):
+    (tmp_path / "layer").mkdir()
+    runtime.write_runtime_files(make_runtime(), tmp_path / "tree", {"opt/envbuilder/sbom.spdx.json": "{}"})
+    layer = write_layer(
+        name="runtime", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1,
+        omit=PLAN.shared_folders(make_runtime()),
+    )  # fmt: skip
+    golden("runtime-paths.txt", "".join(f"{entry.mode:o} {entry.path}\n" for entry in read_manifest(layer)))
+
+
+@runs_programs
+def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
+    """Python warns where a text would be written in the encoding of the user's locale."""
+    script = (
+        "import sys, warnings; from pathlib import Path; from tests.build import test_assemble as t\n"
+        "warnings.simplefilter('error', EncodingWarning)\n"
+        "place = Path(sys.argv[1]); (place / 'python').mkdir()\n"
+        "t.runtime.write_runtime_files(t.make_runtime(), place / 'tree')\n"
+        "t.python.make_environment(place / 'python', t.PYTHON)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    recipe = tmp_path / "tree/opt/envbuilder/recipe.yaml"
+    assert recipe.read_bytes() == "name: räksmörgås\n".encode()
+
+
+# The engine
+
+
+def make_engine(store: Store) -> AssembleEngine:
+    limits = Limits(threads=2, memory=64 << 30, root=True)
+    return AssembleEngine(
+        job=Job(
+            plan=PLAN, engine=EngineName.ASSEMBLE, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
+        )
+    )  # fmt: skip
+
+
+PLAN = Plan(
+    name="x",
+    platform="linux/amd64",
+    epoch=EPOCH,
+    steps=(OS, PYTHON, ExtensionsStep(architectures=(), extensions=(EXTENSION,)), make_runtime()),
+)
+
+
+def test_an_empty_store_lacks_every_layer(store):
+    assert make_engine(store).missing() == PLAN.steps
+
+
+def test_a_layer_in_the_store_is_not_missing(store):
+    folder = store.layer(make_engine(store).job.keys[PLAN.runtime])
+    folder.mkdir()
+    write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    assert make_engine(store).missing() == PLAN.steps[:-1]
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_the_folder_for_login_shells_is_in_one_layer_whether_a_base_has_it_or_not(store, has_folder):
+    job = make_engine(store).job
+    (store.root / "work/etc" / ("profile.d" if has_folder else "")).mkdir(parents=True)
+    folder = store.layer(job.keys[OS])
+    folder.mkdir()
+    write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    assert ("etc/profile.d" in job.shared_folders(PLAN.runtime)) == has_folder
+    assert "etc" in job.shared_folders(PLAN.runtime)
+
+
+def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
+    """Also where the os layer is there already, and its packages may no longer be."""
+    folder = store.layer(make_engine(store).job.keys[OS])
+    folder.mkdir()
+    write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    needed = make_engine(store).artifacts()
+    assert OS not in make_engine(store).missing()
+    assert [one.name for one in needed] == [one.name for one in PYTHON.artifacts] + ["libc6"]
+
+
+def test_the_commands_of_a_build_say_why_in_their_order(store):
+    assert [command.why for command in make_engine(store).commands()] == [
+        "install the distribution's packages",
+        "install the locked Python packages",
+        "look for the byte code",
+        "compile the extension `fused`",
+    ]
+
+
+def test_the_commands_are_those_that_a_build_would_run_again(store):
+    engine = make_engine(store)
+    assert engine.commands() == engine.commands()
+
+
+@pytest.mark.parametrize(
+    ("threads", "gigabytes", "count"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
+)
+def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigabytes, count):
+    assert compilers(Limits(threads=threads, memory=gigabytes << 30, root=True)) == count
+
+
+def test_a_root_without_cuda_names_no_toolkit(store):
+    trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
+    assert make_root(make_engine(store).job, trees) == Root(os=Path("/os"), python=Path("/python"))
+
+
+def test_the_tools_of_a_layers_key_name_their_versions():
+    words = " ".join(tools()).split()
+    assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])

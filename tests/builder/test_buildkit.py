@@ -1,0 +1,661 @@
+"""The docker engine's decisions: the command, the folder that BuildKit reads, its progress, and what it cannot do."""
+
+import base64
+import json
+import re
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder import runtime as image
+from envbuilder.artifacts.oci.model import IMAGE
+from envbuilder.builder.assemble.os import write_root
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.buildkit import BuildKitEngine, buildx
+from envbuilder.builder.buildkit.engine import exported_tars
+from envbuilder.builder.buildkit.folder import write_base
+from envbuilder.builder.buildkit.progress import Progress, title
+from envbuilder.builder.choice import Builder, EngineChoice, EngineName
+from envbuilder.builder.engine import Job, layer_keys, record_key
+from envbuilder.builder.extensions.cache import project_key
+from envbuilder.builder.extensions.programs import build_program, container_compiles
+from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
+from envbuilder.plan.render.dockerfile import render_base
+from envbuilder.plan.render.stages import EXPORTED, arguments
+from tests.support.locked_base import BASE
+from tests.support.plans import INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
+from tests.support.runner import FakeRunner
+
+EPOCH = 1_700_000_000
+
+
+def plan_of(name: str, *, on_image: bool = False) -> Plan:
+    plan = make_small_kit(name).plan
+    first = plan.steps[0]
+    assert isinstance(first, OsStep)
+    return replace(plan, steps=(replace(first, base=BASE, suite=""), *plan.steps[1:])) if on_image else plan
+
+
+# What is asked of BuildKit
+
+
+def test_the_dockerfile_is_told_of_what_a_plan_has():
+    assert arguments(plan_of("cpu")) == {
+        "BASE": "suite",
+        "EXTENSIONS": "compiled",
+        "SOURCE_DATE_EPOCH": "1795219200",
+    }
+    assert arguments(plan_of("a100", on_image=True)) == {
+        "BASE": "image",
+        "CUDA": "toolkit",
+        "EXTENSIONS": "compiled",
+        "SOURCE_DATE_EPOCH": "1795219200",
+    }
+
+
+def test_dockerfile_base_has_every_argument_and_the_kit_every_program():
+    text = render_base()
+    names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
+    whole = make_small_kit(
+        "a100",
+        interpreter=INTERPRETER_ARCHIVE,
+        added=(wheel("einops", "0.8.1"),),
+        more=(sdist("zlang", "1.0"),),
+    ).plan
+    assert set(arguments(whole)) == names
+    assert arguments(whole)["INTERPRETER"] == "standalone"
+    programs = {name for name, _ in image.files("kit")}
+    run = {
+        word.removeprefix("/kit/")
+        for word in shlex.split(text.replace(",", " "), comments=True)
+        if "/kit/" in word
+    }
+    assert run
+    assert run <= programs
+
+
+def test_the_command_names_the_image_by_digest_and_passes_options_on():
+    builder = Builder(
+        name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
+    )
+    command = buildx.build_command(
+        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, stage="layers", context=False
+    )
+    assert command.argv[:11] == (
+        "docker", "buildx", "build", "--file", "W/folder/Dockerfile.base", "--builder", "far",
+        "--cache-from", "type=registry,ref=a", "--cache-to", "type=registry,ref=b",
+    )  # fmt: skip
+    assert "--no-cache" in command.argv
+    assert f"base=oci-layout://W/folder/base@sha256:{BASE.manifest.digest}" in command.argv
+    assert command.argv[-1] == "W/folder"
+
+
+def test_a_context_of_dockers_is_named_as_one():
+    """buildx lists it among its builders and refuses it as `--builder`: use `docker --context=… buildx`."""
+    builder, runner = Builder(name="far", no_cache=True), FakeRunner({"docker": "default\nfar\n"})
+    assert buildx.is_context(builder, runner)
+    assert not buildx.is_context(Builder(name="farther"), runner)
+    assert not buildx.is_context(Builder(), Failing("context", CommandError("nobody asks")))
+    assert not buildx.is_context(builder, Failing("context", CommandError("of an old client")))
+    command = buildx.manual_command(plan_of("cpu"), Path("W"), builder, context=True)
+    assert command.argv[:7] == (
+        "docker",
+        "--context",
+        "far",
+        "buildx",
+        "build",
+        "--file",
+        "W/Dockerfile.base",
+    )
+    assert "--no-cache" in command.argv
+    assert "--builder" not in command.argv
+
+
+def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
+    assert EngineChoice().name_for(plan_of("cpu")) is EngineName.ASSEMBLE
+    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
+    assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
+
+
+@pytest.mark.parametrize(
+    ("choice", "option"),
+    [
+        (EngineChoice(builder=Builder(name="x")), "`--builder`"),
+        (EngineChoice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
+        (EngineChoice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
+        (EngineChoice(builder=Builder(no_cache=True)), "`--no-cache`"),
+    ],
+)
+def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineChoice, option: str):
+    with pytest.raises(UsageError, match=option) as caught:
+        choice.name_for(plan_of("cpu"))
+    assert caught.value.hint == "add `--engine docker`"
+    assert choice.name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
+
+
+def test_the_engines_keep_their_layers_apart_and_assembles_keys_say_nothing_of_it():
+    plan = plan_of("cpu")
+    ours, others = layer_keys(plan, EngineName.ASSEMBLE), layer_keys(plan, EngineName.DOCKER)
+    assert not set(ours.values()) & set(others.values())
+    assert "docker" not in record_key(plan, EngineName.ASSEMBLE)
+    assert "docker" in record_key(plan, EngineName.DOCKER)
+
+
+# The folder
+
+
+def add(store: Store, path: Path) -> str:
+    digest = sha256_file(path)
+    store.add_artifact(digest, path)
+    return digest
+
+
+@pytest.mark.programs
+def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
+    store, debs = Store(tmp_path / "store"), []
+    for name, files in (("one", ("lib/a", "usr/share/doc/one/x")), ("two", ("usr/lib/b", "etc/c"))):
+        for file in files:
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(file)
+        (tmp_path / name / "lib").mkdir(exist_ok=True)
+        (tmp_path / name / "usr/lib").mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "usr/lib/link").unlink(missing_ok=True)
+        (tmp_path / name / "usr/lib" / f"{name}-link").symlink_to("b")
+        (tmp_path / name / "DEBIAN").mkdir()
+        (tmp_path / name / "DEBIAN/control").write_text(
+            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
+        )
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "--build", tmp_path / name, tmp_path / f"{name}.deb"],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        digest = add(store, tmp_path / f"{name}.deb")
+        debs.append(
+            Artifact(
+                kind="deb", name=name, version="1", sha256=digest, size=1, source="debian", path=f"{name}.deb"
+            )
+        )
+    write_root(debs, tmp_path / "root.tar", epoch=EPOCH, store=store)
+    with tarfile.open(tmp_path / "root.tar") as tar:
+        members = {member.name: member for member in tar}
+        names = tar.getnames()
+    assert len(names) == len(members)  # none is there twice
+    assert members["lib"].linkname == "usr/lib"
+    assert {"usr/lib/a", "usr/lib/b", "usr/lib/one-link", "etc/c"} <= members.keys()
+    assert not [name for name in names if name.startswith("usr/share/doc/")]
+
+
+def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    for blob in (BASE.manifest, BASE.config, *BASE.layers):
+        path = store.artifact(blob.digest)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(blob.digest)
+    write_base(BASE, tmp_path / "base", store)
+    index = json.loads((tmp_path / "base/index.json").read_text())
+    assert index["manifests"][0]["digest"] == f"sha256:{BASE.manifest.digest}"
+    blobs = {path.name for path in (tmp_path / "base/blobs/sha256").iterdir()}
+    assert blobs == {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)}
+
+
+def with_extensions(plan: Plan, **options: object) -> Plan:
+    """The plan with other options for each of its extensions."""
+    steps = [
+        replace(step, extensions=tuple(replace(one, **options) for one in step.extensions))
+        if isinstance(step, ExtensionsStep)
+        else step
+        for step in plan.steps
+    ]
+    return replace(plan, steps=tuple(steps))
+
+
+def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
+    limits = Limits(threads=1, memory=1, root=True)
+    job = Job(
+        plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
+    )  # fmt: skip
+    return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
+
+
+@pytest.mark.parametrize(
+    ("on_image", "hint"),
+    [
+        (False, "`--engine assemble` supports it; or name the `sources` that the imports compile"),
+        (True, "name the `sources` that the imports compile"),
+    ],
+)
+def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
+    plan = plan_of("cpu", on_image=on_image)
+    captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
+    engine = docker_engine(tmp_path / "store", captured)
+    for work in (engine.artifacts, engine.commands, lambda: container_compiles(captured, jobs=1)):
+        with pytest.raises(UsageError, match="has `capture`") as caught:
+            work()
+        assert caught.value.hint == hint
+    needed = docker_engine(tmp_path / "store", plan).artifacts()
+    assert {one.name for one in needed} >= {"torch", "libc6"}
+
+
+def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
+    plan = with_extensions(plan_of("a100"), sources=(), path="third_party/x")
+    (one, *_) = container_compiles(plan, jobs=3)
+    (extension, *_) = plan.extensions
+    assert one.project == "/space/src/third_party/x"
+    program = build_program(plan, extension, jobs=3)
+    root = Root(os=Path("/os"))
+    words = program.command(root=root, build_dir=Path("/space"), argument=Path("/spec")).argv
+    given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
+    assert dict(one.env).items() <= given.items()
+    assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}
+    assert words[words.index("--chdir") + 1] == one.project
+    entry = json.loads(one.entry)
+    assert entry["entry"] == {
+        "name": extension.name,
+        "function": "package",
+        "key": project_key(plan, extension).digest,
+    }
+
+
+def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
+    plan = plan_of("cpu", on_image=True)
+    wanted = docker_engine(tmp_path / "store", plan).artifacts()
+    assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
+        one.sha256 for one in wanted
+    }
+    assert {"torch", "libc6"} <= {one.name for one in wanted}
+
+
+# Layers
+
+
+def layout(folder: Path, count: int) -> tuple[Path, list[str]]:
+    """An OCI layout with so many layers, and their digests."""
+    blobs = folder / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    layers = [sha256_text(str(number)) for number in range(count)]
+
+    def describe(content: object) -> dict[str, object]:
+        text = json.dumps(content)
+        (blobs / sha256_text(text)).write_text(text)
+        return {"mediaType": "x", "digest": f"sha256:{sha256_text(text)}", "size": len(text)}
+
+    config = describe({"rootfs": {"diff_ids": [f"sha256:{digest}" for digest in layers]}})
+    listed = [{"mediaType": "x", "digest": f"sha256:{digest}", "size": 1} for digest in layers]
+    manifest = describe({"schemaVersion": 2, "config": config, "layers": listed}) | {"mediaType": IMAGE}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
+    return folder, layers
+
+
+def test_the_layers_are_known_by_their_order(tmp_path: Path):
+    folder, layers = layout(tmp_path, 2)
+    found = exported_tars(folder, ("os", "python"))
+    assert {name: path.name for name, path in found.items()} == dict(
+        zip(("os", "python"), layers, strict=True)
+    )
+    folder, _ = layout(tmp_path / "other", 4)
+    with pytest.raises(BuildError, match="BuildKit wrote 4 layers, not the 2"):
+        exported_tars(folder, ("os", "python"))
+
+
+def test_exported_stages_have_the_layers_of_dockerfile_base():
+    text = render_base()
+    for stage, layers in EXPORTED.items():
+        _, _, below = text.partition(f" AS {stage}\n")
+        copied = [re.search(r"--from=(\w+)", line)[1] for line in below.partition("\n\n")[0].splitlines()]
+        assert copied == [name for name in layers if name != "os"]
+        assert (f"FROM os AS {stage}" in text) == ("os" in layers)
+
+
+def test_an_edit_is_exported_alone(tmp_path: Path):
+    plan, store = plan_of("cpu"), Store(tmp_path)
+    engine = docker_engine(tmp_path, plan)
+    assert stage_of(engine.commands()) == "layers"
+    (tmp_path / "tree").mkdir()
+    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+        if step.name not in ("extensions", "runtime"):
+            folder = store.layer(key)
+            write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
+    assert stage_of(engine.commands()) == "edited"
+
+
+def test_a_cache_is_filled_though_no_layer_is_missing(tmp_path: Path):
+    plan = plan_of("cpu")
+    engine = docker_engine(tmp_path, plan)
+    (tmp_path / "tree").mkdir()
+    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+        folder = engine.job.store.layer(key)
+        write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
+    assert engine.commands() == engine.artifacts() == ()
+    filling = docker_engine(tmp_path, plan, cache_to=("type=registry,ref=a",))
+    assert stage_of(filling.commands()) == "layers"
+    assert filling.artifacts() == plan.artifacts
+
+
+def stage_of(commands: tuple[Command, ...]) -> str:
+    (command,) = commands
+    return command.argv[command.argv.index("--target") + 1]
+
+
+def write_tar(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, fields in members:
+            member = tarfile.TarInfo(name)
+            for field, value in fields.items():
+                setattr(member, field, value)
+            tar.addfile(member)
+    return path
+
+
+FOLDER = {"type": tarfile.DIRTYPE, "mode": 0o700, "mtime": 5}
+
+
+def test_a_plain_layer_says_nothing_of_who_wrote_its_files(tmp_path: Path):
+    tar = write_tar(
+        tmp_path / "x.tar", ("opt", FOLDER), ("opt/env", FOLDER), ("opt/env/run", {"mode": 0o700, "uid": 7, "mtime": 9}),
+        ("opt/env/same", {"type": tarfile.LNKTYPE, "linkname": "opt/env/run"}),
+    )  # fmt: skip
+    layer = write_layer_from_tar(
+        name="python",
+        tar=tar,
+        folder=tmp_path / "layer",
+        epoch=EPOCH,
+        threads=1,
+        omit=("", "opt"),
+        plain=True,
+    )
+    found = {entry.path: (entry.mode, entry.uid, entry.mtime) for entry in read_manifest(layer)}
+    assert found == dict.fromkeys(("opt/env", "opt/env/run", "opt/env/same"), (0o755, 0, EPOCH))
+
+
+def test_a_plain_layer_refuses_what_would_run_as_another_user(tmp_path: Path):
+    tar = write_tar(tmp_path / "x.tar", ("su", {"mode": 0o4755}))
+    with pytest.raises(BuildError, match=r"set-id bit\): su"):
+        write_layer_from_tar(name="x", tar=tar, folder=tmp_path / "layer", epoch=EPOCH, threads=1, plain=True)
+
+
+# Progress
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("[internal] load build definition from Dockerfile.base", ""),
+        ("[layers 2/5] COPY --link --from=python /opt/env /opt/env", ""),
+        ("[suite 1/2] ADD os/root.tar /", "suite: os/root.tar /"),
+        (
+            '[python 1/1] RUN --network=none --mount=type=bind,source=python,target=/python ["/bin/sh", "/kit/x.sh"]',
+            "python: /bin/sh /kit/x.sh",
+        ),
+        ("[start 2/2] RUN --network=none . /settings && sh /kit/y.sh", "start: . /settings && sh /kit/y.sh"),
+        ("exporting to oci image format", "BuildKit writes the layers"),
+        ("exporting cache to registry", "BuildKit writes its cache"),
+    ],
+)
+def test_the_title_of_a_vertex_is_its_stage_and_its_program(name: str, told: str):
+    assert title(name) == told
+
+
+def line(**value: object) -> str:
+    return json.dumps(value)
+
+
+def said(vertex: str, text: str) -> str:
+    return line(logs=[{"vertex": vertex, "stream": 2, "data": base64.b64encode(text.encode()).decode()}])
+
+
+RUN = "[os 1/2] RUN sh /kit/x.sh"
+
+
+def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytest.CaptureFixture[str]):
+    with Progress(Console(color=False)) as progress:
+        progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
+        progress.feed(
+            line(
+                vertexes=[
+                    {
+                        "digest": "b",
+                        "name": "[os 2/2] RUN old",
+                        "started": "1",
+                        "completed": "1",
+                        "cached": True,
+                    }
+                ]
+            )
+        )
+        progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1", "completed": "2"}]))
+    shown = capsys.readouterr().err
+    assert "✓ os: sh /kit/x.sh" in shown
+    assert "old" not in shown
+    assert (progress.cached, progress.ran) == (1, 1)
+
+
+def test_a_step_that_failed_shows_its_own_last_lines(capsys: pytest.CaptureFixture[str]):
+    with Progress(Console(color=False)) as progress:
+        progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
+        progress.feed(said("a", "one\ntwo\n"))
+        progress.feed(
+            line(
+                vertexes=[
+                    {"digest": "a", "name": RUN, "started": "1", "completed": "2", "error": "exit code: 1"}
+                ]
+            )
+        )
+        progress.feed("ERROR: failed to build")
+    assert "✗ os: sh /kit/x.sh" in capsys.readouterr().err
+    assert progress.failure == "os: sh /kit/x.sh\none\ntwo"
+    assert progress.words == "ERROR: failed to build"
+
+
+def test_what_runs_when_the_program_ends_is_closed_as_failed(capsys: pytest.CaptureFixture[str]):
+    with Progress(Console(color=False)) as progress:
+        progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
+    assert "✗ os: sh /kit/x.sh" in capsys.readouterr().err
+
+
+# Troubles
+
+
+class Failing(FakeRunner):
+    """Programs whose arguments hold a word end badly, with these lines."""
+
+    def __init__(
+        self, word: str, error: Exception, lines: str = "", answers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(answers)
+        self._word, self._error, self._lines = word, error, lines
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        if self._word in command.argv:
+            for one in self._lines.splitlines():
+                if on_line:
+                    on_line(one)
+            raise self._error
+        return super().run(command, on_line=on_line)
+
+
+BUILDX = {"docker": "github.com/docker/buildx 0.29.1 0.29.1"}
+
+
+@pytest.mark.parametrize(
+    ("runner", "words"),
+    [
+        (Failing("version", ToolError("`docker` is not installed")), "it is not installed"),
+        (Failing("version", CommandError("unknown command")), "no plugin `buildx`"),
+        (
+            FakeRunner({"docker": "github.com/docker/buildx v0.12.1 x"}),
+            "buildx 0.13 or newer is needed; found 0.12.1",
+        ),
+        (FakeRunner({"docker": "nothing"}), "found no version"),
+        (
+            Failing("inspect", CommandError("x\nno such builder"), answers=BUILDX),
+            "the builder `far` does not answer: no such builder",
+        ),
+    ],
+)
+def test_a_missing_tool_is_a_finding_with_its_repair(runner: FakeRunner, words: str):
+    with pytest.raises(ToolError) as caught:
+        buildx.need_buildkit(Builder(name="far"), runner)
+    (found,) = caught.value.findings
+    assert words in found.message
+    assert found.hint
+
+
+def test_an_unreachable_engine_is_reported_although_inspect_succeeds():
+    class Unreachable(FakeRunner):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            return (
+                BUILDX["docker"] if "version" in command.argv else "Name: default\nError:   cannot connect\n"
+            )
+
+    with pytest.raises(ToolError) as caught:
+        buildx.need_buildkit(Builder(), Unreachable())
+    assert caught.value.findings[0].message == "the Docker engine does not answer: cannot connect"
+
+
+def test_nothing_is_missing_where_a_builder_answers():
+    buildx.need_buildkit(Builder(), FakeRunner(BUILDX))
+
+
+BUILD = Command(argv=("docker", "buildx", "build"), why="build the layers with BuildKit")
+
+
+def test_a_builder_that_writes_no_layout_is_a_missing_tool():
+    words = "ERROR: OCI exporter is not supported for the docker driver."
+    with pytest.raises(ToolError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
+    (found,) = caught.value.findings
+    assert found.message == "OCI exporter is not supported for the docker driver."
+    assert "containerd-snapshotter" in found.hint
+
+
+def test_a_failed_build_shows_the_last_lines_of_the_failed_instruction():
+    lines = "\n".join(
+        [
+            line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]),
+            said("a", "dpkg: x depends on y"),
+            line(
+                vertexes=[
+                    {"digest": "a", "name": RUN, "started": "1", "completed": "2", "error": "exit code: 1"}
+                ]
+            ),
+        ]
+    )
+    with pytest.raises(BuildError, match=r"(?s)with BuildKit: os: sh /kit/x.sh\ndpkg: x depends on y"):
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+
+
+IMPORT = "importing cache manifest from registry.site/cache"
+
+
+def test_an_unreadable_cache_is_reported_and_is_not_the_failure(capsys: pytest.CaptureFixture[str]):
+    absent = {
+        "digest": "i",
+        "name": IMPORT,
+        "completed": "1",
+        "error": "registry.site/cache:latest: not found",
+    }
+    failed = {"digest": "a", "name": RUN, "started": "1", "completed": "2", "error": "exit code: 1"}
+    with Progress(Console(color=False)) as progress:
+        progress.feed(line(vertexes=[absent]))
+        progress.feed(line(vertexes=[absent, failed]))
+    told = "cannot read the cache `registry.site/cache`: registry.site/cache:latest: not found"
+    assert capsys.readouterr().err.count(told) == 1
+    assert progress.failure == "os: sh /kit/x.sh"
+
+
+def exporting(error: str) -> str:
+    name = "exporting cache to registry"
+    return line(vertexes=[{"digest": "e", "name": name, "started": "1", "completed": "2", "error": error}])
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        (
+            exporting("dial tcp: connection refused"),
+            "`--cache-to`: dial tcp: connection refused",
+            "docker login",
+        ),
+        (
+            exporting("http: server gave HTTP response to HTTPS client"),
+            "`--cache-to`: http: server gave HTTP response to HTTPS client",
+            "insecure-registries",
+        ),
+        (
+            'ERROR: failed to build: failed to solve: unknown cache exporter: "registy"',
+            '`--cache-to`: unknown cache exporter: "registy"',
+            "type=registry",
+        ),
+        (
+            "ERROR: failed to build: registry cache exporter requires ref",
+            "`--cache-to`: registry cache exporter requires ref",
+            "ref=",
+        ),
+        (
+            "ERROR: failed to solve: failed to configure registry cache exporter: invalid reference format",
+            "`--cache-to`: failed to configure registry cache exporter: invalid reference format",
+            "ref=",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_be_written_is_a_finding_with_its_repair(said: str, message: str, hint: str):
+    with pytest.raises(BuildError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), said), Console(quiet=True))
+    (found,) = caught.value.findings
+    assert (found.code, found.message) == ("EB804", message)
+    assert hint in found.hint
+
+
+def test_an_engine_that_can_export_no_cache_is_a_missing_tool():
+    words = "ERROR: failed to build: Cache export is not supported for the docker driver.\nSwitch to a different driver"
+    with pytest.raises(ToolError, match="cannot export its cache") as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
+    (found,) = caught.value.findings
+    assert found.code == "EB803"
+    assert "containerd-snapshotter" in found.hint
+
+
+def test_the_number_of_cached_instructions_is_reported(capsys: pytest.CaptureFixture[str]):
+    lines = line(vertexes=[{"digest": "a", "name": RUN, "started": "1", "completed": "1", "cached": True}])
+
+    class Fed(FakeRunner):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            assert on_line
+            on_line(lines)
+            return ""
+
+    buildx.run(BUILD, Fed(), Console(color=False))
+    assert "BuildKit had 1 of 1 instructions in its cache" in capsys.readouterr().err
+
+
+def test_a_full_disk_has_a_hint_and_passwords_are_redacted():
+    words = "ERROR: write https://ann:s3cr3t@index.example/x: no space left on device"
+    with pytest.raises(SpaceError, match=r"https://\*\*\*@index.example") as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
+    assert caught.value.hint == "`docker builder prune` clears the cache of BuildKit"
+    lines = f"{exporting('write /x: no space left on device')}\nERROR: write /x: no space left on device"
+    with pytest.raises(SpaceError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+    assert caught.value.hint == "`docker builder prune` clears the cache of BuildKit"
+
+
+@pytest.mark.programs
+def test_a_merged_command_gives_both_streams_to_its_reader():
+    lines: list[str] = []
+    runner = ProcessRunner({"PATH": "/usr/bin:/bin"})
+    runner.run(
+        Command(argv=("sh", "-c", "echo one; echo two >&2"), why="x", merged=True), on_line=lines.append
+    )
+    assert lines == ["one", "two"]

@@ -1,0 +1,225 @@
+"""A root of unpacked packages: what dpkg would make of them, and nothing outside of it."""
+
+import hashlib
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.builder.assemble.dpkg_root import (
+    Unpacked,
+    make_merged_root,
+    preinst_lines,
+    unpack,
+    write_database,
+)
+from envbuilder.core.errors import BuildError
+from tests.support.debs import Member, header, write_package
+
+FOLDER, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_merged_root(tmp_path / "root")
+    return tmp_path / "root"
+
+
+def install(root: Path, *packages: Path, threads: int = 2) -> Unpacked:
+    return unpack({one.stem: one for one in packages}, root, threads=threads)
+
+
+def package(root: Path, name: str, *members: Member, about: str = "", **control: str) -> Path:
+    return write_package(root.parent / f"{name}.deb", members, about=about, control=control)
+
+
+def test_files_keep_modes_and_times_and_owners_are_told(root: Path):
+    shadow, crontab = header("./etc/s", gid=42, mode=0o640), header("./usr/bin/c", gid=101, mode=0o2755)
+    shadow.mtime = 1_600_000_000
+    spool = header("./var/spool/", FOLDER, uid=1, gid=101, mode=0o1730)
+    found = install(root, package(root, "a", shadow, crontab, spool))
+    assert sorted(found.owners()) == [("etc/s", 0, 42), ("usr/bin/c", 0, 101), ("var/spool", 1, 101)]
+    modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("etc/s", "usr/bin/c", "var/spool")}
+    assert modes == {"etc/s": 0o640, "usr/bin/c": 0o2755, "var/spool": 0o1730}
+    assert (root / "etc/s").stat().st_mtime == 1_600_000_000
+
+
+def test_each_package_counts_with_its_bytes_when_it_is_unpacked(root: Path):
+    packages = [package(root, name, (f"./usr/{name}", name * 9999, 0o644)) for name in ("a", "b")]
+    counted: list[int] = []
+    unpack({one.stem: one for one in packages}, root, threads=2, advance=counted.append)
+    assert sorted(counted) == sorted(one.stat().st_size for one in packages)
+
+
+def test_paths_go_below_the_merged_usr(root: Path):
+    hard = header("./lib/twin", HARD, target="./lib/one")
+    install(root, package(root, "a", ("./lib/one", "1", 0o644), hard, ("./usr/bin/two", "2", 0o755)))
+    assert (root / "usr/lib/one").samefile(root / "usr/lib/twin")
+    assert (root / "lib").is_symlink()
+    assert (root / "bin/two").read_text() == "2"
+
+
+def test_manuals_stay_out_and_copyright_files_come(root: Path):
+    doc = "./usr/share/doc/a"
+    names = ("./usr/share/man/man1/a.1", f"{doc}/README", f"{doc}/copyright", "./usr/share/locale/de/a.mo")
+    link = header("./usr/share/doc/b", LINK, target="a")
+    found = install(root, package(root, "a", *((name, "x", 0o644) for name in names), link))
+    assert sorted(str(one.relative_to(root)) for one in (root / "usr/share").rglob("*")) == [
+        "usr/share/doc", "usr/share/doc/a", "usr/share/doc/a/copyright", "usr/share/doc/b",
+    ]  # fmt: skip
+    assert [*found.packages[0].listed] == [*(name[1:] for name in names), "/usr/share/doc/b"]
+
+
+def test_a_folder_has_the_mode_that_base_files_says(root: Path):
+    first = package(root, "aaa", header("./srv/", FOLDER, mode=0o700))
+    base = package(
+        root, "base-files", header("./srv/", FOLDER, mode=0o755), header("./tmp/", FOLDER, mode=0o1777)
+    )
+    install(root, first, base)
+    assert [stat.S_IMODE((root / name).stat().st_mode) for name in ("srv", "tmp")] == [0o755, 0o1777]
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        header("./dev/null", tarfile.CHRTYPE),
+        header("./run/pipe", tarfile.FIFOTYPE),
+        ("../outside", "x", 0o644),
+        ("./usr/../../outside", "x", 0o644),
+        ("./usr/.wh.lib", "x", 0o644),
+        ("../outside/", "", 0o755),
+    ],
+    ids=lambda member: member[0] if isinstance(member, tuple) else member.name,
+)
+def test_what_no_root_may_have_is_refused(root: Path, member: Member):
+    with pytest.raises(
+        BuildError, match=r"a\.deb` has `.*`, which is no file, folder or link below the root"
+    ):
+        install(root, package(root, "a", member))
+    assert not (root.parent / "outside").exists()
+
+
+def test_an_absolute_path_stays_below_the_root(root: Path):
+    install(root, package(root, "a", ("/etc/x", "x", 0o644)))
+    assert (root / "etc/x").read_text() == "x"
+
+
+@pytest.mark.parametrize("target", ["/{outside}", "../../outside"])
+def test_a_link_that_leads_out_is_not_followed(root: Path, target: str):
+    """The root's own dpkg unpacks such a package: for it, the link leads elsewhere in the root."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    link = header("./etc/way", LINK, target=target.format(outside=outside))
+    found = install(root, package(root, "a", link, ("./etc/way/file", "x", 0o644)))
+    assert ([*found.packages], [one.name for one in found.left]) == ([], ["a.deb"])
+    assert [*outside.iterdir(), *(root / "etc").iterdir()] == []
+
+
+def test_a_hard_link_to_a_file_of_others_is_left_to_dpkg(root: Path):
+    (root.parent / "secret").write_text("x")
+    found = install(root, package(root, "a", header("./etc/mine", HARD, target="../secret")))
+    assert [one.name for one in found.left] == ["a.deb"]
+
+
+SHARED = {
+    "the same file": ((("./etc/both", "a", 0o644),), (("./etc/both", "b", 0o644),)),
+    "a link and a file below it": (
+        (header("./etc/x", LINK, target="y"),),
+        (("./etc/x/deep/file", "b", 0o644),),
+    ),
+    "a link and a folder below it": (
+        (header("./etc/x", LINK, target="y"),),
+        (header("./etc/x/deep/", FOLDER),),
+    ),
+    "a file and a folder below it": ((("./etc/x", "a", 0o644),), (header("./etc/x/deep/", FOLDER),)),
+}
+
+
+@pytest.mark.parametrize("way", SHARED)
+@pytest.mark.parametrize("threads", [1, 8])
+def test_packages_whose_paths_meet_are_left_to_dpkg_whole(root: Path, way: str, threads: int):
+    """Both, whichever was first."""
+    first, second = SHARED[way]
+    one = package(root, "a", ("./etc/mine", "a" * 999, 0o644), *first)
+    two = package(root, "b", *second, ("./usr/mine", "b", 0o644))
+    third = package(root, "c", ("./etc/third", "c", 0o644), ("./etc/near/both", "c", 0o644))
+    found = install(root, one, two, third, threads=threads)
+    assert ([each.name for each in found.packages], [each.name for each in found.left]) == (
+        ["c"],
+        ["a.deb", "b.deb"],
+    )
+    assert sorted(path.name for path in root.rglob("*") if path.is_file()) == ["both", "third"]
+
+
+def test_a_folder_where_another_package_has_a_link_is_the_links(root: Path):
+    one = package(root, "a", header("./etc/x", LINK, target="y"))
+    found = install(root, one, package(root, "b", header("./etc/x/", FOLDER)))
+    assert (found.left, (root / "etc/x").readlink()) == ((), Path("y"))
+
+
+@pytest.mark.parametrize("name", ["status", "info/a.list", "triggers/Unincorp"])
+def test_a_package_cannot_lead_dpkgs_database_elsewhere(root: Path, name: str):
+    (root.parent / "precious").write_text("mine")
+    link = header(f"./var/lib/dpkg/{name}", LINK, target=str(root.parent / "precious"))
+    packages = install(root, package(root, "a", link)).packages
+    with pytest.raises(BuildError, match=rf"a package has `.*/{name}`, which belongs to dpkg's database"):
+        write_database(packages, root)
+    assert (root.parent / "precious").read_text() == "mine"
+
+
+def test_a_list_of_conffiles_shows_no_file_of_the_machine(root: Path):
+    (root.parent / "precious").write_text("mine")
+    packages = install(root, package(root, "a", ("./x", "", 0o644), conffiles="/../precious\n")).packages
+    write_database(packages, root)
+    assert " /../precious newconffile\n" in (root / "var/lib/dpkg/status").read_text()
+
+
+def test_the_database_says_what_dpkg_would(root: Path):
+    about = "Package: a\nVersion: 2\nArchitecture: amd64\nMulti-Arch: same\nDescription: x\n more\n"
+    control = {
+        "conffiles": "/etc/a.conf\nremove-on-upgrade /etc/old\n",
+        "triggers": "# words\ninterest-noawait /usr/lib/x\ninterest ldconfig\nactivate-noawait other\n",
+        "preinst": "#!/bin/sh\n",
+    }
+    one = package(root, "a", ("./etc/a.conf", "mine", 0o644), about=about, **control)
+    base = package(root, "base-passwd", ("./b", "", 0o644), preinst="#!/bin/sh\n")
+    packages = install(root, one, base, package(root, "dpkg", ("./d", "", 0o644))).packages
+    write_database(packages, root)
+    database = root / "var/lib/dpkg"
+    digest = hashlib.md5(b"mine").hexdigest()
+    assert (database / "status").read_text().split("\n\n")[0] == (
+        "Package: a\nStatus: install ok unpacked\nVersion: 2\nArchitecture: amd64\nMulti-Arch: same\nDescription: x\n more\n"
+        f"Conffiles:\n /etc/a.conf {digest}\n /etc/old newconffile remove-on-upgrade"
+    )
+    assert (database / "info/a:amd64.list").read_text() == "/etc/a.conf\n"
+    assert (database / "info/base-passwd.list").read_text() == "/b\n"
+    assert (database / "triggers/File").read_text() == "/usr/lib/x a/noawait\n"
+    assert (database / "triggers/ldconfig").read_text() == "a\n"
+    assert not (database / "triggers/other").exists()
+    scripts = [line.split("/")[-1] for line in preinst_lines(packages)]
+    assert scripts == ["base-passwd.preinst install", "a:amd64.preinst install"]
+    assert "DPKG_RUNNING_VERSION=1 " in next(preinst_lines(packages))
+
+
+OUT = "x/../../../../../../outside"
+
+
+@pytest.mark.parametrize(
+    ("folder", "about", "control"),
+    [
+        ("info/a.x", "", {OUT: ""}),
+        ("info/a:x", f"Multi-Arch: same\nArchitecture: {OUT}\n", {}),
+        ("triggers/x", "", {"triggers": f"interest {OUT}\n"}),
+    ],
+    ids=["a script", "an architecture", "a trigger"],
+)
+def test_the_control_part_of_a_package_writes_nothing_outside(
+    root: Path, folder: str, about: str, control: dict[str, str]
+):
+    """A folder of the package makes the first part of the path exist, so that `..` after it would lead out."""
+    way = header(f"./var/lib/dpkg/{folder}/", FOLDER, mode=0o755)
+    packages = install(root, package(root, "a", way, about=about, **control)).packages
+    with pytest.raises(BuildError, match=r"the package `.*a\.deb` has `.*` in its control part"):
+        write_database(packages, root)
+    assert list(root.parent.glob("outside*")) == []

@@ -1,0 +1,186 @@
+"""Wheels of source distributions: built in the sandbox by content, with the same bytes each time and by both engines."""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+
+from envbuilder import runtime
+from envbuilder.builder.assemble.sandbox import sandboxed
+from envbuilder.builder.buildkit.folder import write_sdists
+from envbuilder.builder.engine import Job, SharedStores
+from envbuilder.builder.extensions.cache import wheel_key
+from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.builder.share import share
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Command, Runner
+from envbuilder.lock.model import Lock
+from envbuilder.runners.sandbox import Mount
+from tests.support.plans import RECIPE, deb, make_plan, sdist, wheel
+from tests.support.registries import registry
+from tests.support.runner import FakeRunner
+from tests.support.sdist_jobs import HOST, make_job, sdist_job, with_sdist
+from tests.support.sdists import with_source
+from tests.support.stores import open_shared, write_keys
+
+
+@pytest.mark.programs
+def test_a_c_source_gives_the_same_wheel_each_time_and_by_both_engines(tmp_path: Path) -> None:
+    content = set()
+    for name in ("first", "second"):
+        job = sdist_job(tmp_path / name, with_source("zlang", "1.0"))
+        (built,) = built_wheels(job.plan.python, job, lambda: HOST)
+        content.add(built.read_bytes())
+    write_sdists(job, tmp_path / "sdists")
+    (folder,) = (tmp_path / "sdists").iterdir()
+    for made in ("kit", "out"):
+        (tmp_path / made).mkdir()
+    for program in (*runtime.path("kit").glob("*.sh"), runtime.path("build_project.py")):
+        shutil.copy(program, tmp_path / "kit")
+    mounts = {
+        "/in": folder,
+        "/kit": tmp_path / "kit",
+        "/customize": runtime.path(""),
+        "/uv": Path(uv.find_uv_bin()),
+    }
+    command = sandboxed(
+        HOST,
+        ("/bin/sh", "/kit/build_wheel.sh", "/in", job.plan.python.program, "/out"),
+        why="build a wheel as BuildKit does",
+        mounts=(
+            Mount(source=tmp_path / "out", target="/out", writable=True),
+            *(Mount(source=source, target=target) for target, source in mounts.items()),
+        ),
+    )
+    job.runner.run(command)
+    (other,) = (tmp_path / "out").iterdir()
+    assert content == {other.read_bytes()}
+    with zipfile.ZipFile(other) as archive:
+        assert archive.namelist() == sorted(archive.namelist())
+        assert "fast.so" in archive.namelist()
+        assert b"/space" not in archive.read("fast.so"), "without debug information, which names folders"
+
+
+@pytest.mark.programs
+def test_a_wheel_is_built_once(tmp_path: Path) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0"))
+    step = job.plan.python
+    assert len(tuple(wheel_commands(step, job, root=HOST, work=tmp_path))) == 1
+    first = built_wheels(step, job, lambda: HOST)
+    idle = replace(job, runner=FakeRunner())
+    assert built_wheels(step, idle, lambda: HOST) == first
+    assert tuple(wheel_commands(step, job, root=HOST, work=tmp_path)) == ()
+
+
+@pytest.mark.programs
+def test_a_damaged_wheel_is_named_and_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0"))
+    (wheel,) = built_wheels(job.plan.python, job, lambda: HOST)
+    right, before = wheel.read_bytes(), wheel.stat()
+    flipped = bytearray(right)
+    flipped[len(right) // 2] ^= 1
+    for damage in (bytes(flipped), b"", right[:100]):
+        wheel.write_bytes(damage)
+        os.utime(wheel, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+        assert wheel.read_bytes() == right
+    (wheel.parent / "zlang-9-py3-none-any.whl").write_bytes(right)
+    assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+    assert f"cache: extensions/{wheel.parent.name} is damaged: `{wheel.name}` differs" in caplog.text
+
+
+@pytest.mark.programs
+def test_a_second_machine_takes_the_wheel_from_the_store(tmp_path: Path) -> None:
+    def machine(job: Job, cache: Store, runner: Runner) -> bytes:
+        store = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
+        own = replace(job, store=cache, runner=runner, shared=SharedStores(extensions=store))
+        (wheel,) = built_wheels(own.plan.python, own, lambda: HOST)
+        share(own)
+        return wheel.read_bytes()
+
+    key, job, idle = write_keys(tmp_path), sdist_job(tmp_path, with_source("zlang", "1.0")), FakeRunner()
+    with registry(tmp_path / "registry") as real:
+        made = machine(job, job.store, job.runner)
+        assert machine(job, Store(tmp_path / "second"), idle) == made
+    assert idle.commands == []
+
+
+@pytest.mark.programs
+def test_a_build_that_fails_says_where_missing_packages_belong(tmp_path: Path) -> None:
+    job = sdist_job(tmp_path, with_source("zlang", "1.0") | {"fast.c": "#include <nowhere.h>"})
+    with pytest.raises(BuildError) as caught:
+        built_wheels(job.plan.python, job, lambda: HOST)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.where) == ("EB625", "fast.c:1:10")
+    assert finding.message.splitlines() == [
+        "the source distribution `zlang 1.0` does not compile: the header `nowhere.h` is missing",
+        "    fast.c:1:10: fatal error: nowhere.h: No such file or directory",
+        "        1 | #include <nowhere.h>",
+    ]
+    assert "`apt`" in caught.value.hint
+
+
+@pytest.mark.programs
+def test_a_build_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path) -> None:
+    refusing = "def build_wheel(*_, **__):\n    raise RuntimeError('it needs a newer compiler')\n"
+    job = sdist_job(tmp_path, with_source("zlang", "1.0") | {"backend.py": refusing})
+    with pytest.raises(BuildError) as caught:
+        built_wheels(job.plan.python, job, lambda: HOST)
+    assert caught.value.message.splitlines() == [
+        "RuntimeError: it needs a newer compiler",
+        "  so ends the build of the source distribution `zlang 1.0`",
+    ]
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.where) == ("EB637", "backend.py:2")
+
+
+ONE, TOOL = sdist("zlang", "1.0"), wheel("setuptools", "80.0.0")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        (with_sdist(replace(ONE, sha256=TOOL.sha256), TOOL), True),
+        (with_sdist(ONE, wheel("setuptools", "81.0.0")), True),
+        (replace(with_sdist(ONE, TOOL), debs=(deb("gcc-12", "12.2.0-15"), deb("libc6", "2.36-9"))), True),
+        (replace(with_sdist(ONE, TOOL), wheels=(wheel("einops", "1.0"), ONE)), False),
+        (replace(with_sdist(ONE, TOOL), epoch=1), False),
+    ],
+    ids=["source", "tool", "compiler", "other-package", "epoch"],
+)
+def test_the_key_of_a_wheel_holds_what_decides_its_bytes(change: Lock, is_other: bool) -> None:
+    before, after = (
+        wheel_key(plan, plan.python, plan.python.sdists[0]).digest
+        for plan in (make_plan(RECIPE, with_sdist(ONE, TOOL)), make_plan(RECIPE, change))
+    )
+    assert (before != after) == is_other
+
+
+class LeavingLink(FakeRunner):
+    """A build whose project leaves a link to a file of the machine."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__()
+        self.target = target
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        folder = Path(command.argv[command.argv.index("/space") - 1])
+        (folder / "wheel").mkdir()
+        (folder / "wheel/zlang-1.0-py3-none-any.whl").symlink_to(self.target)
+        return ""
+
+
+def test_a_link_in_place_of_a_wheel_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    one = sdist("zlang", "1.0")
+    job = make_job(tmp_path, with_sdist(one), LeavingLink(tmp_path / "secret"))
+    (tmp_path / "archive").write_text("")
+    job.store.add_artifact(one.sha256, tmp_path / "archive")
+    with pytest.raises(BuildError, match=r"zlang-1\.0-py3-none-any\.whl` is a link"):
+        built_wheels(job.plan.python, job, lambda: HOST)

@@ -1,0 +1,808 @@
+"""`init`: files of research projects, a machine or three answers become a sound recipe, and each line that does not is told."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from envbuilder import cli
+from envbuilder.compat.check import load_tables
+from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.init import make, read_source
+from envbuilder.init.examples import examples_folder
+from envbuilder.init.prompt import ask_missing
+from envbuilder.init.readers.conda import read_environment, read_spec
+from envbuilder.init.readers.machine import read_facts, read_machine
+from envbuilder.init.readers.pip import read_requirement
+from envbuilder.init.readers.project import read_git
+from envbuilder.init.requests import Requests
+from envbuilder.lock.fresh import load_fresh
+from envbuilder.node.nccl.facts import Facts, Gpu
+from envbuilder.recipe.load import list_recipes, load, new_path
+from envbuilder.recipe.model import Recipe
+from tests.support.runner import FakeRunner
+
+FILES = Path(__file__).parent
+TABLES = load_tables()
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project's files, as the working folder."""
+    folder = Path(shutil.copytree(FILES, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.run(list(arguments))
+    return (code, *capsys.readouterr())
+
+
+@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile", "train.def"])
+def test_a_file_becomes_a_recipe_and_every_line_that_does_not_is_told(
+    source: str, project: Path, capsys, golden
+):
+    code, out, err = call(capsys, "init", "mine", "--from", source, "--gpu", "A100")
+    assert code == 0
+    assert out.splitlines()[0] == "recipes/mine.yaml"
+    golden(f"init-{source}.txt", f"{(project / 'recipes/mine.yaml').read_text()}---\n{err}")
+    assert call(capsys, "check", "mine")[0] == 0
+
+
+@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile", "train.def"])
+def test_no_package_and_no_bound_is_written_silently(source: str, project: Path, tmp_path: Path):
+    requests = Requests(gpus=("A100",))
+    read_source(Path(source), requests)
+    asked = {wanted.text for wanted in requests.packages.values()}
+    added = set(made(tmp_path / "recipes", requests).packages) - asked
+    said = "\n".join(finding.message for finding in requests.left)
+    assert [text for text in sorted(added) if f"`{text}`" not in said] == []
+
+
+def test_the_bound_of_numpy_is_said_and_numpy_is_not_added(tmp_path: Path):
+    requests = wishes(pytorch="==1.13.1")
+    assert made(tmp_path / "without", requests).packages == ()
+    requests = wishes(pytorch="==1.13.1")
+    requests.package("numpy", "numpy", "r.txt:3")
+    assert made(tmp_path / "with", requests).packages == ("numpy<2",)
+    (finding,) = [finding for finding in requests.left if finding.where == "r.txt:3"]
+    assert finding.message == "`numpy<2` stands for `numpy`: torch 1.13.1 needs it"
+
+
+def lines(path: Path) -> set[int]:
+    """Those with something to convert; a continuation counts as the line that it begins on."""
+    found, goes_on = set(), False
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not goes_on and line.strip() and not line.strip().startswith("#"):
+            found.add(number)
+        goes_on = line.endswith("\\")
+    return found
+
+
+def test_no_line_of_a_requirements_file_is_lost(project: Path):
+    requests = Requests(gpus=())
+    read_source(Path("requirements.txt"), requests)
+    kept = {wanted.where for wanted in requests.packages.values()} | {
+        asked.where for asked in requests.pins.values()
+    }
+    told = kept | {finding.where for finding in requests.left}
+    here = {int(where.rpartition(":")[2]) for where in told if where.startswith("requirements.txt:")}
+    followed = {20}  # -r extra/train.txt
+    taken = {3, 14}  # an index of a build, whose CUDA line 4 names too, and an extension
+    assert here | followed | taken == lines(Path("requirements.txt"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("COPY requirements.txt /tmp/", "RUN pip install -r /tmp/requirements.txt"),
+        ("COPY requirements.txt /tmp", "RUN pip install --no-cache-dir -r /tmp/requirements.txt"),
+        ("COPY --chown=1:1 requirements.txt /opt/all.txt", "RUN pip install -r /opt/all.txt"),
+        ('ADD ["requirements.txt", "/opt/"]', "RUN pip install -r/opt/requirements.txt"),
+        ("COPY deep/more.txt requirements.txt /opt", "RUN pip install --requirement=/opt/requirements.txt"),
+        ("COPY require*.txt /opt/", "RUN pip install -r /opt/requirements.txt"),
+        ("COPY . /code", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt .", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "WORKDIR sub", "COPY ./requirements.txt ../", "RUN pip install -r ../requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt all.txt", "FROM base", "RUN pip install -r all.txt"),
+        ("RUN pip install -r requirements.txt",),  # brought by something that is not followed
+    ],
+)  # fmt: skip
+def test_a_dockerfile_s_requirements_are_found_where_they_were_copied_from(
+    lines: tuple[str, ...], tmp_path: Path
+):
+    (tmp_path / "requirements.txt").write_text("tqdm\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/more.txt").write_text("wrong\n")
+    file = tmp_path / "Dockerfile"
+    file.write_text("\n".join(("FROM python:3.11", *lines)) + "\n")
+    requests = Requests()
+    read_source(file, requests)
+    assert requests.packages["tqdm"].where == f"{tmp_path}/requirements.txt:1"
+    assert list(requests.packages) == ["tqdm"]
+    assert [finding.message for finding in requests.left if "pip" in finding.message or "-r" in finding.message] == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("copy", "why"),
+    [
+        ("RUN true", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --from=other x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY 'x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link a** HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY x.txt HERE/", "there is no file `HERE/project/x.txt`"),
+    ],
+)
+def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
+    copy: str, why: str, tmp_path: Path
+):
+    (tmp_path / "x.txt").write_text("tqdm\n")
+    file = tmp_path / "project/Dockerfile"
+    file.parent.mkdir()
+    lines = ("FROM python:3.11", copy, "RUN pip install -r HERE/x.txt", "")
+    file.write_text("\n".join(lines).replace("HERE", str(tmp_path)))
+    requests = Requests()
+    read_source(file, requests)
+    assert requests.packages == {}
+    assert requests.left[-1].message.endswith(f": {why.replace('HERE', str(tmp_path))}")
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("numpy", "numpy"),
+        ("NumPy == 1.21.*", "NumPy==1.21.*"),
+        ("tqdm>=4 ; python_version>'3'", 'tqdm>=4; python_version > "3"'),
+        ("torchvision==0.11.2+cu113", "torchvision==0.11.2"),
+        ("rich[jupyter]", "rich[jupyter]"),
+        ("git+https://git.example.org/a/b.git", None),
+        ("b @ git+https://git.example.org/a/b.git@v1", None),
+        ("https://files.example.org/a.whl", None),
+        ("./a", None),
+        ("a b c", None),
+        ("nvidia-cudnn-cu12==8.9.2.26", None),
+    ],
+)
+def test_one_requirement(line: str, kept: str | None):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
+    assert bool(requests.left) == (kept is None or "+" in line)
+
+
+@pytest.mark.parametrize(
+    ("line", "sdist", "env"),
+    [
+        ("torch-sparse==0.6.18", "torch_sparse==0.6.18", ("FORCE_CUDA", "1")),
+        ("mamba_ssm == 2.2.5", "mamba_ssm==2.2.5", ("MAMBA_FORCE_BUILD", "TRUE")),
+        ("causal-conv1d==1.5.2", "causal_conv1d==1.5.2", ("CAUSAL_CONV1D_FORCE_BUILD", "TRUE")),
+        ("flash-attn==2.7.4.post1", "flash_attn==2.7.4.post1", ("FLASH_ATTENTION_FORCE_BUILD", "TRUE")),
+    ],
+)
+def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
+    line: str, sdist: str, env: tuple[str, str]
+):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert requests.packages.keys() <= {"packaging", "psutil"}
+    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, (env,))]
+
+
+@pytest.mark.parametrize(
+    ("line", "sdist", "env", "needed"),
+    [
+        ("torch-scatter", "torch_scatter==2.1.2", (("FORCE_CUDA", "1"),), []),
+        ("flash-attn>=2.3", "flash_attn==2.8.3", (("FLASH_ATTENTION_FORCE_BUILD", "TRUE"),), ["packaging", "psutil"]),
+        ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("MMCV_WITH_OPS", "1"),), []),
+    ],
+)  # fmt: skip
+def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
+    line: str, sdist: str, env: tuple[tuple[str, str], ...], needed: list[str]
+):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, env)]
+    assert [one.text for one in requests.packages.values()] == needed
+    (said,) = requests.left
+    assert ("names no version" in said.message) == ("==" not in line)
+
+
+def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path):
+    requests = wishes(pytorch="==2.0.0")
+    requests.package("torchvision", "torchvision==0.15.0", "x:1")  # conda's number for 0.15.1
+    recipe = made(tmp_path, requests)
+    assert recipe.packages == ("torchvision==0.15.1",)
+    (said,) = (one.message for one in requests.left)
+    assert said.startswith("`torchvision==0.15.1` stands for `torchvision==0.15.0`")
+
+
+def test_an_image_of_pytorch_may_name_two_numbers(tmp_path: Path):
+    (tmp_path / "Dockerfile").write_text("FROM pytorch/pytorch:1.13-cuda11.6-cudnn8-devel\n")
+    requests = Requests()
+    read_source(tmp_path / "Dockerfile", requests)
+    assert requests.pins["pytorch"].text == "==1.13"
+
+
+@pytest.mark.programs
+def test_a_submodule_that_is_not_checked_out_is_taken_from_its_commit(tmp_path: Path):
+    """Its project was cloned without `--recursive`, and its requirements install the submodule's folder."""
+    sha = "0123456789abcdef0123456789abcdef01234567"
+    (tmp_path / "submodules/simple-knn").mkdir(parents=True)
+    (tmp_path / ".gitmodules").write_text(
+        '[submodule "knn"]\n\tpath = submodules/simple-knn\n\turl = https://git.example.org/a/knn.git\n'
+        '[submodule "glm"]\n\tpath = glm\n\turl = ../glm.git\n'
+    )
+    (tmp_path / "requirements.txt").write_text("./submodules/simple-knn\n")
+    commit(tmp_path)
+    runner, requests = ProcessRunner(os.environ), Requests()
+    add = ("update-index", "--add", "--cacheinfo", f"160000,{sha},submodules/simple-knn")
+    runner.run(Command(argv=("git", "-C", str(tmp_path), *add), why="add a submodule"))
+    read_git(tmp_path, runner, requests)
+    read_source(tmp_path, requests)
+    assert [(one.name, one.git, one.commit) for one in requests.extensions.values()] == [
+        ("simple_knn", "https://git.example.org/a/knn.git", sha)
+    ]
+    (said,) = (one.message for one in requests.left if "submodule" in one.message)
+    assert said == "not checked out, so what it has is not read: submodule `glm`"
+
+
+def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
+    requests = Requests()
+    read_requirement("torch==1.10.1+cu113", "x:1", requests)
+    assert {key: asked.text for key, asked in requests.pins.items()} == {
+        "pytorch": "==1.10.1",
+        "cuda": "==11.3",
+    }
+    read_requirement("torch==2.1.0+cpu", "x:2", requests)
+    assert (requests.pins["pytorch"].text, requests.gpus) == ("==2.1.0", ())
+
+
+def test_a_wheel_of_torch_at_an_address_names_its_version():
+    requests = Requests()
+    for name in ("torch-2.1.0%2Bcu118-cp310-cp310", "torch_scatter-2.1.2-cp310-cp310"):
+        read_requirement(f"https://wheels.example.org/cu118/{name}-linux_x86_64.whl", "x:1", requests)
+    assert {key: asked.text for key, asked in requests.pins.items()} == {
+        "pytorch": "==2.1.0",
+        "cuda": "==11.8",
+    }
+    assert [one.sdist for one in requests.extensions.values()] == ["torch_scatter==2.1.2"]
+    assert requests.left[0].message.startswith("`torch==2.1.0+cu118` stands for the file")
+
+
+def test_lines_of_pip_in_an_environment_of_conda_are_read_as_lines_of_a_file(tmp_path: Path):
+    (tmp_path / "environment.yml").write_text(
+        "dependencies: [python=3.10, {pip: ['torch-cluster==1.6.3 -f https://pyg.example.org/', 'einops  # all']}]\n"
+    )
+    requests = Requests()
+    read_source(tmp_path / "environment.yml", requests)
+    assert [one.sdist for one in requests.extensions.values()] == ["torch_cluster==1.6.3"]
+    assert [asked.text for asked in requests.packages.values()] == ["einops"]
+
+
+def test_a_variable_of_the_shell_may_hold_the_beginning_of_a_command(tmp_path: Path):
+    install = 'PIP_INSTALL="python3 -m pip --no-cache-dir install" && $PIP_INSTALL numpy'
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM python:3.11\nRUN {install} && ${{PIP_INSTALL}} einops && $OTHER tqdm\nRUN pip install -r https://host.example.org/r.txt\n"
+    )
+    requests = Requests()
+    read_source(tmp_path / "Dockerfile", requests)
+    assert list(requests.packages) == ["numpy", "einops"]
+    assert [one.message.partition('": ')[2] for one in requests.left] == [
+        "a recipe runs no commands of its own",
+        "a file at an address",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ("numpy=1.21.2=py38h20f2e39_0", "numpy==1.21.2.*"),
+        ("opencv=4.5.3=py39hcbf5309_5", "opencv-python-headless==4.5.3.*"),  # an index has 4.5.3.56
+        ("pytz=2023.3.post1=pyhd8ed1ab_0", "pytz==2023.3.post1"),
+        ("pywin32=305=py39h99910a6_0", None),
+        ("numpy=1.21", "numpy==1.21.*"),
+        ("conda-forge::einops", "einops"),
+        ("scipy >=1.5,<1.9", "scipy<1.9,>=1.5"),
+        ("py-opencv=4.5", "opencv-python-headless==4.5.*"),
+        ("openssl=1.1.1l=h7f8727e_0", None),
+        ("pandas=1.3|1.4", None),
+        ("libgcc-ng", None),
+        ("pip=21.0", None),
+        ("librosa=0.9", "librosa==0.9.*"),  # not every name that begins so is a C library's
+    ],
+)  # fmt: skip
+def test_one_spec_of_conda(spec: str, kept: str | None):
+    requests = Requests()
+    read_spec(spec, "x:1", requests)
+    assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
+    assert bool(requests.left or requests.system) == (kept is None)
+
+
+def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
+    return make(name, folder, requests, ()).recipe
+
+
+def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Requests:
+    requests = Requests(gpus=gpus)
+    for key, specifier in pins.items():
+        requests.pin(key, specifier, f"`{key}`")
+    return requests
+
+
+def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
+    requests = wishes(pytorch="==2.6.0", python="==3.11.*", cuda="==12.4", gcc="==12")
+    recipe = made(tmp_path, requests)
+    assert (recipe.pytorch, recipe.python, recipe.cuda, recipe.gcc, recipe.base) == ("2.6.0", "3.11", "12.4", "12", "debian/bookworm")  # fmt: skip
+    assert requests.left == []
+
+
+@pytest.mark.parametrize(
+    ("line", "day", "torch", "said"),
+    [
+        ("tqdm", date(2023, 3, 20), "2.0.0", "torch 2.0.0 is the newest that fits the other pins: no file names its version, and the project last changed on 2023"),
+        ("torch>=1.8", date(2022, 12, 31), "1.13.1", "torch 1.13.1 is the newest"),
+        ("tqdm", date(2019, 1, 1), "1.11.0", "torch 1.11.0 is the oldest that fits the other pins"),
+        ("torch==2.6.0", date(2022, 12, 31), "2.6.0", ""),
+        ("torchvision==0.15.2", date(2026, 1, 1), "2.0.1", "torch 2.0.1 is the one that `torchvision==0.15.2` belongs to"),
+    ],
+)  # fmt: skip
+def test_a_torch_without_a_version_is_as_old_as_the_project(
+    line: str, day: date, torch: str, said: str, tmp_path: Path
+):
+    requests = wishes()
+    requests.day = day
+    read_requirement(line, "x:1", requests)
+    assert made(tmp_path, requests).pytorch == torch
+    messages = [finding.message for finding in requests.left if finding.message.startswith("torch ")]
+    assert len(messages) == bool(said)
+    assert "".join(messages).startswith(said)
+
+
+def commit(folder: Path, *options: str) -> str:
+    """Commit what a folder holds, as of a day of 2021."""
+    env = (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_COMMITTER_DATE", "2021-06-07T12:00:00Z"))
+    who = ("-c", "user.name=x", "-c", "user.email=x")
+    for words in (
+        ("init", "--quiet"),
+        ("add", "."),
+        (*who, "commit", "-q", "-m", "x", *options),
+        ("rev-parse", "HEAD"),
+    ):
+        command = Command(argv=("git", "-C", str(folder), *words), why="make a repository", env=env)
+        found = ProcessRunner(os.environ).run(command)
+    return found.strip()
+
+
+@pytest.mark.programs
+def test_git_knows_when_a_project_last_changed(tmp_path: Path):
+    requests = Requests()
+    commit(tmp_path, "--allow-empty")
+    read_git(tmp_path, ProcessRunner(os.environ), requests)
+    assert requests.day is None  # nothing changed in the folder itself
+    (tmp_path / "a.py").touch()
+    commit(tmp_path)
+    read_git(tmp_path, ProcessRunner(os.environ), requests)
+    assert requests.day == date(2021, 6, 7)
+
+
+@pytest.mark.programs
+def test_a_repository_is_read_at_its_commit(project: Path, capsys):
+    theirs = project / "theirs"
+    (theirs / "ops/csrc").mkdir(parents=True)
+    (theirs / "requirements.txt").write_text("tqdm\n-f https://x.example.org\n")
+    (theirs / "ops/setup.py").write_text(
+        "from setuptools import setup\nfrom torch.utils.cpp_extension import CUDAExtension as E\nsetup(name='ops', ext_modules=[E('ops', [])])\n"
+    )
+    (theirs / "net.py").write_text("from torch.utils.cpp_extension import load\nload('x', [])\n")
+    (theirs / "csrc").mkdir()
+    digits, url = commit(theirs), theirs.as_uri()
+    code, out, err = call(capsys, "init", "mine", "--from", url, "--gpu", "A100")
+    assert (code, out.splitlines()[0]) == (0, "recipes/mine.yaml")
+    recipe = load(project / "recipes/mine.yaml")
+    assert [(one.name, one.git, one.commit, one.path, one.capture) for one in recipe.extensions] == [
+        ("ops", url, digits, "ops", ()),
+        ("net", url, digits, "", ("import net",)),
+    ]
+    assert f"{url}/requirements.txt:2: left out" in err
+    assert "last changed on 2021-06-07" in err
+    assert "/tmp" not in err.replace(str(project), "")
+
+
+def test_a_python_that_no_suite_has_is_taken_as_a_standalone_build(tmp_path: Path):
+    requests = wishes(pytorch="==2.6.0", python="==3.10.*", cuda="==12.4")
+    recipe = made(tmp_path, requests)
+    assert (recipe.pytorch, recipe.python, recipe.cuda) == ("2.6.0", "3.10", "12.4")
+    assert requests.left == []
+
+
+def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
+    requests = wishes(pytorch=">=1.9,<2.6", cuda="==12.4")
+    assert made(tmp_path, requests).pytorch == "2.5.1"
+    assert [finding.message for finding in requests.left] == [
+        "torch 2.5.1 is the newest that fits the other pins: no file names its version"
+    ]
+
+
+def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):
+    requests = wishes(pytorch="==1.10.1", python="==3.7.*", cuda="==11.3")
+    recipe = made(tmp_path, requests)
+    assert [finding.message for finding in requests.left] == [
+        f"torch {recipe.pytorch} is the nearest to `==1.10.1` that works with the other pins",
+        "Python 3.8 is the nearest to `==3.7.*` that works with the other pins",
+        "CUDA 11.5 instead of `==11.3`: CUDA 11.3 is in NVIDIA's apt repositories alone, and the recipe has no `apt_sources`",
+    ]
+
+
+def test_the_nearest_torch_is_the_first_that_has_code_for_the_gpu(tmp_path: Path):
+    requests = wishes(("H200",), pytorch="==1.13.1")
+    recipe = made(tmp_path, requests)
+    assert (recipe.pytorch, recipe.cuda) == ("2.0.1", "11.8")
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda", "said"),
+    [
+        ("pytorch-cuda=11.8", "11.8", ["`pytorch-cuda=11.8` is the key `cuda`, which brings the whole toolkit"]),
+        ("cudatoolkit=11.8.0", "11.8", ["`cudatoolkit=11.8.0` is the key `cuda`, which brings the whole toolkit"]),
+        ("pytorch-cuda>=12.1,<12.5", "12.4", ["`pytorch-cuda>=12.1,<12.5` is the key `cuda`, which brings the whole toolkit"]),
+        ("cuda=11.8", "11.8", []),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_conda_s_names_of_cuda_is_said(line: str, cuda: str, said: list[str], tmp_path: Path):
+    requests = wishes(pytorch="==2.5.1" if cuda == "12.4" else "==2.2.2")
+    read_spec(line, "x:1", requests)
+    recipe = made(tmp_path, requests)
+    assert (recipe.cuda, [finding.message for finding in requests.left]) == (cuda, said)
+
+
+@pytest.mark.parametrize(
+    "lines", [("pytorch-cuda=12.1", "cudatoolkit=11.8"), ("cudatoolkit=11.8", "pytorch-cuda=12.1")]
+)
+def test_of_two_versions_of_cuda_that_of_torch_s_build_is_taken(lines: tuple[str, str], tmp_path: Path):
+    file = tmp_path / "environment.yml"
+    file.write_text(f"dependencies: [{', '.join(lines)}]\n")
+    requests = wishes(pytorch="==2.1.0")
+    read_environment(file, requests)
+    assert made(tmp_path, requests).cuda == "12.1"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("cuda-toolkit=11.3", "11.4 instead of `==11.3.*`: CUDA 11.3 is in NVIDIA's apt repositories alone"),
+        ("cudatoolkit=11.3.1", "11.4 instead of `==11.3.1`: CUDA 11.3 is in NVIDIA's apt repositories alone"),
+        ("pytorch-cuda=11.9", "11.8 instead of `==11.9.*`: there is no CUDA 11.9; "),
+        ("cudatoolkit==11", "11.2 is the nearest to `==11` that works with the other pins"),
+    ],
+)
+def test_a_cuda_that_is_not_offered_is_told_in_the_words_of_check(line: str, why: str, tmp_path: Path):
+    requests = wishes()
+    read_spec(line, "x:1", requests)
+    made(tmp_path, requests)
+    *_, finding = requests.left  # before it, what becomes of conda's names
+    assert finding.message.startswith(f"CUDA {why}")
+
+
+def test_without_a_gpu_there_is_no_cuda(tmp_path: Path):
+    requests = wishes((), cuda="==11.3")
+    recipe = made(tmp_path, requests)
+    assert (recipe.cuda, recipe.gpus) == ("", ())
+    assert "no CUDA" in requests.left[0].message
+
+
+def test_an_old_driver_is_no_ground_for_a_new_cuda(tmp_path: Path):
+    new, old = wishes(), wishes()
+    old.driver = "450.80.02"
+    assert made(tmp_path, new, "new").cuda > made(tmp_path, old, "old").cuda
+
+
+def test_pins_for_gpus_beside_arm_are_those_of_torchs_wheels_for_arm(tmp_path: Path):
+    recipe = made(tmp_path, wishes(("GH200",), pytorch="==2.6.0"))
+    assert (recipe.pytorch, recipe.cuda) == ("2.11.0", "13.0")
+    with pytest.raises(IncompatibleError, match="Orin") as caught:
+        made(tmp_path, wishes(("Orin",)), "other")
+    assert "Orin is refused: NVIDIA's CUDA" in caught.value.hint
+
+
+def test_gpus_that_no_pins_serve_together_are_refused_with_the_reason(tmp_path: Path):
+    requests = wishes(("V100", "B200"))
+    requests.driver = "390.48"
+    with pytest.raises(IncompatibleError) as caught:
+        made(tmp_path, requests)
+    assert "V100, B200" in caught.value.message
+    assert caught.value.hint
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_package_that_the_pins_rule_out_is_left_with_the_rule(tmp_path: Path):
+    requests = wishes(pytorch="==1.13.1")
+    requests.package("numpy", "numpy==2.1.0", "r.txt:3")
+    assert made(tmp_path, requests).packages == ()
+    (finding,) = [finding for finding in requests.left if finding.where == "r.txt:3"]
+    assert 'left out "numpy==2.1.0"' in finding.message
+
+
+DEBIAN = "Bootstrap: debootstrap\nOSVersion: bookworm\n%post\n  apt-get install -y ffmpeg\n"
+STAGES = """\
+Bootstrap: docker
+From: golang:1.22
+Stage: build
+%post
+  apt-get install -y git
+
+Bootstrap: docker
+From: nvidia/cuda:12.4.1-devel-ubuntu22.04
+Stage: final
+%files from build
+  /go/bin/tool /usr/bin/tool
+%post
+  if true; then
+  pip install \\
+    einops \\
+    # a remark
+    tqdm
+  fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "apt", "packages", "cuda", "left"),
+    [
+        (DEBIAN, ["ffmpeg"], [], None, []),
+        (DEBIAN.replace("debootstrap", "localimage"), ["ffmpeg"], [], None, [1]),
+        (STAGES, ["git"], ["einops", "tqdm"], "==12.4", [2, 13, 13, 18]),
+        ("bootstrap: docker\nFROM: python:3.11-slim # ours\n%\n%environment\nA=1\nexport B='2 3'\n%setup\n  cp x y\n", [], [], None, [7]),
+    ],
+)  # fmt: skip
+def test_a_definition_file_is_read_stage_by_stage(text, apt, packages, cuda, left, tmp_path: Path):
+    (tmp_path / "x.def").write_text(text)
+    requests = Requests()
+    read_source(tmp_path / "x.def", requests)
+    pin = requests.pins.get("cuda")
+    assert (list(requests.apt), list(requests.packages), pin and pin.text) == (apt, packages, cuda)
+    here = [int(one.where.rpartition(":")[2]) for one in requests.left if one.code == "EB140"]
+    assert sorted(here) == left
+    if "environment" in text:
+        assert requests.env == {"A": "1", "B": "2 3"}
+        assert requests.pins["python"].where.endswith("x.def:2")
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(lines=["-r\x08"], gpu=())  # a path that the comments of a recipe cannot hold as it is
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.sampled_from(["numpy<2", "torch", "torch>=1.7", "torch==9.9.9", "torch===x", "-f", "-r", "--hash", "-e .", "\\", "'", "a @ b"]),
+            st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=12),
+            st.from_regex(r"[a-z]{1,6}(==|>=|<)[0-9]\.[0-9a-z.*+]{0,4}", fullmatch=True),
+        ),
+        max_size=5,
+    ),
+    gpu=st.sampled_from([(), ("A100",), ("H100", "T4")]),
+)  # fmt: skip
+def test_whatever_stands_in_a_file_the_recipe_is_sound(
+    lines: list[str], gpu: tuple[str, ...], tmp_path: Path
+):
+    folder = tmp_path / "any"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "r.txt").write_text("\n".join(lines), encoding="utf-8")
+    definition = "\n".join(("Bootstrap: docker", "%post", *lines, "%environment", *lines, *lines))
+    (folder / "x.def").write_text(definition, encoding="utf-8")
+    requests = Requests(gpus=gpu)
+    read_source(folder / "x.def", requests)
+    read_source(folder / "r.txt", requests)
+    recipe = made(folder, requests)  # which loads and checks what it wrote
+    assert load(folder / "mine.yaml").digest == recipe.digest
+
+
+def test_nothing_is_ever_overwritten(project: Path, capsys):
+    mine = project / "recipes/mine.yaml"
+    mine.parent.mkdir()
+    mine.write_text("mine\n")
+    (mine.parent / "schema.json").write_text("own\n")
+    assert call(capsys, "init", "mine", "--gpu", "none", "--pytorch", "2.6.0")[0] == 2
+    assert mine.read_text() == "mine\n"
+    assert call(capsys, "init", "other", "--gpu", "none", "--pytorch", "2.6.0")[0] == 0
+    assert (mine.parent / "schema.json").read_text() == "own\n"
+
+
+@pytest.mark.parametrize("name", ["Upper", "a b", "../x", ""])
+def test_a_name_that_no_recipe_can_have_is_refused(name: str, tmp_path: Path):
+    with pytest.raises(UsageError):
+        new_path(name, tmp_path)
+
+
+def test_without_a_terminal_the_missing_flag_is_named(project: Path, capsys):
+    code, _, err = call(capsys, "init", "mine")
+    assert code == 2
+    assert "requires `--gpu MODEL`, such as A100, or `--gpu none`" in err
+    assert "envbuilder init mine --gpu MODEL\n" in err
+    typed = ("init", "mine", "--from", "requirements.txt", "--python", "3.11")
+    assert f"envbuilder {' '.join(typed)} --gpu MODEL\n" in call(capsys, *typed)[2]
+    assert not (project / "recipes").exists()
+
+
+def test_without_a_terminal_the_newest_torch_is_taken_and_said(project: Path, capsys):
+    code, out, _ = call(capsys, "init", "mine", "--gpu", "A100")
+    newest = TABLES.torches.rows[-1].version
+    assert code == 0
+    assert out.startswith(f"recipes/mine.yaml\nPyTorch {newest} with CUDA ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--from", "nothing.txt"), "there is no file"),
+        (("--from", "notes.md"), "cannot tell the kind of"),
+        (("--gpu", "B20"), "did you mean `B200`"),
+        (("--gpu", "A100", "--pytorch", "99.1"), "no pytorch 99.1 is offered"),
+        (("--gpu", "A100", "--python", "3.7"), "offered: 3.8, 3.9, 3.10, 3.11"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_way_on(
+    arguments: tuple[str, ...], words: str, project: Path, capsys
+):
+    (project / "notes.md").touch()
+    code, _, err = call(capsys, "init", "mine", *arguments)
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("e.yml", "name: x\n"), ("e.yml", "a: [\n"), ("Dockerfile", "RUN x\n"), ("x.def", "%post\n  true\n")],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, text: str, tmp_path: Path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError):
+        read_source(tmp_path / name, Requests())
+
+
+def test_the_json_answer_holds_the_recipe_and_the_findings(project: Path, capsys):
+    envelope = json.loads(
+        call(capsys, "init", "mine", "--from", "requirements.txt", "--gpu", "A100", "--json")[1]
+    )
+    assert (envelope["data"]["file"], envelope["data"]["gpus"]) == ("recipes/mine.yaml", ["A100"])
+    assert {finding["code"] for finding in envelope["findings"]} >= {"EB140", "EB141"}
+
+
+@pytest.mark.programs
+def test_a_try_goes_on_as_far_as_it_can(project: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    gone = (project / "gone").as_uri()
+    for name in ("DEBIAN_MIRROR", "DEBIAN_SECURITY", "UBUNTU_MIRROR", "INDEX"):
+        monkeypatch.setenv(f"ENVBUILDER_{name}", gone)
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(project / "cache"))
+    given = ("init", "mine", "--gpu", "none", "--pytorch", "2.6.0", "--try", "--json")
+    code, out, _ = call(capsys, *given)
+    envelope = json.loads(out)
+    assert code == envelope["exit_code"] != 0
+    assert envelope["data"]["reached"] == "checked"
+    assert envelope["findings"][-1]["where"] == "recipes/mine.yaml"
+    assert (project / "recipes/mine.yaml").exists()  # to be edited and locked
+
+
+def test_three_questions_are_asked_until_each_has_an_answer():
+    answers = iter(["A1000", "a100, NVIDIA H100 PCIe", "2.6", "3.7", "3.11"])
+    asked: list[str] = []
+    told: list[str] = []
+
+    def ask(question: str, default: str) -> str:
+        asked.append(question.partition(" ")[0])
+        return next(answers)
+
+    requests = Requests()
+    ask_missing(requests, TABLES, ask, told.append)
+    assert asked == ["GPU", "GPU", "PyTorch", "Python", "Python"]
+    assert [re.sub(":.*", "", line) for line in told] == [
+        "no GPU `A1000` is known",
+        "no python 3.7 is offered",
+    ]
+    assert requests.gpus == ("A100", "H100")
+    assert {key: one.text for key, one in requests.pins.items()} == {"pytorch": "==2.6.*", "python": "==3.11"}
+
+
+def test_enter_alone_three_times_makes_a_sound_recipe(tmp_path: Path):
+    requests = Requests()
+    ask_missing(requests, TABLES, lambda _, default: default, pytest.fail)
+    assert made(tmp_path, requests).gpus == ()
+
+
+def test_the_machine_is_read_by_its_programs():
+    runner = FakeRunner(
+        {
+            "nvcc": "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.4, V12.4.131\n",
+            "gcc": "12\n",
+            "python3": "Python 3.11.2\ntorch 2.6.0+cu124\n",
+        }
+    )
+    requests = Requests()
+    read_machine({}, runner, requests)
+    assert {key: one.text for key, one in requests.pins.items()} == {
+        "cuda": "==12.4", "gcc": "==12", "python": "==3.11.*", "pytorch": "==2.6.0",
+    }  # fmt: skip
+
+
+def test_gpus_in_one_option_are_all_taken(project: Path, capsys: pytest.CaptureFixture[str]):
+    assert call(capsys, "init", "mine", "--gpu", "A100,H100", "--pytorch", "2.6.0")[0] == 0
+    assert "gpus: [A100, H100]" in (project / "recipes/mine.yaml").read_text()
+
+
+def test_the_gpus_of_a_machine_get_the_names_of_recipes():
+    requests = Requests()
+    gpus = (Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA X1"))
+    read_facts(Facts(gpus=gpus, driver="550.54.15"), requests)
+    assert (requests.gpus, requests.driver) == (("A100",), "550.54.15")
+    assert [finding.message.partition(":")[0] for finding in requests.left] == ['left out "NVIDIA X1"']
+
+
+@pytest.mark.parametrize("folder", ["recipes", "my recipes"])
+def test_what_it_says_to_do_next_finds_the_recipe(
+    project: Path, capsys: pytest.CaptureFixture[str], folder: str
+):
+    code, out, _ = call(capsys, "init", "mine", "--recipes", folder, "--gpu", "A100", "--pytorch", "2.6.0")
+    assert code == 0
+    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("$ ")]
+    assert [words[:3] for words in commands] == [["$", "envbuilder", "lock"], ["$", "envbuilder", "build"]]
+    for words in commands:
+        assert call(capsys, "show", *words[3:])[0] == 0
+
+
+@pytest.mark.parametrize("name", list_recipes(examples_folder()))
+def test_an_example_comes_with_a_fresh_lock_and_all_its_sources(
+    name: str, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(capsys, "init", "--example", name)
+    assert (code, out) == (0, f"recipes/{name}.yaml\n$ envbuilder build {name}\n")
+    assert call(capsys, "check", name)[0] == 0
+    ours, theirs = load(Path(f"recipes/{name}.yaml")), load(examples_folder() / f"{name}.yaml")
+    assert load_fresh(ours, name) == load_fresh(theirs, name)
+
+
+def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, "init", "--example", "a100")[0] == 0
+    Path("recipes/schema.json").write_text("{}")
+    assert call(capsys, "init", "--example", "h100")[0] == 0
+    assert Path("recipes/schema.json").read_text() == "{}"
+    code, _, err = call(capsys, "init", "--example", "a100")
+    assert (code, "nothing is overwritten" in err) == (2, True)
+    Path("recipes/fused/fused_bias_act.cpp").write_text("// mine\n")
+    code, _, err = call(capsys, "init", "--example", "cpu")
+    assert (code, "`recipes/fused/fused_bias_act.cpp` is there with other content" in err) == (2, True)
+    assert not Path("recipes/cpu.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--example", "a10"), "did you mean `a100`?"),
+        (("mine", "--example", "a100"), "neither a name nor pins"),
+        ((), "which name"),
+    ],
+)
+def test_an_example_is_asked_for_by_its_name_alone(words, told: str, tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, "init", *words)
+    assert (code, told in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wheel_has_the_examples_in_the_package(tmp_path: Path):
+    package = tmp_path / "envbuilder"
+    assert examples_folder(package) == tmp_path / "recipes"
+    (package / "examples").mkdir(parents=True)
+    assert examples_folder(package) == package / "examples"

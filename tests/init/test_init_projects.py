@@ -1,0 +1,337 @@
+"""`init --from FOLDER`: which extensions it finds by reading, and which line reaches each call of `load()`."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder.init import make, read_source
+from envbuilder.init.requests import Requests
+from envbuilder.recipe.load import load
+
+SETUP = """\
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+setup(name="NAME", ext_modules=[CUDAExtension("NAME", ["a.cpp", "a.cu"])], cmdclass={"build_ext": BuildExtension})
+"""
+LOAD = 'from torch.utils.cpp_extension import load\nops = load(name="ops", sources=["a.cpp", "a.cu"])\n'
+LAZY = """\
+def get(verbose=False):
+    from torch.utils import cpp_extension
+    return cpp_extension.load("ops", ["a.cu"], verbose=verbose)
+"""
+PLUGIN = """\
+import torch.utils.cpp_extension as ext
+def get_plugin(name, sources, **flags):
+    return ext.load(name=name, sources=sources, **flags)
+"""
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The files of a small project, and what `init` writes for them."""
+
+    files: tuple[tuple[str, str], ...]
+    extensions: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # beside those of every environment with extensions
+    pins: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # parts of messages
+
+
+def setup(name: str, folder: str = "") -> tuple[tuple[str, str], ...]:
+    return ((f"{folder}setup.py", SETUP.replace("NAME", name)), (f"{folder}a.cpp", ""), (f"{folder}a.cu", ""))
+
+
+PROJECTS = {
+    "flat setup.py": Project(files=setup("chamfer"), extensions=("{name: chamfer, path: .}",)),
+    "src layout": Project(
+        files=(*setup("pkg._C"), ("src/pkg/__init__.py", "from pkg import _C\n"), ("README.md", "")),
+        extensions=("{name: pkg, path: .}",),
+    ),
+    "ops beside the project's own pyproject": Project(
+        files=(
+            *setup("MultiScaleDeformableAttention", "models/ops/"),
+            ("pyproject.toml", '[project]\nname = "detr"\nrequires-python = ">=3.9"\ndependencies = ["einops>=0.6"]\n'),
+        ),
+        extensions=("{name: MultiScaleDeformableAttention, path: models/ops}",),
+        packages=("einops>=0.6",),
+        pins=("python >=3.9 pyproject.toml",),
+    ),
+    "several setup.py": Project(
+        files=(*setup("chamfer_3D", "ext/chamfer3D/"), *setup("emd", "ext/emd/"), *setup("x", "build/x/")),
+        extensions=("{name: chamfer_3D, path: ext/chamfer3D}", "{name: emd, path: ext/emd}"),
+    ),
+    "several extensions of one setup.py": Project(
+        files=(("setup.py", SETUP.replace('CUDAExtension("NAME"', 'CUDAExtension(name="net.a", sources=["a.cu"]), CUDAExtension("net.b"')),),
+        extensions=("{name: net, path: .}",),
+    ),
+    "setup.py without an extension": Project(
+        files=(("setup.py", 'from setuptools import setup, find_packages\nneeded = ["tqdm"]\nsetup(name="x", install_requires=needed, python_requires=">=3.8")\n'),),
+        packages=("tqdm",),
+        pins=("python >=3.8 setup.py:3",),
+    ),
+    "computed requirements": Project(
+        files=(("setup.py", 'import setuptools\nsetuptools.setup(install_requires=open("r.txt").read().split())\n'),),
+        left=("install_requires=open('r.txt').read().split()",),
+    ),
+    "setup.cfg": Project(
+        files=(("setup.cfg", "[options]\npython_requires = >=3.8\ninstall_requires =\n    tqdm\n    rich>=13\n"),),
+        packages=("tqdm", "rich>=13"),
+        pins=("python >=3.8 setup.cfg",),
+    ),
+    "poetry": Project(
+        files=(("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\ntqdm = "^4.60"\nclick = "~8.1"\nattrs = "*"\nmine = {path = "../mine"}\n'),),
+        packages=("tqdm<5,>=4.60", "click<8.2,>=8.1", "attrs"),
+        pins=("python >=3.9,<4 pyproject.toml",),
+        left=("mine = {'path': '../mine'}",),
+    ),
+    "load() in a package": Project(
+        files=(("utils/op/__init__.py", ""), ("utils/__init__.py", ""), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op.fused import ops\n")),
+        extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
+    ),
+    "load() in a package that its own package imports": Project(
+        files=(("utils/op/__init__.py", "from .fused import ops\n"), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op import ops\n"), ("old.py", "import op.fused\n")),
+        extensions=("{name: utils, path: ., capture: [import utils.op.fused]}",),
+    ),
+    "switches of its build": Project(
+        files=(("setup.py", 'import os\nfast = os.getenv("FORCE_CUDA", "0"), os.environ["MAMBA_FORCE_BUILD"]\n' + SETUP.replace("NAME", "scan")),),
+        extensions=('{name: scan, path: ., env: {FORCE_CUDA: "1", MAMBA_FORCE_BUILD: "TRUE"}}',),
+    ),
+    "the same extension in two folders": Project(
+        files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
+        extensions=("{name: DCNv3, path: a/ops}",),
+        left=('left out "b/ops": `DCNv3` comes from a/ops already',),
+    ),
+    "load() in a folder that is imported from below the top": Project(
+        files=(("code/ops/fused.py", LOAD), ("code/train.py", "import ops.fused\n")),
+        extensions=("{name: ops, path: code, capture: [import ops.fused]}",),
+    ),
+    "load() in a src layout": Project(
+        files=(("src/net/__init__.py", ""), ("src/net/ops.py", LOAD)),
+        extensions=("{name: net, path: src, capture: [import net.ops]}",),
+    ),
+    "load() in a function": Project(
+        files=(("net/backend.py", LAZY), ("net/__init__.py", "")),
+        extensions=('{name: net, path: ., capture: ["from net.backend import get; get()"]}',),
+    ),
+    "load() in a class": Project(
+        files=(("kernels.py", "from torch.utils.cpp_extension import load\nclass K:\n    def __init__(self, fast=True):\n        self.k = load('k', ['k.cu'])\n"),),
+        extensions=('{name: kernels, path: ., capture: ["from kernels import K; K()"]}',),
+    ),
+    "load() behind a function with arguments": Project(
+        files=(
+            ("torch_utils/custom_ops.py", PLUGIN),
+            ("torch_utils/ops/bias_act.py", "from .. import custom_ops\ndef _init():\n    return custom_ops.get_plugin('bias_act', ['bias_act.cpp'])\n"),
+            ("torch_utils/ops/upfirdn2d.py", "from torch_utils.custom_ops import get_plugin\n_plugin = get_plugin('upfirdn2d', sources=['u.cu'])\n"),
+            ("train.py", "import torch_utils.ops.bias_act\nimport torch_utils.ops.upfirdn2d\n"),
+        ),
+        extensions=(
+            '{name: torch_utils, path: ., capture: ["from torch_utils.ops.bias_act import _init; _init()", import torch_utils.ops.upfirdn2d]}',
+        ),
+    ),
+    "a program that nothing imports": Project(
+        files=(("lessons/blur/blur.py", "import torchvision.io\n" + LOAD), ("lessons/blur/a.cu", ""), ("main.py", "import json\n")),
+        extensions=("{name: blur, path: lessons/blur, capture: [import blur]}",),
+        packages=("torchvision",),
+    ),
+    "load_inline": Project(
+        files=(("inline_ops.py", "from torch.utils.cpp_extension import load_inline as make\nm = make('m', cpp_sources='')\n"),),
+        extensions=("{name: inline_ops, path: ., capture: [import inline_ops]}",),
+    ),
+    "load() only as a program": Project(
+        files=(("bench.py", "from torch.utils.cpp_extension import load\nif __name__ == '__main__':\n    load('x', [])\n"), ("io.py", "import json\njson.load(open('x'))\n")),
+        left=("no file here says what the project needs",),
+    ),
+    "load() beside a setup.py": Project(
+        files=(*setup("_freq", "freq/"), ("freq/backend.py", LOAD), ("freq/__init__.py", "")),
+        extensions=("{name: _freq, path: freq}",),
+        left=("`load()` is not captured: the project `freq` is built as a whole",),
+    ),
+    "load() that nothing reaches": Project(
+        files=(("net.py", "from torch.utils.cpp_extension import load\ndef make(name):\n    return load(name, [name + '.cu'])\n"),),
+        left=("no line without arguments of its own reaches this call",),
+    ),
+    "sources that bind to Python": Project(
+        files=(("csrc/knn.cpp", "PYBIND11_MODULE(knn, m) {}\n"), ("csrc/knn_kernel.cu", "")),
+        extensions=("{name: knn, sources: [csrc/knn.cpp, csrc/knn_kernel.cu], include: [csrc]}",),
+        left=("`knn` has these sources",),
+    ),
+    "a program in CUDA": Project(
+        files=(("cuda/main.cu", "int main() {}\n"),), left=('left out "cuda/*.cu"',)
+    ),
+    "submodules": Project(
+        files=(*setup("raster", "submodules/raster/"), (".gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
+        extensions=("{name: raster, path: submodules/raster}",),
+        left=("not checked out, so what it has is not read: submodule `third_party/glm`",),
+    ),
+    "submodules alone": Project(
+        files=(("train.py", "import simple_knn\n"), (".gitmodules", '[submodule "knn"]\n\tpath = submodules/knn\n\turl = ../knn\n')),
+        left=("not checked out, so what it has is not read: submodule `submodules/knn`",),
+    ),
+    "a project and another one inside": Project(
+        files=(*setup("raster"), *setup("knn", "third_party/knn/")),
+        extensions=("{name: raster, path: .}", "{name: knn, path: third_party/knn}"),
+    ),
+    "files that nobody can read": Project(
+        files=(("a.py", "x = '\\d'\n"), ("b.py", "print 1\n"), ("x/pyproject.toml", "no = toml = file"), ("csrc/a.cu", "")),
+        left=('left out "csrc/*.cu"',),
+    ),
+    "nothing that is read": Project(files=(("train.py", "print(1)\n"),), left=("no file here says what the project needs",)),
+    "a build of its own backend": Project(
+        files=(("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core", "torch", "pybind11"]\n'), ("ops/CMakeLists.txt", "")),
+        extensions=("{name: ops, path: ops}",),
+        packages=("scikit-build-core", "pybind11"),
+    ),
+    "requirements, environment and image": Project(
+        files=(
+            ("requirements.txt", "torch==2.1.2\ntqdm\n"), ("requirements-dev.txt", "pytest\n"),
+            ("environment.yml", "name: x\ndependencies:\n  - python=3.10\n  - pytorch=2.1.0\n  - pip:\n    - -r requirements.txt\n"),
+            ("Dockerfile", "FROM python:3.9\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"),
+        ),
+        packages=("tqdm",),
+        pins=("python ==3.10.* environment.yml:3:5", "pytorch ==2.1.0 environment.yml:4:5"),
+        left=('left out "COPY', "python `==3.9.*` gives way to `==3.10.*` of", "pytorch `==2.1.2` gives way to `==2.1.0` of", "this file is not read"),
+    ),
+    "what envbuilder wrote": Project(
+        files=(
+            (".devcontainer/Dockerfile", (GOLDEN / "devcontainer-Dockerfile").read_text()),
+            ("recipes/a.yaml", ""), ("recipes/a.lock", ""), ("recipes/ops/a.cu", "PYBIND11_MODULE(ops, m) {}"),
+        ),
+        left=("no file here says what the project needs",),
+    ),
+    "a setup.py that imports packages": Project(
+        files=(("setup.py", "import os, sys\nimport numpy as np\nfrom Cython.Build import cythonize\nfrom packaging.version import parse\nimport versioneer\n" + SETUP.replace("NAME", "ops")), ("versioneer.py", "")),
+        extensions=("{name: ops, path: .}",),
+        packages=("cython", "numpy", "packaging"),
+    ),
+    "headers of Debian and of the project": Project(
+        files=(
+            *setup("ops", "lib/ops/"), ("lib/ops/src/vox.cpp", "#include <google/dense_hash_map>\n# include <GL/gl.h>\n// #include <boost/any.hpp>\n"),
+            ("lib/ops/src/v.h", '#include "tbb/tbb.h"\n'), ("lib/ops/third/tbb/tbb.h", ""),
+        ),
+        extensions=("{name: ops, path: lib/ops}",),
+        left=("`libgl-dev` and `libsparsehash-dev` are added: `ops` includes `GL/gl.h` and `google/dense_hash_map`",),
+    ),
+    "one name of an extension in several versions of a model": Project(
+        files=tuple(one for at in ("v1", "v2", "v3") for one in ((f"{at}/src/model.py", LOAD), (f"{at}/src/__init__.py", ""), (f"{at}/a.cpp", ""), (f"{at}/a.cu", ""))),
+        extensions=(
+            "{name: src, path: v1, capture: [import src.model]}",
+            "{name: src_2, path: v2, capture: [import src.model]}",
+            "{name: src_3, path: v3, capture: [import src.model]}",
+        ),
+        left=("`src_2` is another extension of the name `src`", "`src_3` is another extension of the name `src`"),
+    ),
+    "the project in its own requirements": Project(
+        files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
+        extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
+        packages=("tqdm",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PROJECTS[name]
+    for path, text in case.files:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    if "nobody" in name:
+        (tmp_path / "csrc/b.cpp").write_bytes(b"// \xe9\n")
+    monkeypatch.chdir(tmp_path)
+    requests = Requests(gpus=("A100",))
+    read_source(Path(), requests)
+    pins = tuple(f"{key} {one.text} {one.where.rpartition('/')[2]}" for key, one in requests.pins.items())
+    left = [one.message for one in requests.left]
+    written = make("mine", Path("recipes"), requests, (".",))
+    lines = written.path.read_text().splitlines()
+    found = tuple(line.removeprefix("  - ") for line in lines if line.startswith("  - {"))
+    assert found == case.extensions
+    packages = [
+        one
+        for one in written.recipe.packages
+        if re.split("[<>=!]", one)[0] not in ("setuptools", "wheel", "ninja")
+    ]
+    assert tuple(packages) == case.packages
+    assert pins == case.pins
+    for words in case.left:
+        assert [message for message in left if words in message], left
+    assert len(case.left) == len(left), left
+    assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+
+
+def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text('import os\nos.getenv("FORCE_CUDA")\n' + SETUP)
+    requests = Requests(gpus=())
+    read_source(tmp_path, requests)
+    (extension,) = make("mine", tmp_path / "recipes", requests, ()).recipe.extensions
+    assert extension.env == ()
+
+
+def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:
+    """`shapes.yaml` was written by hand, and an end-to-end test builds it."""
+    folder = Path(__file__).parents[1] / "e2e/projects"
+    written = {(one.path, one.capture) for one in load(folder / "shapes.yaml").extensions}
+    requests = Requests()
+    read_source(folder, requests)
+    found = requests.extensions.values()
+    assert written <= {(Path(one.path).relative_to(folder).as_posix(), one.capture) for one in found}
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("lines", "extensions", "packages", "left"),
+    [
+        (["COPY ops /tmp/ops", "RUN TORCH_CUDA_ARCH_LIST='8.0 8.6' pip install --no-build-isolation /tmp/ops"], ["ops_cuda ops"], [], []),
+        (["COPY ops/*.py ops/a.cu /tmp/o/", "RUN pip install /tmp/o"], ["ops_cuda ops"], [], []),
+        (["WORKDIR /w", "COPY . .", "RUN pip install ./ops && pip install 'tqdm>4'"], ["ops_cuda ops"], ["tqdm>4"], []),
+        (["WORKDIR /w", "COPY . .", "RUN cd ops && python setup.py install", "RUN python ops/setup.py develop"], ["ops_cuda ops"], [], []),
+        (["COPY . /w", 'RUN cd /w && python3 -c "import torch; from net.backend import get; get()" > /dev/null 2>&1'],
+         ["net . import torch; from net.backend import get; get()"], [], []),
+        (["COPY . /w", 'RUN python -c "import torch; print(torch.__version__)"'], [], [], ["RUN python -c"]),
+        (["RUN pip install einops>=0.6 tqdm 2>/dev/null || true; echo 'a; b && c'"], [], ["einops>=0.6", "tqdm"], ["echo 'a; b && c'"]),
+        (["ENV PYTORCH_VERSION=1.13.1", "RUN pip install torchmetrics==0.11 >> log.txt"], [], ["torchmetrics==0.11"], ["ENV PYTORCH_VERSION"]),
+        (["ENV V=0.11", "RUN pip install torchmetrics==$V"], [], ["torchmetrics==0.11"], []),
+        ([f"RUN git clone --depth 1 https://h/a/knn.git && cd knn && git checkout {COMMIT} && pip install ."], [f"knn https://h/a/knn.git {COMMIT}"], [], []),
+        ([f"RUN git clone https://h/a/b /opt/b && git -C /opt/b checkout {COMMIT}", "RUN pip install /opt/b/ops"], [f"b https://h/a/b {COMMIT}"], [], []),
+        (["RUN git clone https://h/a/b"], [], [], ["git clone https://h/a/b"]),
+        (["RUN bash make.sh | tee log"], [], [], ["bash make.sh | tee log"]),
+        (["RUN <<EOF", "apt-get update", "# for us", "pip install \\", "  einops tqdm", "curl x | sh", "EOF", "RUN pip install rich"],
+         [], ["einops", "tqdm", "rich"], ["curl x | sh"]),
+        (["RUN --mount=type=cache,target=/c \\", "  bash -e <<-'END'", "\tpip install einops", "\tEND", "RUN pip install tqdm"], [], ["einops", "tqdm"], []),
+        (["RUN <<EOF", "#!/usr/bin/python3", "import os", "EOF"], [], [], ["RUN <<EOF"]),
+        (["RUN python - <<EOF", "import os", "EOF"], [], [], ["RUN python - <<EOF"]),
+        (["RUN <<EOF", "for one in a b; do", "  pip install $one", "done", "EOF"], [], [], ["RUN <<EOF"]),
+        (["COPY <<EOF /etc/a", "FROM b", "EOF", "RUN cat <<< EOF"], [], [], ["RUN cat <<< EOF"]),
+        (["RUN apt-get update && apt-get install -y python3 gcc-9"], [], [], []),
+        (["RUN pip install rich tqdm   # cmake's from apt is too old", "RUN pip install 'einops>0.6 # no comment' git+https://h/a/b#egg=c"],
+         [], ["rich", "tqdm"], ["einops>0.6 # no comment", "git+https://h/a/b#egg=c"]),
+        (["ARG USER=1000 \\", "    WANTED=0.11", "RUN pip install torchmetrics==${WANTED}", "ENV FOLDER=/data/$USER"], [], ["torchmetrics==0.11"], []),
+    ],
+)  # fmt: skip
+def test_commands_of_an_image_in_real_shapes(
+    lines: list[str], extensions: list[str], packages: list[str], left: list[str], tmp_path: Path
+) -> None:
+    for path, text in (*setup("ops_cuda", "ops/"), ("net/backend.py", LAZY)):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    file = tmp_path / "Dockerfile"
+    file.write_text("\n".join(("FROM nvidia/cuda:11.8.0-devel-ubuntu20.04", *lines)) + "\n")
+    requests = Requests()
+    read_source(file, requests)
+    found = requests.extensions.values()
+    where = [one.git or str(Path(one.path).relative_to(tmp_path)) for one in found]
+    assert [
+        " ".join(filter(None, (one.name, at, one.commit, *one.capture)))
+        for one, at in zip(found, where, strict=True)
+    ] == extensions
+    assert [one.text for one in requests.packages.values()] == packages
+    told = [
+        one.message for one in requests.left if "COPY" not in one.message and "WORKDIR" not in one.message
+    ]
+    assert all(words in message for words, message in zip(left, told, strict=True)), told
+    if "python3 gcc-9" in lines[0]:
+        assert requests.pins["python"].text == "==3.8.*"
