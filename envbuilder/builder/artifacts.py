@@ -114,7 +114,7 @@ def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Ar
         facts = _write_sif(job.plan, outputs, layers)
     labels = dict(job.plan.runtime.labels)
     record = Record(
-        key=record_key(job.plan, job.engine),
+        key=record_key(job.plan),
         recipe=labels[RECIPE_LABEL].removeprefix("sha256:"),
         lock=labels[LOCK_LABEL].removeprefix("sha256:"),
         manifest=layout.manifest.digest,

@@ -17,7 +17,7 @@ import zstandard
 from envbuilder import __version__
 from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.choice import EngineName
-from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
+from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import BuildError
@@ -51,10 +51,11 @@ KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
 PACKING: Final = (
     f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
 )
-RUNTIME: Final = 2  # raise it when the same plan gives another runtime layer
-OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
-# An engine's part of the keys of its layers. Raise its number when the same plan gives other bytes.
-_ENGINES: Final = {EngineName.ASSEMBLE: ("assemble 2",), EngineName.DOCKER: ("docker 2",)}
+# The modules that write SBOM, provenance and what a container runtime reads.
+_DOCUMENTS: Final = (
+    "artifacts/statement.py", "plan/contents.py", "plan/documents.py", "plan/license.py", "plan/sbom.py",
+)  # fmt: skip
+_PACKAGE: Final = Path(__file__).parents[1]
 
 
 def tools() -> tuple[str, ...]:
@@ -62,19 +63,24 @@ def tools() -> tuple[str, ...]:
     return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", f"uv {metadata.version('uv')}")
 
 
-def layer_keys(plan: Plan, engine: EngineName) -> dict[Step, Sha256]:
-    """Return the key of each step's layer and tree in the store, in the order of the plan."""
-    every = (*tools(), PACKING, *_ENGINES[engine])
+def ours() -> str:
+    """Return the part of envbuilder that decides the runtime layer: its version, and what writes the documents."""
+    texts = ((_PACKAGE / name).read_text(encoding="utf-8") for name in _DOCUMENTS)
+    return f"envbuilder {__version__}, documents {sha256_text(''.join(texts))}"
+
+
+def layer_keys(plan: Plan) -> dict[Step, Sha256]:
+    """Return the key of each step's layer and tree in the store, in the order of the plan. Every runner makes the same layers."""
+    every = (*tools(), PACKING)
     return {
-        # The runtime layer names the version of envbuilder that made it.
-        step: plan.step_key(step, " ".join((*every, OURS) if isinstance(step, RuntimeStep) else every))
+        step: plan.step_key(step, " ".join((*every, ours()) if isinstance(step, RuntimeStep) else every))
         for step in plan.steps
     }
 
 
-def record_key(plan: Plan, engine: EngineName) -> str:
-    """Return the key of a build record: the build key, the tools and the engine."""
-    return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
+def record_key(plan: Plan) -> str:
+    """Return the key of a build record: the build key, and the tools that write layers and documents."""
+    return " ".join((plan.key, *tools(), PACKING, ours()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ class Job:
 
     @functools.cached_property
     def keys(self) -> dict[Step, Sha256]:
-        return layer_keys(self.plan, self.engine)
+        return layer_keys(self.plan)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Damaged ones are named."""

@@ -89,7 +89,7 @@ def build_recipe(
     not_loaded = why_no_engine(context.environment) if choice.load else "`--no-load`"
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
-        key = record_key(plan, choice.name_for(plan))
+        key = record_key(plan)
 
         def say_changed(what: str) -> None:
             context.console.say(f"{what}; the artifacts are made again")

@@ -1,55 +1,45 @@
-"""Gather the data of a rendered Dockerfile or definition file: the plan, and the programs of `runtime/kit`."""
+"""Gather the data of a printed Dockerfile or definition file."""
 
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from envbuilder import runtime as image
-from envbuilder.builder.extensions.programs import container_compiles, need_sources, wheel_env
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import UsageError
 from envbuilder.lock.repositories import addresses
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
-from envbuilder.plan.render.definition import render_definition
-from envbuilder.plan.render.dockerfile import render_dockerfile
-from envbuilder.plan.render.kit import Kit
+from envbuilder.plan.printer.definition import print_definition
+from envbuilder.plan.printer.dockerfile import print_dockerfile
+from envbuilder.plan.printer.recipe import Printed
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.devcontainer import image_labels
 from envbuilder.sources.names import PYTORCH_INDEX
 
-RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
-    "dockerfile": render_dockerfile,
-    "apptainer": render_definition,
+PRINTERS: Final[Mapping[str, Callable[[Printed], str]]] = {
+    "dockerfile": print_dockerfile,
+    "apptainer": print_definition,
 }
-JOBS: Final = 4  # compilers at once, on an unknown machine
-_PROGRAMS: Final = ("compile_extension.py", "sitecustomize.py")  # beside those of the kit
 
 
-def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
-    """Return the plan as a text in one of the forms of `RENDERERS`, which builds the same environment."""
+def print_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
+    """Return the plan as a text in one of the forms of `PRINTERS`, which builds the same environment."""
     recipe, plan, _ = make_plan(name, recipes, store)
-    return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
+    return PRINTERS[form](make_printed(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 
-def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
-    """Return the data of a rendered text. Raises UsageError for an image as base, and for an extension without `sources`."""
-    if plan.os.image:
-        raise UsageError(
-            f"`{plan.name}` is based on the image `{plan.os.image}`, but `render` supports only distributions",
-            hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
-        )
-    need_sources(plan)
-    return Kit(
+def make_printed(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Printed:
+    archives = ((extension, extension.archive) for extension in plan.extensions if extension.archive)
+    return Printed(
         plan=plan,
         summary=recipe.summary,
-        programs=dict(image.files("kit"))
-        | {name: image.path(name).read_text(encoding="utf-8") for name in _PROGRAMS},
         uv=metadata.version("uv"),
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
-        compiles=container_compiles(plan, jobs=JOBS),
-        wheel_env=wheel_env("/kit/customize", plan.processor) if plan.has_sdists else (),
-        repositories=addresses(recipe, None),
+        repositories=addresses(recipe, plan.os.base.inside if plan.os.base else None),
+        commits={
+            archive.sha256: (extension.git, extension.commit)
+            for extension, archive in archives
+            if extension.git
+        },
     )

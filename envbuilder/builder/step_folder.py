@@ -1,9 +1,12 @@
 """The folder of a step that every runner gives its program: SPEC, and INPUTS as links to files of the cache."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from envbuilder import steps
 from envbuilder.core.cache import Store, link_or_copy, save_text
+from envbuilder.core.process import Command, Runner
 from envbuilder.plan.program import INPUTS, SPEC, Program
 
 
@@ -15,9 +18,19 @@ def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str,
     inputs = folder / Path(INPUTS).name
     inputs.mkdir(parents=True)
     save_text(folder / Path(SPEC).name, program.spec)
+    for path, text in program.texts:
+        save_text(inputs / path, text)
     for path, artifact in program.inputs:
         target = inputs / path
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(store.artifact(artifact.sha256), target)
     for name, out in (parts or {}).items():
         out.rename(inputs / name)
+
+
+def run_outside(program: Program, folder: Path, out: Path, runner: Runner) -> None:
+    """Run a program that needs no root, with the Python of envbuilder. `folder` is what `write_step` wrote; OUT is made."""
+    out.mkdir(parents=True)
+    words = (folder / Path(SPEC).name, folder / Path(INPUTS).name, out)
+    argv = (sys.executable, "-I", str(steps.FOLDER / program.files[0]), *map(str, words))
+    runner.run(Command(argv=argv, why=program.why, bare=True))

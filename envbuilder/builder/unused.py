@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from envbuilder.builder.assemble.foreign import tools_tree
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.engine import Job, layer_keys
 from envbuilder.builder.extensions.cache import project_key, wheel_key
@@ -93,8 +92,7 @@ def _plans(context: BuildContext) -> Iterator[Plan]:
 
 
 def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
-    for engine in EngineName:
-        yield from layer_keys(plan, engine).values()
+    yield from layer_keys(plan).values()
     yield from (one.key.entry for one in find_extensions(plan, store))
     yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
     for step in plan.steps:

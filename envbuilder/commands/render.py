@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.builder.render import render_recipe
+from envbuilder.builder.render import print_recipe
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 
@@ -36,6 +36,6 @@ def render(
     recipes: Recipes,
 ) -> None:
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
-    text = render_recipe(name, recipes, open_store(session, writes=False), form.value)
+    text = print_recipe(name, recipes, open_store(session, writes=False), form.value)
     session.data = RenderedRecipe(name=name, form=form, text=text)
     session.is_document, session.text = True, text.removesuffix("\n")

@@ -9,13 +9,12 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.artifacts.oci.reader import read_image
-from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, load_record, names_built
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, load_record, names_built
 from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.builder.built import need_built
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.engine import layer_keys, record_key
+from envbuilder.builder.engine import layer_keys
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions
@@ -177,7 +176,7 @@ def verify_built(
     need_built(outputs, name, context.recipes)
     record = load_record(outputs)
     plan, notes = _plan(name, context)
-    layers = _layers(plan, context, record) if plan else ()
+    layers = _layers(plan, context) if plan else ()
     verified = _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host, key=key)
     if plan is None or record is None or record.is_of(plan.key):
         return replace(verified, findings=(*verified.findings, *notes))
@@ -385,9 +384,7 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
         return None, ()
 
 
-def _layers(plan: Plan, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
-    """Return the layers of the plan, by the engine that made them, or none if one of them is gone."""
-    engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]
-    keys = layer_keys(plan, *engines or (EngineName.ASSEMBLE,)).values()
-    found = [load_layer(context.store.layer(key)) for key in keys]
+def _layers(plan: Plan, context: BuildContext) -> tuple[Layer, ...]:
+    """Return the layers of the plan, or none if one of them is gone."""
+    found = [load_layer(context.store.layer(key)) for key in layer_keys(plan).values()]
     return tuple(layer for layer in found if layer) if all(found) else ()

@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, RuntimeStep
+from envbuilder.plan.program import Program, spec_text
 
 # ---- the os layer
 
@@ -135,6 +136,17 @@ def run_lines(step: RuntimeStep) -> tuple[str, ...]:
     first, default = entry_point(step)
     given = (f'if [ "$#" -eq 0 ]; then set -- {shlex.join(default)}; fi',) if default else ()
     return (*given, f'exec {shlex.join(first)} "$@"')
+
+
+def runtime_program(step: RuntimeStep, documents: Mapping[str, str]) -> Program:
+    """Return the program that writes the layer. `documents`: path below / → text of what is said about this build."""
+    files = {path: text for path, (text, _) in runtime_files(step).items()} | dict(documents)
+    links = {"singularity": ".singularity.d/runscript", "environment": ".singularity.d/env/90-environment.sh"}
+    return Program(
+        name=step.name, files=("write_files.py",), interpreter="python3", root=(),
+        spec=spec_text({"links": links, "folders": [".singularity.d/libs"]}), texts=tuple(files.items()),
+        why="write what a container runtime reads at start",
+    )  # fmt: skip
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:

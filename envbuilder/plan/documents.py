@@ -25,7 +25,7 @@ from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import every_artifact, image_purl, make_sbom, purl
 
-BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
+BUILD_TYPE: Final = "urn:envbuilder:layers:1"
 BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it
 _DOC: Final = "usr/share/doc/"
 _COPYRIGHT: Final = re.compile(rf"{_DOC}[^/]+/copyright")
@@ -33,7 +33,7 @@ _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
 def write_documents(
-    plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...], engine: str
+    plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...]
 ) -> dict[str, str]:
     """Return path → text of both. `trees` are folders that may still hold a layer's files, so it need not be unpacked.
 
@@ -51,10 +51,10 @@ def write_documents(
         for step in plan.steps
         if not isinstance(step, RuntimeStep)
     ]
-    return {SBOM: make_sbom(plan, licenses), PROVENANCE: make_provenance(plan, subjects, tools, engine)}
+    return {SBOM: make_sbom(plan, licenses), PROVENANCE: make_provenance(plan, subjects, tools)}
 
 
-def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
+def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str]) -> str:
     """Return the provenance: an in-toto statement about the subjects, with SLSA provenance of version 1.
 
     Like the SBOM, it depends on the plan alone and lies inside both artifacts.
@@ -75,7 +75,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
     versions = {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools)
     predicate = {
         "buildDefinition": {
-            "buildType": BUILD_TYPE.format(engine=engine),
+            "buildType": BUILD_TYPE,
             "externalParameters": {"recipe": plan.name, "files": files},
             "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
             "resolvedDependencies": dependencies,

@@ -213,12 +213,12 @@ class StartStep:
 
     def made_by(self, plan: "Plan") -> Program:
         return Program(
-            name=self.name, files=("start.py",), interpreter=plan.python.program, root=(OsStep.name, InterpreterStep.name),
-            spec=spec_text({"files": dict(self.files)}), why="write the modules that each Python runs first",
+            name=self.name, files=("write_files.py",), interpreter=plan.python.program, root=(OsStep.name, InterpreterStep.name),
+            spec=spec_text({"links": {}, "folders": ()}), texts=self.files, why="write the modules that each Python runs first",
         )  # fmt: skip
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step start {self.python}", *map(_file_line, self.files))
+        return (f"step start {self.python}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +324,11 @@ class Plan:
         """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""
         shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
         return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Return the program of each step, in the order of the layers, without that of the runtime layer."""
+        return tuple(step.made_by(self) for step in self.steps if isinstance(step, ProgramStep))
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:

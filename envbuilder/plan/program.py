@@ -10,13 +10,14 @@ from typing import Final
 
 from envbuilder import steps
 from envbuilder.core.cache import sha256_text
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, SourceFile
 
 # In the root that a program runs in.
 PROGRAMS: Final = "/steps"  # `envbuilder/steps`, and `uv`
 SPEC: Final = "/step/spec.json"
 INPUTS: Final = "/step/inputs"
 OUT: Final = "/out"
+BASE: Final = "base"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +29,32 @@ class Program:
     interpreter: str  # the path of a Python in the root, or /bin/sh
     root: tuple[str, ...]  # names of the lower steps that it runs on, bottom first
     spec: str  # JSON
-    inputs: tuple[tuple[str, Artifact], ...] = ()  # path below INPUTS → locked file
+    inputs: tuple[tuple[str, Artifact | SourceFile], ...] = ()  # path below INPUTS → locked file
+    texts: tuple[tuple[str, str], ...] = ()  # path below INPUTS → text of a small file
     parts: tuple["Program", ...] = ()  # the OUT of each lies in INPUTS under its name
+    # The root that it changes in place, as its root user: a path below INPUTS, or BASE for the plan's image. OUT is / then.
+    changes: str = ""
     why: str = ""  # what it does, for the command line that a failure shows
 
     @property
+    def out(self) -> str:
+        return "/" if self.changes else OUT
+
+    @property
+    def is_outside(self) -> bool:
+        """Return whether it needs no root: any Python from 3.8 runs it, on the machine that builds or in the first stage of a text."""
+        return not self.root and not self.changes
+
+    @property
     def argv(self) -> tuple[str, ...]:
-        return (self.interpreter, f"{PROGRAMS}/{self.files[0]}", SPEC, INPUTS, OUT)
+        return (self.interpreter, f"{PROGRAMS}/{self.files[0]}", SPEC, INPUTS, self.out)
 
     def lines(self) -> Iterator[str]:
         """Yield what the layer's key is made of, beside the keys of the layers that decide it too."""
         yield from (f"  program {name} sha256:{steps.digest(name)}" for name in self.files)
         yield f"  spec sha256:{sha256_text(self.spec)}"
         yield from (f"  input {path} sha256:{artifact.sha256}" for path, artifact in self.inputs)
+        yield from (f"  text {path} sha256:{sha256_text(text)}" for path, text in self.texts)
         for part in self.parts:
             yield f"  part {part.name}"
             yield from (f"  {line}" for line in part.lines())

@@ -11,7 +11,8 @@ temporary folders alone. It gets the environment of `ENVIRONMENT` and no other v
 WHAT`, which every runner shows alike, and ends with one line of cause when it fails.
 
 A program needs nothing but POSIX sh, or the standard library of Python 3.8. It imports nothing of envbuilder, and can be read from
-top to bottom by somebody who has to trust it. It decides every byte of its layer: its text is part of the layer's key.
+top to bottom by somebody who has to trust it. It decides every byte of its layer, so it sets its own umask. Its text is part of the
+layer's key.
 """
 
 from collections.abc import Mapping

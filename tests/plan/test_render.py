@@ -22,11 +22,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.plan.model import OsStep
-from envbuilder.plan.render import steps
-from envbuilder.plan.render.definition import render_definition
-from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
-from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import (
+from envbuilder.plan.printer.quote import (
     WRITE,
     WRITE_MARKED,
     file_lines,
@@ -35,6 +31,10 @@ from envbuilder.plan.render.quote import (
     in_shell,
     marked,
 )
+from envbuilder.plan.render import steps
+from envbuilder.plan.render.definition import render_definition
+from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
+from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.stages import STAGES
 from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load

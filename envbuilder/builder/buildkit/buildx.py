@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.builder.buildkit.folder import BASE, DOCKERFILE
+from envbuilder.builder.buildkit.folder import DOCKERFILE
 from envbuilder.builder.buildkit.progress import Progress
 from envbuilder.builder.choice import Builder
 from envbuilder.core.console import Console
@@ -14,7 +14,7 @@ from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Runner
 from envbuilder.plan.model import Plan
-from envbuilder.plan.render.stages import arguments
+from envbuilder.plan.program import BASE
 from envbuilder.runners.required_tools import ToolCode
 
 FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
@@ -49,12 +49,10 @@ def is_context(builder: Builder, runner: Runner) -> bool:
     return builder.name in names.split()
 
 
-def build_command(
-    plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
-) -> Command:
-    """Build the layers of a stage of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
+def build_command(plan: Plan, folder: Path, out: Path, builder: Builder, *, context: bool) -> Command:
+    """Build the layers of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
     options = (
-        "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
+        "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
     )  # fmt: skip
     argv = _words(plan, folder, builder, options, context=context)
@@ -76,8 +74,7 @@ def _words(
     return (
         "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
         "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
-        *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
-        *(("--build-context", layout) if layout else ()), str(folder),
+        "--build-arg", f"SOURCE_DATE_EPOCH={plan.epoch}", *(("--build-context", layout) if layout else ()), str(folder),
     )  # fmt: skip
 
 

@@ -11,14 +11,12 @@ from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.folder import write_folder
 from envbuilder.builder.choice import Builder
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import DROP
 from envbuilder.plan.model import OsStep, RuntimeStep, Step
-from envbuilder.plan.render.stages import EXPORTED
 from envbuilder.sources.fetch import Fetcher
 
 
@@ -32,7 +30,6 @@ class BuildKitEngine:
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every input if BuildKit has a layer to make: its cache may lack any stage."""
-        need_calls(self.job.plan)
         return self.job.plan.artifacts if self._wanted() else ()
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -50,14 +47,12 @@ class BuildKitEngine:
 
     def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""
-        need_calls(self.job.plan)
-        wanted = self._wanted()
-        return (self._command(Path("WORK"), stage=_stage(wanted)),) if wanted else ()
+        return (self._command(Path("WORK")),) if self._wanted() else ()
 
-    def _command(self, work: Path, *, stage: str) -> Command:
+    def _command(self, work: Path) -> Command:
         context = buildx.is_context(self.builder, self.job.runner)
         return buildx.build_command(
-            self.job.plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
+            self.job.plan, work / "folder", work / "layout", self.builder, context=context
         )
 
     def _wanted(self) -> tuple[Step, ...]:
@@ -67,7 +62,7 @@ class BuildKitEngine:
 
     def prepare(self, folder: Path, final: Path) -> Command:
         """Write the inputs of BuildKit into `folder`, later renamed to `final`. Returns the command that builds an image."""
-        write_folder(self.job, folder)
+        write_folder(self.job, folder, {program.name for program in self.job.plan.programs})
         context = buildx.is_context(self.builder, self.job.runner)
         return buildx.manual_command(self.job.plan, final, self.builder, context=context)
 
@@ -82,11 +77,11 @@ class BuildKitEngine:
         return {kind: layer for kind, layer in found.items() if layer is not None}
 
     def _build(self, wanted: Sequence[Step], work: Path) -> None:
-        job, stage = self.job, _stage(wanted)
+        job, names = self.job, [step.name for step in wanted]
         with job.console.step("gather the inputs of BuildKit"):
-            write_folder(job, work / "folder")
-        buildx.run(self._command(work, stage=stage), job.runner, job.console)
-        tars = exported_tars(work / "layout", EXPORTED[stage])
+            write_folder(job, work / "folder", names)
+        buildx.run(self._command(work), job.runner, job.console)
+        tars = exported_tars(work / "layout", names)
         for step in (one for one in job.missing() if one in wanted):
             with job.console.step(f"write the {step.name} layer"):
                 self._pack(step, tars[step.name])
@@ -105,19 +100,10 @@ def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
     )  # fmt: skip
 
 
-def _stage(wanted: Sequence[Step]) -> str:
-    """Return the smallest stage with these layers: the time of an export grows with its size."""
-    names = {step.name for step in wanted}
-    return min(
-        (stage for stage, layers in EXPORTED.items() if names <= set(layers)),
-        key=lambda stage: len(EXPORTED[stage]),
-    )
-
-
 def exported_tars(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     """Return layer name → tar in the OCI layout that BuildKit wrote. Raises BuildError for another number of layers."""
     layout = read_layout(folder)
     layers = layout.manifest.layers
     if len(layers) != len(names):
-        raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(names)} of Dockerfile.base")
+        raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(names)} of its Dockerfile")
     return {name: layout.path(layer) for name, layer in zip(names, layers, strict=True)}

@@ -1,161 +1,75 @@
-"""The folder that `Dockerfile.base` reads: inputs as links to the store, programs, and the plan's settings as files.
+"""The folder that BuildKit reads: a Dockerfile of a plan, the programs, and SPEC and INPUTS of each as links to the cache.
 
-Each stage reads its own part of the folder, so BuildKit repeats only the stages that an edit changes.
+Each stage mounts its own part of the folder, so BuildKit repeats only the stages that an edit changes.
 """
 
-import shlex
-from collections.abc import Iterable, Mapping
+import tarfile
+from collections.abc import Collection
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 import uv
 
-from envbuilder import runtime, steps
-from envbuilder.builder.assemble.os import write_root
-from envbuilder.builder.assemble.python import requirements
-from envbuilder.builder.assemble.runtime import write_runtime_files, write_text
+from envbuilder import steps
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import SPEC, container_compiles
-from envbuilder.builder.extensions.stage_sources import stage_sources
-from envbuilder.builder.extensions.wheels import stage_sdist
-from envbuilder.builder.step_folder import write_step
-from envbuilder.core.cache import Sha256, Store, link_or_copy
-from envbuilder.lock.model import Artifact, LockedBase, blobs
+from envbuilder.builder.step_folder import run_outside, write_step
+from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
+from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
-from envbuilder.plan import contents, model
-from envbuilder.plan.render.dockerfile import render_base
-from envbuilder.plan.render.stages import ARCHIVE
-from envbuilder.plan.render.steps import rules
+from envbuilder.plan.printer.dockerfile import ROOT, folder_dockerfile
+from envbuilder.plan.printer.recipe import with_parts
+from envbuilder.plan.program import BASE, INPUTS, Program
 from envbuilder.sources.names import BLOBS
 
-DOCKERFILE: Final = "Dockerfile.base"
-BASE: Final = "base"  # the base image, as an OCI layout
-JOBS: Final = 4  # compilers at once; fixed, because it is part of the key of BuildKit's cache
-# Programs beside those of the kit, and their folders in it. Each Python of a project's build imports the last one.
-_PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecustomize.py": "customize"}
+DOCKERFILE: Final = "Dockerfile"
 
 
-def write_folder(job: Job, folder: Path) -> None:
-    """Write everything into `folder`. The store must have the plan's inputs."""
-    write_text(folder / DOCKERFILE, render_base())
-    for name, text in runtime.files("kit"):
-        write_text(folder / "kit" / name, text)
-    write_text(folder / "steps/start.py", steps.text("start.py"))
-    for name, below in _PROGRAMS.items():
-        write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
-    for step in job.plan.steps:
-        _write_inputs(step, job, folder / step.name)
-    write_sdists(job, folder / "sdists")
+def write_folder(job: Job, folder: Path, wanted: Collection[str]) -> None:
+    """Write everything that the layers of the wanted steps need. The store must have the plan's inputs."""
+    programs = [part for program in job.plan.programs for part in with_parts(program)]
+    save_text(folder / DOCKERFILE, folder_dockerfile(job.plan, wanted))
+    for name in {name for program in programs for name in program.files}:
+        save_text(folder / "steps" / name, steps.text(name))
+    link_or_copy(Path(uv.find_uv_bin()), folder / "steps/uv")
+    for program in programs:
+        if not program.is_outside:
+            _write_program(program, job, folder / program.name)
     if job.plan.os.base:
         write_base(job.plan.os.base, folder / BASE, job.store)
 
 
+def _write_program(program: Program, job: Job, folder: Path) -> None:
+    write_step(program, folder, job.store)
+    inputs = folder / Path(INPUTS).name
+    for part in program.parts:
+        if part.is_outside:
+            with job.store.workspace() as work:
+                write_step(part, work / "step", job.store)
+                run_outside(part, work / "step", inputs / part.name, job.runner)
+        else:
+            (inputs / part.name).mkdir()  # where its OUT is mounted
+    if program.changes not in ("", BASE):
+        write_root(inputs / program.changes, folder / ROOT)
+
+
+def write_root(tree: Path, out: Path) -> None:
+    """Move a tree into a tar, as the files of root."""
+
+    def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
+    with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(tree.iterdir()):
+            tar.add(path, arcname=path.name, filter=of_root)
+    remove_tree(tree)
+
+
 def write_base(base: LockedBase, folder: Path, store: Store) -> None:
     """Write the base image as an OCI layout of links to its blobs in the store."""
-    _link_files(folder / BLOBS, ((blob.sha256, blob.sha256) for blob in blobs(base)), store)
+    (folder / BLOBS).mkdir(parents=True)
+    for blob in dict.fromkeys(blobs(base)):
+        link_or_copy(store.artifact(blob.sha256), folder / BLOBS / blob.sha256)
     for name, content in layout_files(base).items():
-        write_text(folder / name, content.decode())
-
-
-def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
-    """Write the inputs of the step's stage."""
-    match step:
-        case model.OsStep():
-            _write_os(step, job, folder)
-        case model.InterpreterStep():
-            _write_settings(folder / "settings", {"INTERPRETER": step.program})
-            _link_files(folder, ((ARCHIVE, step.archive.sha256),), job.store)
-        case model.PythonStep():
-            settings = {
-                "INTERPRETER": step.program,
-                "VERSION": step.python,
-                "REPEAT": contents.seeded_python(step.python),
-            }
-            if step.sdists:
-                settings["SDISTS"] = " ".join(_sdist_folders(step))
-            _write_settings(folder / "settings", settings)
-            write_text(folder / "requirements.txt", requirements(step))
-            wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
-            _link_files(folder / "wheels", wheels, job.store)
-            link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
-            (folder / "uv").chmod(0o755)
-        case model.CudaStep():
-            python = job.plan.python
-            settings = {
-                "INTERPRETER": python.program,
-                "SITE": python.site_packages,
-                "CUDA": step.toolkit.cuda,
-            }
-            _write_settings(folder / "settings", settings)
-            write_text(folder / "rules.json", rules(step))
-            parts = ((part.filename, part.sha256) for part in step.artifacts)
-            _link_files(folder / "parts", parts, job.store)
-        case model.ExtensionsStep():
-            _write_extensions(step, job, folder)
-        case model.StartStep():
-            write_step(step.made_by(job.plan), folder, job.store)
-        case model.RuntimeStep():
-            write_runtime_files(step, folder)
-        case _:
-            assert_never(step)
-
-
-def _sdist_folders(step: model.PythonStep) -> dict[str, Artifact]:
-    """Return the folder of each sdist below `sdists`, and below what the stage of builds writes."""
-    return {one.sha256[:16]: one for one in step.sdists}
-
-
-def write_sdists(job: Job, folder: Path) -> None:
-    """Write a folder for the build of each source distribution of the plan."""
-    for step in filter(None, (job.plan.python, job.plan.added)):
-        for name, sdist in _sdist_folders(step).items():
-            program = stage_sdist(step, sdist, folder / name, job.store)
-            write_text(folder / name / SPEC, program.specification)
-            _write_settings(folder / name / "environment", dict(program.env), export=True)
-
-
-def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
-    settings = {
-        "GCC": step.gcc,
-        "REPEAT": contents.seeded_package(deb.name for deb in step.artifacts),
-        **contents.word_lists(contents.DROP_FROM_IMAGE if step.base else contents.DROP),
-        "DRIVER": step.driver,
-    }
-    _write_settings(folder / "settings", settings)
-    write_text(folder / "finish.sh", f"{contents.ADD_USER}\n")
-    debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
-    _link_files(folder / "debs", debs, job.store)
-    if not step.base:
-        write_root(step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store)
-
-
-def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> None:
-    compiles = container_compiles(job.plan, jobs=JOBS)
-    for number, (extension, one) in enumerate(zip(step.extensions, compiles, strict=True)):
-        own = folder / f"{number:03}"
-        write_text(own / "spec.json", one.specification)
-        write_text(own / "entry.json", one.entry)
-        _write_settings(own / "environment", dict(one.env), export=True)
-        if one.project:
-            write_text(own / "project", one.project)
-            stage_sources(extension, store=job.store, runner=job.runner, folder=own / "src")
-        else:
-            write_text(own / "sources", one.sums)
-            sources = ((file.path, file.sha256) for file in one.files)
-            _link_files(folder / "sources", sources, job.store)
-
-
-def _link_files(folder: Path, files: Iterable[tuple[str, str]], store: Store) -> None:
-    """Link files of the store into a folder: name → sha256."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, digest in files:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            link_or_copy(store.artifact(Sha256(digest)), target)
-
-
-def _write_settings(path: Path, values: Mapping[str, str], *, export: bool = False) -> None:
-    """Write variables as a shell script."""
-    word = "export " if export else ""
-    write_text(path, "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items()))
+        save_text(folder / name, content.decode())

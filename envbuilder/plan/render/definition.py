@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from envbuilder.plan.contents import run_lines
+from envbuilder.plan.printer.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
 from envbuilder.plan.render.stages import STAGES
 
 _TARGET: Final = "/target"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from envbuilder.plan.contents import START, entry_point
+from envbuilder.plan.printer.quote import WRITE, in_comment, in_dockerfile
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
 from envbuilder.plan.render.stages import ARGUMENTS, FETCH, LAYER, OFF, OUT, STAGES, Download, Stage
 
 _HEAD: Final = """\

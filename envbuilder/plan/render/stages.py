@@ -10,10 +10,10 @@ from typing import Final
 
 from envbuilder.plan.contents import OF_PYTHON_LAYER
 from envbuilder.plan.model import ENV_PREFIX, OWN, STANDALONE_PREFIX, Plan
+from envbuilder.plan.printer.quote import in_comment, in_shell
 from envbuilder.plan.program import INPUTS, SPEC
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import in_comment, in_shell
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
 OUT: Final = "/root/out"  # the root of new files in a stage of a rendered Dockerfile

@@ -14,8 +14,8 @@ from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
+from envbuilder.plan.printer.quote import file_lines, in_shell
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import file_lines, in_shell
 from envbuilder.sources import names as sources
 
 CERTIFICATES: Final = [

@@ -1,0 +1,177 @@
+"""The plan as a definition file. Its first stage makes the root in a folder, program by program; the second one copies that.
+
+During `%post`, Apptainer mounts the host's /tmp, /var/tmp and maybe a home over those of the stage. To protect the host's files, the
+text writes only below folders that it creates and that must not exist before. Commands that may remove files run inside the new root,
+which lacks those mounts. `rmdir` removes mount points, because it removes only empty folders.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envbuilder.plan.contents import run_lines
+from envbuilder.plan.printer import fetch
+from envbuilder.plan.printer.dockerfile import command_line
+from envbuilder.plan.printer.quote import WRITE_MARKED, in_comment, in_shell, marked
+from envbuilder.plan.printer.recipe import Printed
+from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, Program
+
+_TARGET: Final = "/target"
+_SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
+_MERGED: Final = "bin sbin lib lib32 lib64 libx32"
+# Debian's folders below /. The others are links, or folders that Apptainer makes and mounts.
+_TOP: Final = ("boot", "etc", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "usr", "var")
+_HEAD: Final = """\
+# The environment `{name}` without envbuilder: {summary}{machine}
+#
+#   apptainer build --fakeroot --bind FOLDER_OF_THE_RECIPE:/context:ro {name}.sif THIS_FILE
+#
+# Every file is fetched by its sha256. What lies in a folder already is taken from there with `--bind FOLDER:/artifacts:ro`;
+# certificates for a proxy that looks into TLS are the file `certificates.pem` in it. Where Docker Hub is not reached:
+# `--build-arg BOOTSTRAP=docker-archive --build-arg BASE=FILE`, an image with apt; nothing of it comes into the SIF.
+{image}
+Bootstrap: {{{{ BOOTSTRAP }}}}
+From: {{{{ BASE }}}}
+Stage: workshop
+
+%arguments
+    BOOTSTRAP=docker
+    BASE={base}
+{mirrors}
+    PYTORCH_INDEX={pytorch}
+
+%setup
+    # Where `--bind` puts what it brings.
+    mkdir "${{APPTAINER_ROOTFS:?}}/artifacts" "${{APPTAINER_ROOTFS:?}}/context"
+{files}
+"""
+_IMAGE: Final = """
+Bootstrap: docker
+From: {image}
+Stage: base
+"""
+_FROM_IMAGE: Final = f"""
+%files from base
+    / {_TARGET}
+"""
+# Mounts end with their namespace, so no later step sees them.
+_ENTER: Final = f"""\
+# Runs a program inside the new root: enter STEP COMMAND…
+enter() {{
+  mkdir -p {_TARGET}{OUT} {_TARGET}/step {_TARGET}{PROGRAMS}
+  unshare --mount /bin/bash -euc '
+    for name in dev proc steps; do mkdir -p "{_TARGET}/$name" && mount --rbind "/$name" "{_TARGET}/$name"; done
+    mount --bind "/made/$0/step" {_TARGET}/step
+    exec chroot {_TARGET} "$@"' "$@"
+}}
+# Puts what a program made in its place.
+keep() {{ chroot {_TARGET} /bin/sh -euc 'cp -a {OUT}/. / && rm -r {OUT}'; }}"""
+_LAST: Final = """\
+Bootstrap: scratch
+Stage: final
+
+%setup
+    # `%files`, which ran before, follows a link below /, and leaves a folder that is there as it is.
+    for name in {merged}; do
+      [ -d "${{APPTAINER_ROOTFS:?}}/usr/$name" ] || continue
+      ln -s "usr/$name" "${{APPTAINER_ROOTFS:?}}/$name"
+      touch --no-dereference --date=@{epoch} "${{APPTAINER_ROOTFS:?}}/$name"
+    done
+    for name in tmp root; do mkdir -p "${{APPTAINER_ROOTFS:?}}/$name"; done
+    chmod 1777 "${{APPTAINER_ROOTFS:?}}/tmp"
+    chmod 700 "${{APPTAINER_ROOTFS:?}}/root"
+
+%files from workshop
+{files}
+
+%runscript
+{run}
+
+%labels
+{labels}
+"""
+
+
+def print_definition(printed: Printed) -> str:
+    """Return the whole text. `docs/how-to/render.md` compares its SIF with envbuilder's."""
+    plan = printed.plan
+    head = _HEAD.format(
+        name=plan.name, summary=in_comment(printed.summary) or "see its recipe", machine=printed.machine, base=printed.workshop,
+        mirrors="\n".join(f"    {name}=" for name in fetch.ARGUMENTS if name != "PYTORCH_INDEX"),
+        pytorch=printed.pytorch_index.rstrip("/"), image=_IMAGE.format(image=plan.os.image) if plan.os.image else "",
+        files=_FROM_IMAGE if plan.os.image else "",
+    )  # fmt: skip
+    exports = ".singularity.d/env/10-docker2singularity.sh"
+    files = [f"    {_TARGET}/{name} /" for name in _TOP] + [f"    {_TARGET}/{exports} /{exports}"]
+    last = _LAST.format(
+        merged=_MERGED, epoch=plan.epoch, files="\n".join(files),
+        run="\n".join(f"    {line}" for line in run_lines(plan.runtime)),
+        labels="\n".join(f"    {name} {value}" for name, value in plan.runtime.labels),
+    )  # fmt: skip
+    return head + _sections(marked(_post(printed))) + last
+
+
+def _sections(lines: Sequence[str]) -> str:
+    """Split one script into sections, because Apptainer limits their length. Apptainer runs them as one.
+
+    Sections end at an empty line that is not part of a file.
+    """
+    sections = [""]
+    for block in filter(None, "\n".join(lines).split("\n\n")):
+        if len(sections[-1].encode()) + len(block.encode()) > _SECTION:
+            sections.append("")
+        sections[-1] += f"{block}\n\n"
+    return "".join(
+        f"%post{'' if number else ' -c /bin/bash'}\n{text}" for number, text in enumerate(sections)
+    )
+
+
+def _post(printed: Printed) -> list[str]:
+    epoch = printed.plan.epoch
+    lines = [
+        "set -euo pipefail",
+        "umask 022",
+        f"export SOURCE_DATE_EPOCH={epoch}",
+        " ".join(f'{name}="{{{{ {name} }}}}"' for name in fetch.ARGUMENTS),
+        f"export {' '.join(fetch.ARGUMENTS)}",
+        WRITE_MARKED,
+        _ENTER,
+        "",
+        "# The workshop's tools, and the programs that the steps below run.",
+        *fetch.tools(printed, "mount"),
+        "mkdir /made",
+    ]
+    for program in printed.every:
+        lines += ["", f"# {in_comment(program.why[:1].upper() + program.why[1:])}.", *_step(program, printed)]
+    return [
+        *lines,
+        "",
+        "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
+        f"cd {_TARGET} && rmdir step steps",
+        f"find {_TARGET} -xdev -newermt @{epoch} -exec touch --no-dereference --date=@{epoch} {{}} +",
+    ]
+
+
+def _step(program: Program, printed: Printed) -> list[str]:
+    """Return the lines that run one program. What a part made is moved into the inputs of its program."""
+    place = f"/made/{program.name}"
+    lines = fetch.fetch(program, printed, below=place)
+    lines += [f"mv /made/{part.name}{OUT}/* {place}{INPUTS}/{part.name}/" for part in program.parts]
+    if program.is_outside:
+        words = (
+            program.interpreter,
+            f"{PROGRAMS}/{program.files[0]}",
+            f"{place}/step/spec.json",
+            f"{place}{INPUTS}",
+            f"{place}{OUT}",
+        )
+        lines += [f"mkdir {place}{OUT}", " ".join(map(in_shell, words))]
+        is_layer = program in printed.programs
+        return [*lines, f"cp -a {place}{OUT}/. {_TARGET}"] if is_layer else lines
+    if program.changes and program.changes != BASE:
+        lines.append(f"mv {place}{INPUTS}/{program.changes} {_TARGET}")
+    lines.append(f"enter {in_shell(program.name)} {command_line(program, printed.plan.epoch)}")
+    if program.changes:
+        return lines
+    if program in printed.programs:
+        return [*lines, "keep"]
+    return [*lines, f"mkdir {place}{OUT} && mv {_TARGET}{OUT}/* {place}{OUT}/"]

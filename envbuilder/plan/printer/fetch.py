@@ -1,0 +1,158 @@
+"""The shell lines that put SPEC and INPUTS of a program into `/step`, each file compared with its sha256.
+
+`/artifacts` holds files that the user already has, `/context` the recipe's folder.
+"""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from envbuilder import steps
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.printer.quote import file_lines, in_shell
+from envbuilder.plan.printer.recipe import Printed
+from envbuilder.plan.program import INPUTS, PROGRAMS, SPEC, Program
+from envbuilder.sources import names as sources
+
+CERTIFICATES: Final = [
+    "for ca in /run/secrets/ca /artifacts/certificates.pem; do",
+    '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca" GIT_SSL_CAINFO="$ca"; fi',
+    "done",
+]
+FETCH_TOOLS: Final = "ca-certificates curl git python3-pip"  # of the workshop; the image does not have them
+_PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
+_APT: Final = "$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | {})"  # those that the workshop knows
+# For each source whose paths are below a mirror: the argument with the mirror, and the mirror without that argument.
+_MIRRORS: Final = {
+    sources.DEBIAN: ("DEBIAN_MIRROR", _APT.format("sed -n 1p")),
+    sources.DEBIAN_SECURITY: ("DEBIAN_SECURITY", _APT.format("sed -n /security/p | sed -n 1p")),
+    sources.UBUNTU: ("UBUNTU_MIRROR", _APT.format("sed -n 1p")),
+    sources.CUDA: ("CUDA_REDIST", sources.CUDA_REDIST),
+    sources.STANDALONE: ("PYTHON_MIRROR", sources.STANDALONE_RELEASES[-1]),
+}
+ARGUMENTS: Final = (*(variable for variable, _ in _MIRRORS.values()), "INDEX", "PYTORCH_INDEX")
+_COMMIT: Final = "fetch_commit.py"
+
+
+def tools(printed: Printed, *needed: str) -> list[str]:
+    """Install the tools of the workshop, `needed` among them, and write the programs and uv into /steps."""
+    names = sorted({name for program in printed.every for name in program.files})
+    if printed.commits:
+        names.append(_COMMIT)
+    wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", "git", *needed))
+    lines = [
+        *CERTIFICATES,
+        "export DEBIAN_FRONTEND=noninteractive",
+        f"if ! {{ {wanted} && python3 -m pip --version >/dev/null 2>&1; }}; then",
+        f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((FETCH_TOOLS, *needed))}",
+        "fi",
+        "offline=",
+        'for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
+        f"mkdir {PROGRAMS}",
+        f"{_PIP} $offline --dest /uv uv=={in_shell(printed.uv)}",
+        "python3 -m zipfile --extract /uv/uv-*.whl /uv",
+        f"mv /uv/uv-*.data/scripts/uv {PROGRAMS}/uv && chmod 755 {PROGRAMS}/uv && rm -r /uv",
+    ]
+    for name in names:
+        lines += ["", *file_lines(f"{PROGRAMS}/{name}", steps.text(name))]
+    return lines
+
+
+def fetch(program: Program, printed: Printed, *, below: str = "") -> list[str]:
+    """Write SPEC and fetch INPUTS, below the folder `below`."""
+    inputs = f"{below}{INPUTS}"
+    folders = sorted({str(PurePosixPath(inputs, path).parent) for path, _ in program.inputs} | {inputs})
+    lines = [*CERTIFICATES, f"mkdir -p {' '.join(map(in_shell, folders))}"]
+    lines += [f"mkdir {in_shell(f'{inputs}/{part.name}')}" for part in program.parts]
+    lines += file_lines(f"{below}{SPEC}", program.spec)
+    for path, text in program.texts:
+        lines += ["", *file_lines(in_shell(f"{inputs}/{path}"), text)]
+    files = [(f"{inputs}/{path}", file) for path, file in program.inputs]
+    artifacts = [(target, file) for target, file in files if isinstance(file, Artifact)]
+    lines += _copies(
+        [(target, file.sha256, file.path) for target, file in files if not isinstance(file, Artifact)]
+    )
+    lines += _downloads(artifacts, printed)
+    lines += _packages(artifacts)
+    for target, artifact in artifacts:
+        if artifact.kind == "git":
+            lines += _commit(target, artifact, *printed.commits[artifact.sha256])
+    return lines
+
+
+def _copies(files: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Copy files of the recipe's folder."""
+    if not files:
+        return []
+    return _loop(
+        [f"{digest}  {target}\t{path}" for target, digest, path in files],
+        ['cp "/context/$path" "$file"'],
+    )
+
+
+def _downloads(files: Sequence[tuple[str, Artifact]], printed: Printed) -> list[str]:
+    """Fetch the files of each source in `_MIRRORS`, and of the recipe's repositories and addresses."""
+    lines: list[str] = []
+    repositories = {source: ("", in_shell(url)) for source, url in printed.repositories.items()}
+    for source, (variable, otherwise) in (_MIRRORS | repositories).items():
+        rows = [f"{file.sha256}  {target}\t{file.path}" for target, file in files if file.source == source]
+        if not rows:
+            continue
+        lines += [
+            "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
+            f"mirror=${{{variable}:-{otherwise}}}" if variable else f"mirror={otherwise}",
+            *_loop(
+                rows,
+                [
+                    'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
+                    'else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
+                ],
+            ),
+        ]
+    return lines
+
+
+def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
+    """Run `body` for each row `SHA256  FILE<tab>PATH` and compare the file with its sha256."""
+    return [
+        *file_lines("/list", "".join(f"{row}\n" for row in rows)),
+        "while IFS='\t' read -r sum path; do",
+        "  file=${sum#*  }",
+        *(f"  {line}" for line in body),
+        '  echo "$sum" | sha256sum --check --quiet',
+        "done </list",
+        "rm /list",
+    ]
+
+
+def _packages(files: Sequence[tuple[str, Artifact]]) -> list[str]:
+    """Fetch wheels and source distributions from PyTorch's index and the package index."""
+    places: dict[tuple[str, str], list[Artifact]] = {}
+    for target, file in files:
+        if file.source in ("pypi", "pytorch"):
+            index = file.path.split("/")[0] if file.source == "pytorch" else ""
+            places.setdefault((target.rpartition("/")[0], index), []).append(file)
+    lines: list[str] = []
+    for (folder, index), packages in sorted(places.items()):
+        pins = (
+            f"# {file.filename}\n{file.name}=={file.version} --hash=sha256:{file.sha256}\n"
+            for file in packages
+        )
+        address = f' --index-url "${{PYTORCH_INDEX}}/{index}"' if index else ' ${INDEX:+--index-url "$INDEX"}'
+        lines += [
+            *file_lines("/requirements.txt", "".join(pins)),
+            "offline=--no-index",
+            'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artifacts/$name" ] || offline=; done </requirements.txt',
+            f"{_PIP} --require-hashes --requirement /requirements.txt $offline --dest {in_shell(folder)}{address}",
+        ]
+    return [*lines, "rm /requirements.txt"] if lines else []
+
+
+def _commit(target: str, artifact: Artifact, url: str, commit: str) -> list[str]:
+    """Fetch a commit with its submodules and pack it as the lock has it."""
+    packed = f"/artifacts/{artifact.filename}"
+    return [
+        f"if [ -e {packed} ]; then cp {packed} {in_shell(target)}",
+        f"else python3 {PROGRAMS}/{_COMMIT} {in_shell(url)} {commit} {in_shell(target)}; fi",
+        f"echo {artifact.sha256}'  '{in_shell(target)} | sha256sum --check --quiet",
+    ]
