@@ -140,17 +140,16 @@ def run_lines(step: RuntimeStep) -> tuple[str, ...]:
 
 def runtime_program(step: RuntimeStep, documents: Mapping[str, str]) -> Program:
     """Return the program that writes the layer. `documents`: path below / → text of what is said about this build."""
-    files = {path: text for path, (text, _) in runtime_files(step).items()} | dict(documents)
     links = {"singularity": ".singularity.d/runscript", "environment": ".singularity.d/env/90-environment.sh"}
     return Program(
         name=step.name, files=("write_files.py",), interpreter="python3", root=(),
-        spec=spec_text({"links": links, "folders": [".singularity.d/libs"]}), texts=tuple(files.items()),
+        spec=spec_text({"links": links, "folders": [".singularity.d/libs"]}), texts=tuple((runtime_files(step) | dict(documents)).items()),
         why="write what a container runtime reads at start",
     )  # fmt: skip
 
 
-def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
-    """Return path → text and mode of every file of the layer.
+def runtime_files(step: RuntimeStep) -> dict[str, str]:
+    """Return path → text of every file of the layer.
 
     Only the image's config has the variables that ask for GPUs. Apptainer reads them outside the SIF alone, and a value in the SIF would
     hide what Slurm, a pod or an outer container said of the GPUs to every program inside.
@@ -158,14 +157,12 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     env = tuple((name, value) for name, value in step.env if name not in {GPUS, DRIVER_PARTS})
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env)
     read_at_start = {
-        ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
-        ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
-        ".singularity.d/env/99-base.sh": (BASE_ENVIRONMENT, 0o755),
-        ".singularity.d/runscript": ("\n".join(("#!/bin/sh", *run_lines(step), "")), 0o755),
-        ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
-        ".singularity.d/startscript": (STARTSCRIPT, 0o755),
-        LOGIN: (_login_script(env), 0o644),
+        ".singularity.d/env/10-docker2singularity.sh": "#!/bin/sh\n" + exports,
+        ".singularity.d/env/90-environment.sh": USER_ENVIRONMENT,
+        ".singularity.d/env/99-base.sh": BASE_ENVIRONMENT,
+        ".singularity.d/runscript": "\n".join(("#!/bin/sh", *run_lines(step), "")),
+        ".singularity.d/labels.json": json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n",
+        ".singularity.d/startscript": STARTSCRIPT,
+        LOGIN: _login_script(env),
     }
-    return read_at_start | {
-        path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files
-    }
+    return read_at_start | dict(step.files)

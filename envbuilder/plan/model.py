@@ -23,7 +23,6 @@ from envbuilder.plan.program import Program, spec_text
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
-FORMAT: Final = 1  # raise it when the same inputs give other bytes
 LAYOUT: Final = 6  # of the extensions layer; raise it to rebuild only those layers
 ENV_PREFIX: Final = "/opt/env"
 STANDALONE_PREFIX: Final = "/opt/python"
@@ -213,7 +212,7 @@ class StartStep:
 
     def made_by(self, plan: "Plan") -> Program:
         return Program(
-            name=self.name, files=("write_files.py",), interpreter=plan.python.program, root=(OsStep.name, InterpreterStep.name),
+            name=self.name, files=("write_files.py",), interpreter=plan.python.program, root=plan.python_root,
             spec=spec_text({"links": {}, "folders": ()}), texts=self.files, why="write the modules that each Python runs first",
         )  # fmt: skip
 
@@ -236,7 +235,7 @@ class RuntimeStep:
 
     def lines(self) -> tuple[str, ...]:
         return (
-            "step runtime layout 5",
+            "step runtime",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *([f"  run {shlex.join(self.run)}"] if self.run else []),
@@ -283,7 +282,7 @@ class Plan:
         return processor_of(self.platform) or X86_64
 
     def canonical(self) -> str:
-        head = (f"envbuilder plan {FORMAT}", f"platform {self.platform}", f"epoch {self.epoch}")
+        head = ("envbuilder plan", f"platform {self.platform}", f"epoch {self.epoch}")
         return "\n".join([*head, *(line for step in self.steps for line in self._lines(step))]) + "\n"
 
     def _lines(self, step: Step) -> tuple[str, ...]:
@@ -318,12 +317,17 @@ class Plan:
         below = self.steps[: self.steps.index(step)]
         read = [one for one in below if step.reads is None or one.name in step.reads]
         lines = [line for one in (*read, step) for line in self._lines(one)]
-        return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
+        return sha256_text("\n".join([f"layer {self.platform} {self.epoch} {tools}", *lines]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
         """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""
         shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
         return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
+
+    @property
+    def python_root(self) -> tuple[str, ...]:
+        """Return the names of the steps with which the environment's Python runs."""
+        return tuple(step.name for step in self.steps if isinstance(step, OsStep | InterpreterStep))
 
     @property
     def programs(self) -> tuple[Program, ...]:

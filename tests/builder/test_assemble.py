@@ -17,14 +17,14 @@ import pytest
 import uv
 
 from envbuilder import runtime as image
-from envbuilder.builder.assemble import interpreter, python, runtime
+from envbuilder.builder.assemble import interpreter, python
 from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root
 from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.step_folder import run_outside, write_step
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
@@ -32,7 +32,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.contents import LOGIN, runtime_files, seeded_package
+from envbuilder.plan.contents import LOGIN, runtime_files, runtime_program, seeded_package
 from envbuilder.plan.model import (
     SYSTEM_PATH,
     ExtensionsStep,
@@ -451,20 +451,16 @@ def make_runtime(**change: object) -> RuntimeStep:
 
 
 def test_the_files_of_a_runtime_layer(golden):
-    text = "".join(
-        f"== {path} {mode:o}\n{content}" for path, (content, mode) in runtime_files(make_runtime()).items()
-    )
+    text = "".join(f"== {path}\n{content}" for path, content in runtime_files(make_runtime()).items())
     golden("runtime.txt", text)
-    # With other texts, a cache keeps the layer that it has: raise the number in `RuntimeStep.lines`, then write both here.
-    assert (make_runtime().lines()[0], sha256_text(text)[:12]) == ("step runtime layout 5", "293c8af769c5")
 
 
 def test_no_file_of_a_runtime_layer_says_which_gpus_a_program_has():
     asks = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     step = make_runtime(env=(*asks.items(), ("NVIDIA_TF32_OVERRIDE", "0")))
     files = runtime_files(step)
-    assert [path for path, (text, _) in files.items() if any(name in text for name in asks)] == []
-    named = [path for path, (text, _) in files.items() if "NVIDIA_TF32_OVERRIDE" in text]
+    assert [path for path, text in files.items() if any(name in text for name in asks)] == []
+    named = [path for path, text in files.items() if "NVIDIA_TF32_OVERRIDE" in text]
     assert named == [".singularity.d/env/10-docker2singularity.sh", LOGIN]
 
 
@@ -472,7 +468,7 @@ def test_no_file_of_a_runtime_layer_says_which_gpus_a_program_has():
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh"])
 @pytest.mark.parametrize("path", [".singularity.d/env/10-docker2singularity.sh", LOGIN])
 def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path, path, shell):
-    text, _ = runtime_files(make_runtime(env=HOSTILE))[path]
+    text = runtime_files(make_runtime(env=HOSTILE))[path]
     (tmp_path / "env.sh").write_text(text, encoding="utf-8")
     seen = sourced(shell, tmp_path / "env.sh", {})
     assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
@@ -504,7 +500,7 @@ OF_DEBIAN = "/usr/local/bin:/usr/bin:/bin"  # as its /etc/profile sets it
 )
 def test_a_login_shell_gets_back_what_it_has_lost(tmp_path, variables, path, threads):
     own = f"/opt/env/bin:/usr/local/bin:/base/bin:{SYSTEM_PATH}:/base/bin"
-    text, _ = runtime_files(make_runtime(env=(("PATH", own), ("OMP_NUM_THREADS", "8"))))[LOGIN]
+    text = runtime_files(make_runtime(env=(("PATH", own), ("OMP_NUM_THREADS", "8"))))[LOGIN]
     (tmp_path / "envbuilder.sh").write_text(text, encoding="utf-8")
     seen = sourced("sh", tmp_path / "envbuilder.sh", variables)
     assert (seen["PATH"], seen["OMP_NUM_THREADS"]) == (path, threads)
@@ -514,7 +510,7 @@ def write_runscript(folder):
     """The runscript, with the entry point where a test can have it."""
     (folder / "start").write_text(image.path("entry/start").read_text())
     (folder / "start").chmod(0o755)
-    text, _ = runtime_files(make_runtime())[".singularity.d/runscript"]
+    text = runtime_files(make_runtime())[".singularity.d/runscript"]
     (folder / "runscript").write_text(text.replace("/opt/envbuilder/start", f"{folder}/start"))
 
 
@@ -539,9 +535,12 @@ def test_the_runscript_without_words_is_a_shell(tmp_path):
     assert said == "/bin/bash\n"
 
 
+@runs_programs
 def test_the_paths_of_a_runtime_layer(tmp_path, golden):
     (tmp_path / "layer").mkdir()
-    runtime.write_runtime_files(make_runtime(), tmp_path / "tree", {"opt/envbuilder/sbom.spdx.json": "{}"})
+    program = runtime_program(make_runtime(), {"opt/envbuilder/sbom.spdx.json": "{}"})
+    write_step(program, tmp_path / "step", Store(tmp_path / "cache"))
+    run_outside(program, tmp_path / "step", tmp_path / "tree", ProcessRunner(os.environ))
     layer = write_layer(
         name="runtime", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1,
         omit=PLAN.shared_folders(make_runtime()),
@@ -556,7 +555,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         "import sys, warnings; from pathlib import Path; from tests.builder import test_assemble as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
         "place = Path(sys.argv[1]); (place / 'python').mkdir()\n"
-        "t.runtime.write_runtime_files(t.make_runtime(), place / 'tree')\n"
+        "t.write_step(t.runtime_program(t.make_runtime(), {}), place / 'step', t.Store(place / 'cache'))\n"
         "t.python.make_environment(place / 'python', t.PYTHON)\n"
     )
     subprocess.run(
@@ -564,7 +563,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         cwd=Path(__file__).parents[2],
         check=True,
     )
-    recipe = tmp_path / "tree/opt/envbuilder/recipe.yaml"
+    recipe = tmp_path / "step/inputs/opt/envbuilder/recipe.yaml"
     assert recipe.read_bytes() == "name: räksmörgås\n".encode()
 
 

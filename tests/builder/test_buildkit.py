@@ -2,9 +2,6 @@
 
 import base64
 import json
-import re
-import shlex
-import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,37 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder import runtime as image
 from envbuilder.artifacts.oci.model import IMAGE
-from envbuilder.builder.assemble.os import write_root
-from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.buildkit import BuildKitEngine, buildx
 from envbuilder.builder.buildkit.engine import exported_tars
 from envbuilder.builder.buildkit.folder import write_base
 from envbuilder.builder.buildkit.progress import Progress, title
 from envbuilder.builder.choice import Builder, EngineChoice, EngineName
-from envbuilder.builder.engine import Job, layer_keys, record_key
-from envbuilder.builder.extensions.cache import project_key
-from envbuilder.builder.extensions.programs import build_program, container_compiles
+from envbuilder.builder.engine import Job, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
-from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
-from envbuilder.plan.render.dockerfile import render_base
-from envbuilder.plan.render.stages import EXPORTED, arguments
+from envbuilder.plan.model import OsStep, Plan
 from tests.support.locked_base import BASE
-from tests.support.plans import INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
+from tests.support.plans import make_small_printed
 from tests.support.runner import FakeRunner
 
 EPOCH = 1_700_000_000
 
 
 def plan_of(name: str, *, on_image: bool = False) -> Plan:
-    plan = make_small_kit(name).plan
+    plan = make_small_printed(name).plan
     first = plan.steps[0]
     assert isinstance(first, OsStep)
     return replace(plan, steps=(replace(first, base=BASE, suite=""), *plan.steps[1:])) if on_image else plan
@@ -51,50 +40,15 @@ def plan_of(name: str, *, on_image: bool = False) -> Plan:
 # What is asked of BuildKit
 
 
-def test_the_dockerfile_is_told_of_what_a_plan_has():
-    assert arguments(plan_of("cpu")) == {
-        "BASE": "suite",
-        "EXTENSIONS": "compiled",
-        "SOURCE_DATE_EPOCH": "1795219200",
-    }
-    assert arguments(plan_of("a100", on_image=True)) == {
-        "BASE": "image",
-        "CUDA": "toolkit",
-        "EXTENSIONS": "compiled",
-        "SOURCE_DATE_EPOCH": "1795219200",
-    }
-
-
-def test_dockerfile_base_has_every_argument_and_the_kit_every_program():
-    text = render_base()
-    names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
-    whole = make_small_kit(
-        "a100",
-        interpreter=INTERPRETER_ARCHIVE,
-        added=(wheel("einops", "0.8.1"),),
-        more=(sdist("zlang", "1.0"),),
-    ).plan
-    assert set(arguments(whole)) == names
-    assert arguments(whole)["INTERPRETER"] == "standalone"
-    programs = {name for name, _ in image.files("kit")}
-    run = {
-        word.removeprefix("/kit/")
-        for word in shlex.split(text.replace(",", " "), comments=True)
-        if "/kit/" in word
-    }
-    assert run
-    assert run <= programs
-
-
 def test_the_command_names_the_image_by_digest_and_passes_options_on():
     builder = Builder(
         name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
     )
     command = buildx.build_command(
-        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, stage="layers", context=False
+        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, context=False
     )
     assert command.argv[:11] == (
-        "docker", "buildx", "build", "--file", "W/folder/Dockerfile.base", "--builder", "far",
+        "docker", "buildx", "build", "--file", "W/folder/Dockerfile", "--builder", "far",
         "--cache-from", "type=registry,ref=a", "--cache-to", "type=registry,ref=b",
     )  # fmt: skip
     assert "--no-cache" in command.argv
@@ -117,7 +71,7 @@ def test_a_context_of_dockers_is_named_as_one():
         "buildx",
         "build",
         "--file",
-        "W/Dockerfile.base",
+        "W/Dockerfile",
     )
     assert "--no-cache" in command.argv
     assert "--builder" not in command.argv
@@ -145,14 +99,6 @@ def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineCh
     assert choice.name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
 
 
-def test_the_engines_keep_their_layers_apart_and_assembles_keys_say_nothing_of_it():
-    plan = plan_of("cpu")
-    ours, others = layer_keys(plan, EngineName.ASSEMBLE), layer_keys(plan, EngineName.DOCKER)
-    assert not set(ours.values()) & set(others.values())
-    assert "docker" not in record_key(plan, EngineName.ASSEMBLE)
-    assert "docker" in record_key(plan, EngineName.DOCKER)
-
-
 # The folder
 
 
@@ -160,41 +106,6 @@ def add(store: Store, path: Path) -> str:
     digest = sha256_file(path)
     store.add_artifact(digest, path)
     return digest
-
-
-@pytest.mark.programs
-def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
-    store, debs = Store(tmp_path / "store"), []
-    for name, files in (("one", ("lib/a", "usr/share/doc/one/x")), ("two", ("usr/lib/b", "etc/c"))):
-        for file in files:
-            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / file).write_text(file)
-        (tmp_path / name / "lib").mkdir(exist_ok=True)
-        (tmp_path / name / "usr/lib").mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "usr/lib/link").unlink(missing_ok=True)
-        (tmp_path / name / "usr/lib" / f"{name}-link").symlink_to("b")
-        (tmp_path / name / "DEBIAN").mkdir()
-        (tmp_path / name / "DEBIAN/control").write_text(
-            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
-        )
-        subprocess.run(
-            ["dpkg-deb", "--root-owner-group", "--build", tmp_path / name, tmp_path / f"{name}.deb"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        digest = add(store, tmp_path / f"{name}.deb")
-        debs.append(
-            Artifact(
-                kind="deb", name=name, version="1", sha256=digest, size=1, source="debian", path=f"{name}.deb"
-            )
-        )
-    write_root(debs, tmp_path / "root.tar", epoch=EPOCH, store=store)
-    with tarfile.open(tmp_path / "root.tar") as tar:
-        members = {member.name: member for member in tar}
-        names = tar.getnames()
-    assert len(names) == len(members)  # none is there twice
-    assert members["lib"].linkname == "usr/lib"
-    assert {"usr/lib/a", "usr/lib/b", "usr/lib/one-link", "etc/c"} <= members.keys()
-    assert not [name for name in names if name.startswith("usr/share/doc/")]
 
 
 def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
@@ -210,62 +121,12 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     assert blobs == {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)}
 
 
-def with_extensions(plan: Plan, **options: object) -> Plan:
-    """The plan with other options for each of its extensions."""
-    steps = [
-        replace(step, extensions=tuple(replace(one, **options) for one in step.extensions))
-        if isinstance(step, ExtensionsStep)
-        else step
-        for step in plan.steps
-    ]
-    return replace(plan, steps=tuple(steps))
-
-
 def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
     limits = Limits(threads=1, memory=1, root=True)
     job = Job(
         plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
     return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
-
-
-@pytest.mark.parametrize(
-    ("on_image", "hint"),
-    [
-        (False, "`--engine assemble` supports it; or name the `sources` that the imports compile"),
-        (True, "name the `sources` that the imports compile"),
-    ],
-)
-def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
-    plan = plan_of("cpu", on_image=on_image)
-    captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
-    engine = docker_engine(tmp_path / "store", captured)
-    for work in (engine.artifacts, engine.commands, lambda: container_compiles(captured, jobs=1)):
-        with pytest.raises(UsageError, match="has `capture`") as caught:
-            work()
-        assert caught.value.hint == hint
-    needed = docker_engine(tmp_path / "store", plan).artifacts()
-    assert {one.name for one in needed} >= {"torch", "libc6"}
-
-
-def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
-    plan = with_extensions(plan_of("a100"), sources=(), path="third_party/x")
-    (one, *_) = container_compiles(plan, jobs=3)
-    (extension, *_) = plan.extensions
-    assert one.project == "/space/src/third_party/x"
-    program = build_program(plan, extension, jobs=3)
-    root = Root(os=Path("/os"))
-    words = program.command(root=root, build_dir=Path("/space"), argument=Path("/spec")).argv
-    given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
-    assert dict(one.env).items() <= given.items()
-    assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}
-    assert words[words.index("--chdir") + 1] == one.project
-    entry = json.loads(one.entry)
-    assert entry["entry"] == {
-        "name": extension.name,
-        "function": "package",
-        "key": project_key(plan, extension).digest,
-    }
 
 
 def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
@@ -309,43 +170,28 @@ def test_the_layers_are_known_by_their_order(tmp_path: Path):
         exported_tars(folder, ("os", "python"))
 
 
-def test_exported_stages_have_the_layers_of_dockerfile_base():
-    text = render_base()
-    for stage, layers in EXPORTED.items():
-        _, _, below = text.partition(f" AS {stage}\n")
-        copied = [re.search(r"--from=(\w+)", line)[1] for line in below.partition("\n\n")[0].splitlines()]
-        assert copied == [name for name in layers if name != "os"]
-        assert (f"FROM os AS {stage}" in text) == ("os" in layers)
-
-
 def test_an_edit_is_exported_alone(tmp_path: Path):
     plan, store = plan_of("cpu"), Store(tmp_path)
     engine = docker_engine(tmp_path, plan)
-    assert stage_of(engine.commands()) == "layers"
     (tmp_path / "tree").mkdir()
-    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+    for step, key in layer_keys(plan).items():
         if step.name not in ("extensions", "runtime"):
             folder = store.layer(key)
             write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
-    assert stage_of(engine.commands()) == "edited"
+    assert [step.name for step in engine.wanted()] == ["extensions"]
 
 
 def test_a_cache_is_filled_though_no_layer_is_missing(tmp_path: Path):
     plan = plan_of("cpu")
     engine = docker_engine(tmp_path, plan)
     (tmp_path / "tree").mkdir()
-    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+    for step, key in layer_keys(plan).items():
         folder = engine.job.store.layer(key)
         write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
     assert engine.commands() == engine.artifacts() == ()
     filling = docker_engine(tmp_path, plan, cache_to=("type=registry,ref=a",))
-    assert stage_of(filling.commands()) == "layers"
+    assert len(filling.commands()) == 1
     assert filling.artifacts() == plan.artifacts
-
-
-def stage_of(commands: tuple[Command, ...]) -> str:
-    (command,) = commands
-    return command.argv[command.argv.index("--target") + 1]
 
 
 def write_tar(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
@@ -388,17 +234,16 @@ def test_a_plain_layer_refuses_what_would_run_as_another_user(tmp_path: Path):
 # Progress
 
 
+RUN_OF = "RUN --network=none --mount=type=bind,source=x,target=/step env -i A=b {} /steps/{} /step/spec.json /step/inputs {}"
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("[internal] load build definition from Dockerfile.base", ""),
-        ("[layers 2/5] COPY --link --from=python /opt/env /opt/env", ""),
-        ("[suite 1/2] ADD os/root.tar /", "suite: os/root.tar /"),
-        (
-            '[python 1/1] RUN --network=none --mount=type=bind,source=python,target=/python ["/bin/sh", "/kit/x.sh"]',
-            "python: /bin/sh /kit/x.sh",
-        ),
-        ("[start 2/2] RUN --network=none . /settings && sh /kit/y.sh", "start: . /settings && sh /kit/y.sh"),
+        ("[internal] load build definition from Dockerfile", ""),
+        ("[layers 2/5] COPY --link --from=python /out /", ""),
+        ("[os 1/3] ADD os/root.tar /", ""),
+        (f"[python 1/1] {RUN_OF.format('python3', 'wheels.py', '/out')}", "python: wheels.py"),
         ("exporting to oci image format", "BuildKit writes the layers"),
         ("exporting cache to registry", "BuildKit writes its cache"),
     ],
@@ -415,7 +260,7 @@ def said(vertex: str, text: str) -> str:
     return line(logs=[{"vertex": vertex, "stream": 2, "data": base64.b64encode(text.encode()).decode()}])
 
 
-RUN = "[os 1/2] RUN sh /kit/x.sh"
+RUN = f"[os 1/2] {RUN_OF.format('sh', 'x.sh', '/')}"
 
 
 def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytest.CaptureFixture[str]):
@@ -426,7 +271,7 @@ def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytes
                 vertexes=[
                     {
                         "digest": "b",
-                        "name": "[os 2/2] RUN old",
+                        "name": RUN.replace("x.sh", "old.sh"),
                         "started": "1",
                         "completed": "1",
                         "cached": True,
@@ -436,7 +281,7 @@ def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytes
         )
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1", "completed": "2"}]))
     shown = capsys.readouterr().err
-    assert "✓ os: sh /kit/x.sh" in shown
+    assert "✓ os: x.sh" in shown
     assert "old" not in shown
     assert (progress.cached, progress.ran) == (1, 1)
 
@@ -453,15 +298,15 @@ def test_a_step_that_failed_shows_its_own_last_lines(capsys: pytest.CaptureFixtu
             )
         )
         progress.feed("ERROR: failed to build")
-    assert "✗ os: sh /kit/x.sh" in capsys.readouterr().err
-    assert progress.failure == "os: sh /kit/x.sh\none\ntwo"
+    assert "✗ os: x.sh" in capsys.readouterr().err
+    assert progress.failure == "os: x.sh\none\ntwo"
     assert progress.words == "ERROR: failed to build"
 
 
 def test_what_runs_when_the_program_ends_is_closed_as_failed(capsys: pytest.CaptureFixture[str]):
     with Progress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
-    assert "✗ os: sh /kit/x.sh" in capsys.readouterr().err
+    assert "✗ os: x.sh" in capsys.readouterr().err
 
 
 # Troubles
@@ -552,7 +397,7 @@ def test_a_failed_build_shows_the_last_lines_of_the_failed_instruction():
             ),
         ]
     )
-    with pytest.raises(BuildError, match=r"(?s)with BuildKit: os: sh /kit/x.sh\ndpkg: x depends on y"):
+    with pytest.raises(BuildError, match=r"(?s)with BuildKit: os: x.sh\ndpkg: x depends on y"):
         buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
 
 
@@ -572,7 +417,7 @@ def test_an_unreadable_cache_is_reported_and_is_not_the_failure(capsys: pytest.C
         progress.feed(line(vertexes=[absent, failed]))
     told = "cannot read the cache `registry.site/cache`: registry.site/cache:latest: not found"
     assert capsys.readouterr().err.count(told) == 1
-    assert progress.failure == "os: sh /kit/x.sh"
+    assert progress.failure == "os: x.sh"
 
 
 def exporting(error: str) -> str:

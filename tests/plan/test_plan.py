@@ -176,7 +176,7 @@ def test_a_source_distribution_makes_the_environment_stand_on_the_compiler():
 def test_what_builds_a_source_distribution_is_in_no_layer():
     plan = make_plan(lock=with_sdist("80.0.0"))
     assert "setuptools" not in make_sbom(plan, {})
-    assert "setuptools-80.0.0" in make_provenance(plan, (), (), "assemble")
+    assert "setuptools-80.0.0" in make_provenance(plan, (), ())
 
 
 def test_another_build_of_the_same_python_keeps_the_environment():
@@ -382,7 +382,7 @@ def test_with_cuda_image_and_sif_say_what_the_table_of_runtimes_says():
     assert {pair for pair in step.env if pair[0].startswith("NVIDIA_")} == set().union(*said.values())
     of_sif = [asked for runtime, asked in said.items() if runtime.startswith("Apptainer")]
     assert of_sif == [set(), set()]
-    exports, _ = runtime_files(step)[".singularity.d/env/10-docker2singularity.sh"]
+    exports = runtime_files(step)[".singularity.d/env/10-docker2singularity.sh"]
     assert "NVIDIA_" not in exports
 
 
@@ -445,5 +445,5 @@ def test_a_command_of_the_recipe_begins_every_command_line():
     plan = make_plan(dataclasses.replace(RECIPE, run="tool --name 'two words'"))
     assert changed(make_plan(RECIPE), plan) == {RUNTIME}
     assert entry_point(plan.runtime) == (("/opt/envbuilder/start", "tool", "--name", "two words"), ())
-    text, _ = runtime_files(plan.runtime)[".singularity.d/runscript"]
+    text = runtime_files(plan.runtime)[".singularity.d/runscript"]
     assert text == "#!/bin/sh\nexec /opt/envbuilder/start tool --name 'two words' \"$@\"\n"

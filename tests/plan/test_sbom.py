@@ -87,13 +87,11 @@ def test_a_license_that_is_not_certain_is_quoted_and_not_asserted():
 
 def test_both_texts_are_the_same_each_time():
     assert make_sbom(PLAN, LICENCES) == make_sbom(PLAN, LICENCES)
-    assert make_provenance(PLAN, SUBJECTS, TOOLS, "assemble") == make_provenance(
-        PLAN, SUBJECTS, TOOLS, "assemble"
-    )
+    assert make_provenance(PLAN, SUBJECTS, TOOLS) == make_provenance(PLAN, SUBJECTS, TOOLS)
 
 
 def test_the_provenance_is_a_statement_that_in_totos_own_library_accepts():
-    text = make_provenance(PLAN, SUBJECTS, TOOLS, "assemble")
+    text = make_provenance(PLAN, SUBJECTS, TOOLS)
     Statement.copy_from_pb(Parse(text, statement_pb2.Statement())).validate()
     provenance = Parse(json.dumps(json.loads(text)["predicate"]), provenance_pb2.Provenance())
     names = [one.name for one in provenance.build_definition.resolved_dependencies]
@@ -220,7 +218,7 @@ def layers(trees, tmp_path):
 
 
 def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers, trees):
-    documents = write_documents(PLAN, layers, trees, TOOLS, "assemble")
+    documents = write_documents(PLAN, layers, trees, TOOLS)
     packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
     assert packages | {"x": "", "fused": ""} == {
         "x": "", "libx": "MIT", "libx-dev": "MIT", "A_wheel": "ISC", "fused": "",
@@ -228,13 +226,11 @@ def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers
 
 
 def test_trees_only_save_the_unpacking(layers, trees):
-    assert write_documents(PLAN, layers, trees, TOOLS, "assemble") == write_documents(
-        PLAN, layers, {}, TOOLS, "assemble"
-    )
+    assert write_documents(PLAN, layers, trees, TOOLS) == write_documents(PLAN, layers, {}, TOOLS)
 
 
 def test_the_provenance_inside_names_the_layers_below_it(layers, trees):
-    documents = write_documents(PLAN, layers, trees, TOOLS, "assemble")
+    documents = write_documents(PLAN, layers, trees, TOOLS)
     assert subject_digests(documents[PROVENANCE]) == {layer.diff_id for layer in layers.values()}
 
 
@@ -251,9 +247,9 @@ def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layer
     made = write_layer(name="os", tree=trees[OsStep], folder=tmp_path / "layer-other", epoch=1, threads=1)
     layers = layers | {OsStep: made}
     with pytest.raises(BuildError, match="not those of the lock") as caught:
-        write_documents(PLAN, layers, trees, TOOLS, "assemble")
+        write_documents(PLAN, layers, trees, TOOLS)
     assert said in caught.value.message
 
 
 def test_digests_of_subjects_are_texts():
-    assert subject_digests(make_provenance(PLAN, SUBJECTS, TOOLS, "assemble")) == {Sha256(SUBJECTS[0].sha256)}
+    assert subject_digests(make_provenance(PLAN, SUBJECTS, TOOLS)) == {Sha256(SUBJECTS[0].sha256)}

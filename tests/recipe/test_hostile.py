@@ -77,7 +77,7 @@ def test_a_variable_is_the_same_text_for_the_shell_that_reads_it_or_is_refused(t
     if recipe is None:
         assert any(ord(one) < 0x20 or ord(one) == 0x7F or 0xD800 <= ord(one) < 0xE000 for one in value)
         return
-    text, _ = runtime_files(RuntimeStep(env=recipe.env, labels=(), files=()))[ENVIRONMENT]
+    text = runtime_files(RuntimeStep(env=recipe.env, labels=(), files=()))[ENVIRONMENT]
     assert shlex.split(text, comments=True) == ["export", f"X={value}"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
-from envbuilder.builder.render import make_kit
+from envbuilder.builder.render import make_printed
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 from envbuilder.core.cache import Sha256, Store, sha256_text
@@ -26,8 +26,7 @@ from envbuilder.plan.model import (
     StartStep,
     make,
 )
-from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.steps import BUILD_DOCUMENTS
+from envbuilder.plan.printer.recipe import BUILD_DOCUMENTS, Printed
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from tests.support.runner import FakeRunner
@@ -170,15 +169,15 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
     return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
 
 
-def make_small_kit(
+def make_small_printed(
     name: str,
     *,
     interpreter: Artifact | None = None,
     added: tuple[Artifact, ...] = (),
     more: tuple[Artifact, ...] = (),
     builds: tuple[LockedBuild, ...] = (),
-) -> Kit:
-    """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions.
+) -> Printed:
+    """Make what is printed of a recipe, with fixed values for what changes for other reasons: keys and versions.
 
     `interpreter` is a standalone Python, which its lock does not have, `added` are wheels on top, and `more` are more packages.
     """
@@ -195,5 +194,4 @@ def make_small_kit(
         more=(("opt/envbuilder/start", '#!/bin/sh\nexec "$@"\n'),),
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
-    kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")
-    return replace(kit, uv="1.2.3", programs={one: f"the program {one}\n" for one in kit.programs})
+    return replace(make_printed(recipe, plan, pytorch_index="https://index.example/pytorch/"), uv="1.2.3")

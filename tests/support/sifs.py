@@ -7,9 +7,9 @@ from envbuilder.artifacts.oci.layout import write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import DataType, Document, write_sif
-from envbuilder.builder.assemble.runtime import write_runtime_files
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, save_text
 from envbuilder.layers.layer import write_layer
+from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.make import make_plan
 from tests.support.pairs import EPOCH
 
@@ -30,7 +30,8 @@ def write_named(recipe: Path, output: Path) -> Outputs:
     """Write the image and the SIF of a locked recipe with its runtime layer alone, as a build labels them."""
     _, plan, _ = make_plan(str(recipe), recipe.parent, Store(output / "cache"))
     work, outputs = output / f"{plan.name}-work", Outputs(folder=output, name=plan.name)
-    write_runtime_files(plan.runtime, work / "tree")
+    for path, text in runtime_files(plan.runtime).items():
+        save_text(work / "tree" / path, text, mode=0o755 if text.startswith("#!") else 0o644)
     layer = write_layer(name="runtime", tree=work / "tree", folder=work / "layer", epoch=EPOCH, threads=1)
     labels = plan.runtime.labels
     documents = (

@@ -30,7 +30,7 @@ class BuildKitEngine:
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every input if BuildKit has a layer to make: its cache may lack any stage."""
-        return self.job.plan.artifacts if self._wanted() else ()
+        return self.job.plan.artifacts if self.wanted() else ()
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Start every layer of the plan."""
@@ -47,7 +47,7 @@ class BuildKitEngine:
 
     def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""
-        return (self._command(Path("WORK")),) if self._wanted() else ()
+        return (self._command(Path("WORK")),) if self.wanted() else ()
 
     def _command(self, work: Path) -> Command:
         context = buildx.is_context(self.builder, self.job.runner)
@@ -55,7 +55,7 @@ class BuildKitEngine:
             self.job.plan, work / "folder", work / "layout", self.builder, context=context
         )
 
-    def _wanted(self) -> tuple[Step, ...]:
+    def wanted(self) -> tuple[Step, ...]:
         """Return the layers that BuildKit must make: the missing ones, or all with `--cache-to`."""
         wanted = self.job.plan.steps if self.builder.cache_to else self.job.missing()
         return tuple(step for step in wanted if not isinstance(step, RuntimeStep))
@@ -69,9 +69,9 @@ class BuildKitEngine:
     def _make_layers(self) -> dict[type[Step], Layer]:
         """Return every layer except the runtime's, by the type of its step."""
         store = self.job.store
-        if self._wanted():
+        if self.wanted():
             with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:
-                if wanted := self._wanted():  # another process may have made them
+                if wanted := self.wanted():  # another process may have made them
                     self._build(wanted, work)
         found = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
         return {kind: layer for kind, layer in found.items() if layer is not None}

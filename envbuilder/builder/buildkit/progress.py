@@ -16,12 +16,12 @@ from envbuilder.core.budget import LastLines
 from envbuilder.core.console import Console
 from envbuilder.core.log import owned
 from envbuilder.core.plain import redacted
+from envbuilder.plan.program import PROGRAMS, SPEC
 
 _NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)
 _IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
 _EXPORT: Final = "exporting cache to "
-_OPTIONS: Final = re.compile(r"--\S+ +")
-_LONGEST: Final = 70  # of a step's title, characters
+_PROGRAM: Final = re.compile(rf" {PROGRAMS}/(\S+) {SPEC} ")  # the command line of a program
 _KEPT: Final = 20  # lines of a failed instruction
 
 
@@ -136,12 +136,5 @@ def title(name: str) -> str:
     if not found:
         whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
         return next((shown for start, shown in whole.items() if name.startswith(start)), "")
-    kind, _, words = found["words"].partition(" ")
-    if kind not in ("RUN", "ADD"):
-        return ""
-    words = _OPTIONS.sub("", words)
-    try:
-        text = " ".join(map(str, json.loads(words)))  # a command may be a JSON list
-    except (ValueError, TypeError):
-        text = " ".join(words.split())
-    return f"{found['stage']}: {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}"
+    program = _PROGRAM.search(found["words"])
+    return f"{found['stage']}: {program[1]}" if program else ""

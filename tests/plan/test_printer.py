@@ -1,7 +1,6 @@
 """`render`: the whole text of real recipes, and that no value of a recipe is anything but data in it."""
 
 import difflib
-import json
 import re
 import shlex
 import subprocess
@@ -10,18 +9,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from envbuilder import runtime as image
-from envbuilder.builder.render import RENDERERS, make_kit, render_recipe
+from envbuilder import steps
+from envbuilder.builder.render import PRINTERS, print_recipe
 from envbuilder.commands.render import Form
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import Artifact, LockedBuild
-from envbuilder.plan.model import OsStep
+from envbuilder.plan.model import ExtensionsStep
+from envbuilder.plan.printer.definition import print_definition
+from envbuilder.plan.printer.dockerfile import folder_dockerfile, print_dockerfile
+from envbuilder.plan.printer.fetch import fetch
 from envbuilder.plan.printer.quote import (
     WRITE,
     WRITE_MARKED,
@@ -31,16 +34,10 @@ from envbuilder.plan.printer.quote import (
     in_shell,
     marked,
 )
-from envbuilder.plan.render import steps
-from envbuilder.plan.render.definition import render_definition
-from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
-from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.stages import STAGES
-from envbuilder.plan.render.steps import BUILD_DOCUMENTS
-from envbuilder.recipe.load import load
-from tests.support.locked_base import BASE
+from envbuilder.plan.printer.recipe import BUILD_DOCUMENTS, Printed
+from envbuilder.plan.program import SPEC, Program
 from tests.support.locks import make_artifact, make_parts
-from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit, sdist, wheel
+from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_printed, sdist, wheel
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
@@ -62,22 +59,25 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_text_of_a_recipe(name: str, golden: Callable[[str, str], None]):
-    golden(f"render-{name}.dockerfile", render_dockerfile(make_small_kit(name)))
+def shown(text: str) -> str:
+    """A text without the programs, which stand in files of their own."""
+    for name in sorted(path.name for path in steps.FOLDER.iterdir() if path.is_file()):
+        lines = "".join(f"|{line}\n" for line in steps.text(name).splitlines())
+        text = text.replace(lines, f"|the program {name}\n")
+    return text
 
 
-def test_the_text_of_a_recipe_as_a_definition_file(golden: Callable[[str, str], None]):
-    golden("render-t4.def", render_definition(make_small_kit("t4")))
+@pytest.mark.parametrize("form", PRINTERS)
+def test_the_text_of_a_recipe(form: str, golden: Callable[[str, str], None]):
+    suffix = {"dockerfile": "dockerfile", "apptainer": "def"}[form]
+    golden(f"printed-cpu.{suffix}", shown(PRINTERS[form](make_small_printed("cpu"))))
 
 
 @pytest.mark.parametrize("name", ["cpu", "a100"])
-def test_the_definition_files_are_what_render_prints(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path
-):
+def test_the_definition_files_are_what_is_printed(name: str, request: pytest.FixtureRequest, tmp_path: Path):
     locked = re.search(r"^uv==\S+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert locked
-    text = render_recipe(name, RECIPES, Store(tmp_path), "apptainer")
+    text = print_recipe(name, RECIPES, Store(tmp_path), "apptainer")
     text = text.replace(f"uv=={metadata.version('uv')}\n", f"{locked[0]}\n")
     path = ROOT / f"apptainer/{name}.def"
     if request.config.getoption("--update-golden"):
@@ -87,107 +87,71 @@ def test_the_definition_files_are_what_render_prints(
     )
 
 
-@pytest.mark.parametrize("form", RENDERERS)
-def test_what_a_standalone_python_changes_in_a_text(form: str, golden: Callable[[str, str], None]):
-    before, after = (
-        RENDERERS[form](make_small_kit("cpu", interpreter=one)).splitlines()
-        for one in (None, INTERPRETER_ARCHIVE)
-    )
-    golden(
-        f"render-standalone.{form}", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n"
-    )
+BUILT_WITH = LockedBuild(name="zlang", wheels=(wheel("setuptools", "80.0.0"), wheel("wheel", "0.45.0")))
 
 
-@pytest.mark.parametrize("form", RENDERERS)
-def test_what_a_source_distribution_changes_in_a_text(form: str, golden: Callable[[str, str], None]):
-    build = LockedBuild(name="zlang", wheels=(wheel("setuptools", "80.0.0"), wheel("wheel", "0.45.0")))
-    before, after = (
-        RENDERERS[form](make_small_kit("cpu", more=more, builds=builds)).splitlines()
-        for more, builds in (((), ()), ((sdist("zlang", "1.0"),), (build,)))
-    )
-    golden(f"render-sdist.{form}", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n")
-
-
-@pytest.mark.parametrize("render", RENDERERS.values())
 @pytest.mark.parametrize(
-    ("name", "interpreter"), [*((name, None) for name in (*NAMES, "gh200")), ("t4", INTERPRETER_ARCHIVE)]
+    ("change", "given"),
+    [
+        ("standalone", {"interpreter": INTERPRETER_ARCHIVE}),
+        ("sdist", {"more": (sdist("zlang", "1.0"),), "builds": (BUILT_WITH,)}),
+    ],
 )
-def test_every_program_that_a_text_runs_is_written_by_it(
-    name: str, interpreter: Artifact | None, render: Callable[[Kit], str]
+def test_what_a_kind_of_recipe_changes_in_a_text(
+    change: str, given: dict[str, Any], golden: Callable[[str, str], None]
 ):
-    text = render(make_small_kit(name, interpreter=interpreter))
-    written = re.findall(r"^\|?file [0-7]+ /kit/(\S+) <<", text, re.MULTILINE)
-    run = set(re.findall(r"/kit/(\w+\.(?:py|sh|ld))\b", text)) & {
-        program for program, _ in image.files("kit")
-    }
-    assert {"configure_os.sh", "check_byte_code.py"} <= run
-    assert run <= set(written)
-
-
-@pytest.mark.parametrize("render", RENDERERS.values())
-def test_a_text_for_arm_names_nothing_of_another_processor(render: Callable[[Kit], str]):
-    text = render(make_small_kit("gh200"))
-    assert text.splitlines()[1] == "# It is for 64-bit Arm and builds on such a machine, without an emulator."
-    assert {"aarch64-linux-gnu-gcc=gcc", "-T,/kit/no_comment.ld"} <= set(
-        re.findall(r"aarch64-\S+=gcc|-T,[\w/.]+", text)
+    before, after = (
+        shown(print_dockerfile(make_small_printed("cpu", **more))).splitlines() for more in ({}, given)
     )
+    golden(f"printed-{change}.diff", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n")
+
+
+@pytest.mark.parametrize("render", PRINTERS.values())
+@pytest.mark.parametrize("name", [*NAMES, "gh200", "mudiff"])
+def test_every_program_that_a_text_runs_is_written_by_it(name: str, render: Callable[[Printed], str]):
+    printed = make_small_printed(name)
+    text = render(printed)
+    written = re.findall(r"^file [0-7]+ /steps/(\S+) <<", text, re.MULTILINE)
+    run = set(re.findall(rf" /steps/(\S+) \S*{SPEC} ", text))
+    assert run == {program.files[0] for program in printed.every}
+    assert {name for program in printed.every for name in program.files} <= set(written)
+
+
+@pytest.mark.parametrize("render", PRINTERS.values())
+def test_a_text_for_arm_names_nothing_of_another_processor(render: Callable[[Printed], str]):
+    text = shown(render(make_small_printed("gh200")))
+    assert text.splitlines()[1] == "# It is for 64-bit Arm and builds on such a machine, without an emulator."
     assert not re.search(r"x86.64|amd64|qemu", text)
 
 
-def test_the_command_line_offers_what_can_be_rendered():
-    assert {form.value for form in Form} == set(RENDERERS)
+def test_the_command_line_offers_what_can_be_printed():
+    assert {form.value for form in Form} == set(PRINTERS)
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(
-    "name",
-    [*(f"tests/golden/render-{name}.dockerfile" for name in NAMES), "Dockerfile.base", "Dockerfile.extend"],
-)
-def test_hadolint_finds_nothing(name: str):
-    checked = subprocess.run(
-        [HADOLINT, "--no-color", name], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("name", [*NAMES, "mudiff"])
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_hadolint_finds_nothing(name: str, of_folder: bool, tmp_path: Path):
+    printed, path = make_small_printed(name), tmp_path / "Dockerfile"
+    names = {program.name for program in printed.programs}
+    path.write_text(folder_dockerfile(printed.plan, names) if of_folder else print_dockerfile(printed))
+    checked = subprocess.run([HADOLINT, "--no-color", path], capture_output=True, text=True, check=False)
     assert (checked.stdout, checked.stderr) == ("", "")
 
 
 @pytest.mark.programs
-def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
-    scripts = sorted((ROOT / "envbuilder/runtime/kit").glob("*.sh"))
-    assert len(scripts) > 3
+def test_shellcheck_finds_nothing_in_the_programs():
+    scripts = sorted(steps.FOLDER.glob("*.sh"))
+    assert scripts
     assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False).stdout == ""
 
 
-def test_each_step_but_the_runtime_has_a_stage_in_the_order_of_the_layers():
-    steps = [step.name for step in make_small_kit("a100").plan.steps]
-    assert [stage.name for stage in STAGES] == [steps[0], "interpreter", *steps[1:-1], "added"]
-
-
-def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):
-    path = ROOT / "Dockerfile.base"
-    if request.config.getoption("--update-golden"):
-        path.write_text(render_base(), encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == render_base()
-
-
 def test_documents_about_another_build_are_left_out():
-    kit = make_small_kit("cpu")
-    written = [line for line in steps.runtime(kit, out="") if line.startswith("file ")]
+    printed = make_small_printed("cpu")
+    written = {path for program in printed.every for path, _ in program.texts}
     assert written
-    assert not [line for line in written for path in BUILD_DOCUMENTS if path in line]
-    assert set(BUILD_DOCUMENTS) <= {path for path, _ in kit.plan.runtime.files}
-
-
-def test_an_extension_that_is_known_only_when_it_runs_is_refused_with_a_reason():
-    with pytest.raises(UsageError, match="cannot be written as text"):
-        make_small_kit("mudiff")
-
-
-def test_a_base_that_is_an_image_is_refused_with_a_reason():
-    plan = make_small_kit("cpu").plan
-    assert isinstance(plan.steps[0], OsStep)
-    on_an_image = replace(plan, steps=(replace(plan.steps[0], base=BASE), *plan.steps[1:]))
-    with pytest.raises(UsageError, match="is based on the image `site/base@sha256:"):
-        make_kit(load(RECIPES / "cpu.yaml"), on_an_image, pytorch_index="")
+    assert not written & set(BUILD_DOCUMENTS)
+    assert set(BUILD_DOCUMENTS) <= {path for path, _ in printed.plan.runtime.files}
 
 
 def instructions(text: str) -> list[str]:
@@ -204,27 +168,34 @@ def instructions(text: str) -> list[str]:
     return found
 
 
-def with_values(value: str) -> Kit:
-    kit = make_small_kit("cpu")
-    files = (("etc/one", value), ("etc/two", f"{value}\n{value}\n"))
-    runtime = replace(kit.plan.runtime, env=(*kit.plan.runtime.env, ("MINE", value)), files=files)
-    one = replace(kit.compiles[0], env=(("MINE", value),), specification=json.dumps(value), name=value)
+def with_values(value: str) -> Printed:
+    printed = make_small_printed("cpu")
+    files = (("etc/first", value), ("etc/second", f"{value}\n{value}\n"))
+    runtime = replace(printed.plan.runtime, env=(*printed.plan.runtime.env, ("MINE", value)), files=files)
+    extensions = (
+        replace(
+            step,
+            extensions=tuple(replace(extension, env=(("MINE", value),)) for extension in step.extensions),
+        )
+        if isinstance(step, ExtensionsStep)
+        else step
+        for step in printed.plan.steps[:-1]
+    )
     return replace(
-        kit,
+        printed,
         summary=value,
         labels=(("mine", value),),
-        plan=replace(kit.plan, steps=(*kit.plan.steps[:-1], runtime)),
-        compiles=(one,),
+        plan=replace(printed.plan, steps=(*extensions, runtime)),
     )
 
 
-EMPTY = instructions(render_dockerfile(with_values("")))
+EMPTY = instructions(print_dockerfile(with_values("")))
 
 
 @settings(max_examples=40, deadline=None)
 @given(LINES | some.sampled_from(HOSTILE))
 def test_a_value_adds_nothing_to_what_docker_reads(value: str):
-    found = instructions(render_dockerfile(with_values(value)))
+    found = instructions(print_dockerfile(with_values(value)))
     changed = [one for one, other in zip(found, EMPTY, strict=True) if one != other]
     assert [one.split("=")[0] for one in changed] == (["ENV MINE", "LABEL mine"] if value else [])
     assert [unquoted(one.partition("=")[2]) for one in changed] == [value] * len(changed)
@@ -241,13 +212,13 @@ def posts(text: str) -> str:
     return "".join(re.split(r"(?m)^%post.*\n", first)[1:])
 
 
-DEFINITION = render_definition(with_values(""))
+DEFINITION = print_definition(with_values(""))
 
 
 @settings(max_examples=40, deadline=None)
 @given(LINES | some.sampled_from((*HOSTILE, "%post", "Bootstrap: docker", "{{ BASE }}", "{{{{", "{^{{^")))
 def test_a_value_adds_nothing_to_what_apptainer_reads(value: str):
-    found = render_definition(with_values(value))
+    found = print_definition(with_values(value))
     assert sections(found) == sections(DEFINITION)
     assert re.findall(r"\{\{.*?\}\}", found) == re.findall(r"\{\{.*?\}\}", DEFINITION)
     assert found.count("{{") == DEFINITION.count("{{")
@@ -255,15 +226,15 @@ def test_a_value_adds_nothing_to_what_apptainer_reads(value: str):
 
 @pytest.mark.parametrize("name", [*NAMES, "gh200"])
 def test_no_section_is_longer_than_apptainer_reads(name: str):
-    parts = re.split(r"(?m)^(?=%)", render_definition(make_small_kit(name)))
+    parts = re.split(r"(?m)^(?=%)", print_definition(make_small_printed(name)))
     assert max(len(part.encode()) for part in parts) < 64 * 1024
 
 
 def test_a_script_too_long_for_one_section_is_the_same_in_several():
-    kit = make_small_kit("cpu")
+    kit = make_small_printed("cpu")
     runtime = replace(kit.plan.runtime, files=tuple((f"etc/{number}", "x\n" * 9000) for number in range(9)))
     several = replace(kit.plan, steps=(*kit.plan.steps[:-1], runtime))
-    text = render_definition(replace(kit, plan=several))
+    text = print_definition(replace(kit, plan=several))
     assert len(re.findall(r"(?m)^%post", text)) > 2
     assert max(len(part.encode()) for part in re.split(r"(?m)^(?=%)", text)) < 64 * 1024
     script = posts(text).split("\n")
@@ -272,17 +243,14 @@ def test_a_script_too_long_for_one_section_is_the_same_in_several():
 
 def test_a_definition_file_removes_only_what_it_made():
     """Apptainer mounts the host's own folders into the stage: a word `rm` outside the new root names a folder of the text's own."""
-    script = posts(render_definition(make_small_kit("a100"))).split("\n")
-    removing = [
+    script = posts(print_definition(make_small_printed("a100"))).split("\n")
+    removing = {
         line for line in script if not line.startswith("|") and re.search(r"\brm\b|-delete|\bmv\b", line)
-    ]
-    assert removing == [
-        "mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel",
-        "rm /debs/list",
-        "rm /parts/list",
-    ]
-    made = [line for line in script if line.startswith("mkdir /")]
-    assert made == ["mkdir /kit", "mkdir /debs", "mkdir /target /target/usr && cd /target", "mkdir /parts"]
+    }
+    places = {re.sub(r"/made/[\w-]+", "/made/STEP", line) for line in removing}
+    assert places == set()
+    made = {line for line in script if re.match(r" *mkdir /", line)}
+    assert made == set()
 
 
 @pytest.mark.programs
@@ -334,18 +302,6 @@ def test_a_comment_stays_one_line(text: str):
     assert len(in_comment(text).splitlines()) <= 1
 
 
-@pytest.mark.programs
-def test_the_script_that_removes_files_refuses_a_machine_that_is_installed():
-    """It is for a root of unpacked packages only; this machine's own dpkg has a status, so nothing may be touched here."""
-    script = Path(__file__).parents[2] / "envbuilder/runtime/kit/configure_os.sh"
-    text = script.read_text(encoding="utf-8")
-    guard = text[: text.index("export DEBIAN_FRONTEND")]
-    assert "rm " not in guard.partition("set -eu")[2]
-    ended = subprocess.run(["sh", "-c", guard, "sh", "/nonexistent", "12"], capture_output=True, check=False)
-    assert ended.returncode == 1
-    assert b"only in a new root" in ended.stderr
-
-
 def test_the_documentation_lists_every_path_that_is_not_the_same():
     table = (
         (ROOT / "docs/how-to/render.md").read_text(encoding="utf-8").partition("## What is not the same")[2]
@@ -354,15 +310,18 @@ def test_the_documentation_lists_every_path_that_is_not_the_same():
 
 
 def test_components_of_nvidia_s_archive_come_from_a_mirror_or_from_nvidia():
-    parts = make_parts("12.6", "archive")
-    lines = steps.fetch_files(make_small_kit("cpu"), parts, "/parts")
+    lines = fetch(with_inputs(make_parts("12.6", "archive")), make_small_printed("cpu"))
     assert "mirror=${CUDA_REDIST:-https://developer.download.nvidia.com/compute/cuda/redist/}" in lines
-    assert {f"|{one.sha256}  {one.path}" for one in parts} <= set(lines)
 
 
 def test_packages_of_a_recipe_s_repository_come_from_its_address():
-    kit = replace(make_small_kit("cpu"), repositories={"apt-site": "https://apt.site.org/$(id)/"})
+    printed = replace(make_small_printed("cpu"), repositories={"apt-site": "https://apt.site.org/$(id)/"})
     deb = replace(make_artifact("tool", kind="deb"), source="apt-site")
-    lines = steps.fetch_files(kit, (deb,), "/debs")
+    lines = fetch(with_inputs((deb,)), printed)
     assert "mirror='https://apt.site.org/$(id)/'" in lines
-    assert f"|{deb.sha256}  {deb.path}" in lines
+    assert f"|{deb.sha256}  /step/inputs/{deb.filename}\t{deb.path}" in lines
+
+
+def with_inputs(artifacts: tuple[Artifact, ...]) -> Program:
+    inputs = tuple((artifact.filename, artifact) for artifact in artifacts)
+    return Program(name="x", files=(), interpreter="sh", root=(), spec="{}", inputs=inputs)
