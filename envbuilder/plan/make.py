@@ -43,7 +43,12 @@ def make_plan(
 ) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
     """Make the plan of a locked recipe. `host` is a profile of the site. Raises what `load_locked` raises."""
     recipe, lock, findings = load_locked(name, recipes, store, host)
-    plan = model.make(
+    return recipe, plan_of(recipe, lock, host), findings
+
+
+def plan_of(recipe: Recipe, lock: Lock, host: Path | None = None) -> Plan:
+    """Put the steps of a lock that fits the recipe in order. Raises LockError for a toolkit that is not known."""
+    return model.make(
         recipe,
         lock,
         toolkit=toolkit_for(recipe, lock),
@@ -60,7 +65,6 @@ def make_plan(
             *need_files(recipe),
         ),
     )
-    return recipe, plan, findings
 
 
 def need_buildable(plan: Plan) -> None:
