@@ -321,9 +321,11 @@ def _error_lines(error: EnvbuilderError | None) -> list[str]:
     lines: list[str] = []
     if error and error.message not in [finding.message for finding in SESSION.findings]:
         lines += plain(f"error: {error.message}").splitlines()
-    for finding in SESSION.findings:
+    for number, finding in enumerate(SESSION.findings, start=1):
         lines += plain(f"{finding.severity}[{finding.code}]: {finding}").splitlines()
-        if finding.hint and not (error and finding.hint == error.hint):  # the error's hint comes last
+        # A hint for several findings follows the last of them, and the error's comes at the very end.
+        later = {other.hint for other in SESSION.findings[number:]} | ({error.hint} if error else set())
+        if finding.hint and finding.hint not in later:
             lines.append(plain(f"  hint: {finding.hint}"))
     return lines
 

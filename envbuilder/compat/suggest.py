@@ -36,7 +36,7 @@ _COSTS: Final = {
     "cuda": 2.0,
     "pytorch": 2.0,
     "python": 3.0,
-    "base": 4.0,
+    "base": 6.0,
 }
 _WARNING: Final = 0.5  # the cost of a remaining warning
 _ERROR: Final = 1.0  # the least expected cost of a remaining error
@@ -259,8 +259,17 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
         case _:
             return [_suite(context, base) for base in _near_bases(context)]
     asked = getattr(context.recipe, pin)
-    others = sorted((name for name in names if name != asked), key=lambda name: distance(name, asked))
+    # None is near to a Python that there is not yet: the suite's own comes first.
+    is_newer = pin == "python" and all(_minor(asked) > _minor(name) for name in names)
+    first = row.python if row and is_newer else ""
+    others = sorted(
+        (name for name in names if name != asked), key=lambda name: (name != first, distance(name, asked))
+    )
     return [(Change(pin, name),) for name in others]
+
+
+def _minor(version: str) -> int:
+    return int(version.partition(".")[2])
 
 
 def _near_bases(context: CheckContext) -> list[Distribution]:

@@ -38,9 +38,7 @@ def test_the_page_lists_what_an_edit_of_each_file_makes_again(request: pytest.Fi
     package = tmp_path / "envbuilder"
     shutil.copytree(ROOT / "envbuilder", package, ignore=shutil.ignore_patterns("__pycache__"))
     words = (sys.executable, "-B", "-c", EDIT, package, ROOT / "recipes")
-    ended = subprocess.run(
-        words, cwd=tmp_path, env={}, check=True, capture_output=True, text=True
-    )
+    ended = subprocess.run(words, cwd=tmp_path, env={}, check=True, capture_output=True, text=True)
     changed: dict[str, list[str]] = json.loads(ended.stdout)
     assert len(changed) > 200
     table = rows(changed)
