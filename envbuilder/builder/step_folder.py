@@ -1,10 +1,15 @@
 """The folder of a step that every runner gives its program: SPEC, and INPUTS as links to files of the cache."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from envbuilder.core.cache import Store, link_or_copy, save_text
+from envbuilder.core.console import Step
 from envbuilder.plan.program import INPUTS, SPEC, Program
+
+_PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
 
 
 def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str, Path] | None = None) -> None:
@@ -21,3 +26,21 @@ def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str,
         link_or_copy(store.artifact(artifact.sha256), target)
     for name, out in (parts or {}).items():
         out.rename(inputs / name)
+
+
+def progress(shown: Step) -> Callable[[str], None]:
+    """Return a reader of a program's lines that shows its progress."""
+    last = 0
+
+    def read(line: str) -> None:
+        nonlocal last
+        if matched := _PROGRESS.fullmatch(line):
+            done, total = int(matched[1]), int(matched[2])
+            if shown.total != total:
+                shown.expect(total, items=True)
+                last = 0
+            shown.advance(done - last)
+            last = done
+            shown.show_note(matched[3])
+
+    return read

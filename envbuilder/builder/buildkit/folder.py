@@ -12,12 +12,10 @@ import uv
 
 from envbuilder import runtime, steps
 from envbuilder.builder.assemble.os import write_root
-from envbuilder.builder.assemble.python import requirements
 from envbuilder.builder.assemble.runtime import write_runtime_files, write_text
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import SPEC, container_compiles
+from envbuilder.builder.extensions.programs import SPEC, TOOLS, container_compiles, wheel_program
 from envbuilder.builder.extensions.stage_sources import stage_sources
-from envbuilder.builder.extensions.wheels import stage_sdist
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.lock.model import Artifact, LockedBase, blobs
@@ -74,7 +72,12 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             if step.sdists:
                 settings["SDISTS"] = " ".join(_sdist_folders(step))
             _write_settings(folder / "settings", settings)
-            write_text(folder / "requirements.txt", requirements(step))
+            pins = (
+                f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n"
+                for one in step.artifacts
+                if one.kind == "wheel"
+            )
+            write_text(folder / "requirements.txt", "".join(pins))
             wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
             _link_files(folder / "wheels", wheels, job.store)
             link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
@@ -109,7 +112,9 @@ def write_sdists(job: Job, folder: Path) -> None:
     """Write a folder for the build of each source distribution of the plan."""
     for step in filter(None, (job.plan.python, job.plan.added)):
         for name, sdist in _sdist_folders(step).items():
-            program = stage_sdist(step, sdist, folder / name, job.store)
+            program = wheel_program(step, sdist)
+            files = ((f"{TOOLS}/{one.filename}", one.sha256) for one in step.tools(sdist))
+            _link_files(folder / name, ((sdist.filename, sdist.sha256), *files), job.store)
             write_text(folder / name / SPEC, program.specification)
             _write_settings(folder / name / "environment", dict(program.env), export=True)
 
