@@ -108,4 +108,5 @@ def program_command(
     return sandboxed(
         root, program.argv, why=program.why,
         mounts=(*files, tool, folder, Mount(source=out, target=OUT, writable=True), *mounts),
+        env=tuple(steps.ENVIRONMENT.items()),
     )  # fmt: skip
