@@ -17,6 +17,11 @@ PROGRAMS: Final = "/steps"  # `envbuilder/steps`, and `uv`
 SPEC: Final = "/step/spec.json"
 INPUTS: Final = "/step/inputs"
 OUT: Final = "/out"
+# Instead of a path in a root.
+OUTSIDE: Final = (
+    "python3"  # an interpreter: the program runs on the machine that builds, by any Python from 3.8
+)
+BASE: Final = "base"  # a root: the recipe's image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +35,13 @@ class Program:
     spec: str  # JSON
     inputs: tuple[tuple[str, Artifact], ...] = ()  # path below INPUTS → locked file
     parts: tuple["Program", ...] = ()  # the OUT of each lies in INPUTS under its name
+    # The root that it runs in and changes in place, as the root user there: a path below INPUTS, or `BASE`. OUT is / then.
+    changes: str = ""
     why: str = ""  # what it does, for the command line that a failure shows
 
     @property
     def argv(self) -> tuple[str, ...]:
-        return (self.interpreter, f"{PROGRAMS}/{self.files[0]}", SPEC, INPUTS, OUT)
+        return (self.interpreter, f"{PROGRAMS}/{self.files[0]}", SPEC, INPUTS, "/" if self.changes else OUT)
 
     def lines(self) -> Iterator[str]:
         """Yield what the layer's key is made of, beside the keys of the layers that decide it too."""

@@ -81,7 +81,12 @@ def sandboxed(
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib64"):
-        options += ["--symlink", f"usr/{name}", f"/{name}"]
+        if (root.os / name).is_dir() and not (root.os / name).is_symlink():  # of an image without the merged /usr
+            options += ["--ro-bind", str(root.os / name), f"/{name}"]
+        else:
+            options += ["--symlink", f"usr/{name}", f"/{name}"]
+    for folder in root.seen:  # the toolkit that an image brings, for example
+        options += ["--ro-bind", _below(root.os, folder), f"/{folder}"]
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
         options += ["--ro-bind", _below(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
