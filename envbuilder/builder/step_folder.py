@@ -2,18 +2,19 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from envbuilder import steps
-from envbuilder.core.cache import Store, link_or_copy, save_text
-from envbuilder.core.console import Step as ShownStep
+from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
+from envbuilder.core.console import Step
 from envbuilder.core.process import Command, Runner
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.model import OsStep, Plan
 from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 
-_STEP: Final = Path(SPEC).parent.name
-_PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,200})")  # DONE/TOTAL WHAT
+_PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
 
 
 def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str, Path] | None = None) -> None:
@@ -32,39 +33,48 @@ def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str,
         out.rename(inputs / name)
 
 
-def outside_command(program: Program, folder: Path, out: Path) -> Command:
-    """Return the command that runs a program of the interpreter `OUTSIDE`. `folder` is its step's."""
-    words = (steps.FOLDER / program.files[0], folder / Path(SPEC).name, folder / Path(INPUTS).name, out)
+def outside_command(program: Program, work: Path) -> Command:
+    """Return the command that runs a program of the interpreter `OUTSIDE`. Its step's folder and its OUT are in `work`."""
+    step = work / Path(SPEC).parent.name
+    words = (
+        steps.FOLDER / program.files[0], step / Path(SPEC).name, step / Path(INPUTS).name, work / Path(OUT).name
+    )  # fmt: skip
     argv = (sys.executable, "-I", *map(str, words))
-    return Command(
-        argv=argv, env=tuple(steps.ENVIRONMENT.items()), why=program.why, bare=True, merged=True
-    )
+    return Command(argv=argv, env=tuple(steps.ENVIRONMENT.items()), why=program.why, bare=True, merged=True)
 
 
 def run_outside(
-    program: Program, folder: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
+    program: Program, work: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
 ) -> Path:
-    """Run a program of the interpreter `OUTSIDE` in a new folder. Returns its OUT."""
-    out = folder / Path(OUT).name
-    write_step(program, folder / _STEP, store)
+    """Run a program of the interpreter `OUTSIDE` in the new folder `work`. Returns its OUT."""
+    command, out = outside_command(program, work), work / Path(OUT).name
+    write_step(program, work / Path(SPEC).parent.name, store)
     out.mkdir()
-    runner.run(outside_command(program, folder / _STEP, out), on_line=on_line)
+    runner.run(command, on_line=on_line)
     return out
 
 
-def progress_reader(shown: ShownStep, log: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a reader of a program's lines, which shows its progress and logs all else."""
-    total = 0
+def unpack_packages(debs: Sequence[Artifact], plan: Plan, root: Path, store: Store, runner: Runner) -> None:
+    """Unpack packages into the new folder `root`, and configure none."""
+    (program,) = OsStep(suite="", gcc=plan.os.gcc, artifacts=tuple(debs)).made_by(plan).parts
+    work = root.with_name(f"{root.name}-packages")
+    (run_outside(program, work, store, runner) / "root").rename(root)
+    remove_tree(work)
+
+
+def progress(shown: Step) -> Callable[[str], None]:
+    """Return a reader of a program's lines that shows its progress."""
+    last = 0
 
     def read(line: str) -> None:
-        nonlocal total
-        log(line)
-        if match := _PROGRESS.fullmatch(line):
-            done, number, what = int(match[1]), int(match[2]), match[3]
-            if done <= 1 or number != total:
-                total = number
+        nonlocal last
+        if matched := _PROGRESS.fullmatch(line):
+            done, total = int(matched[1]), int(matched[2])
+            if shown.total != total:
                 shown.expect(total, items=True)
-            shown.advance(1)
-            shown.show_note(what)
+                last = 0
+            shown.advance(done - last)
+            last = done
+            shown.show_note(matched[3])
 
     return read

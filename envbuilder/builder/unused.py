@@ -12,8 +12,9 @@ from envbuilder.builder.assemble.foreign import tools_tree
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.engine import Job, layer_keys
-from envbuilder.builder.extensions.cache import project_key, wheel_key
+from envbuilder.builder.extensions.cache import project_key
 from envbuilder.builder.extensions.list import find_extensions, known_calls
+from envbuilder.builder.extensions.wheels import wheel_key
 from envbuilder.builder.share import compiled_entries
 from envbuilder.core.cache import Sha256, Store, cache_limit
 from envbuilder.core.console import Console
@@ -99,4 +100,4 @@ def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
     yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
     for step in plan.steps:
         if isinstance(step, PythonStep):
-            yield from (wheel_key(plan, step, sdist).digest for sdist in step.sdists)
+            yield from (wheel_key(part, plan) for part in step.made_by(plan).parts)

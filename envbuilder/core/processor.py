@@ -60,6 +60,7 @@ class Processor:
         }  # fmt: skip
 
 
+NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 X86_64: Final = Processor(
     title="x86-64",
     debian="amd64",

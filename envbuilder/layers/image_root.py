@@ -108,7 +108,7 @@ def _need_folder(place: bytes) -> None:
     if not os.path.isdir(place):  # noqa: PTH112
         _need_folder(os.path.dirname(place))  # noqa: PTH120
         os.mkdir(place)  # noqa: PTH102
-        os.chmod(place, 0o755)  # noqa: PTH101
+        os.chmod(place, 0o755)  # noqa: PTH101, S103
 
 
 def _pieces(content: IO[bytes] | None) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
 from envbuilder.core.budget import BudgetError, Entries
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, from_bytes

@@ -9,17 +9,17 @@ lower steps that decide them too (None: all). `shares` are the deepest folders o
 """
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.core.processor import X86_64, Processor, processor_of
+from envbuilder.core.errors import BuildError
+from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
-from envbuilder.plan.program import BASE, OUTSIDE, Program, spec_text
+from envbuilder.plan.program import BASE, OUTSIDE, PROGRAMS, Program, spec_text
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
@@ -39,6 +39,8 @@ TITLE: Final = "org.opencontainers.image.title"
 PLAN_LABEL: Final = "io.envbuilder.plan"
 RECIPE_LABEL: Final = "io.envbuilder.recipe"
 LOCK_LABEL: Final = "io.envbuilder.lock"
+STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
+NO_COMMENT: Final = "no_comment.ld"  # of `envbuilder/steps`
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -105,8 +107,14 @@ class InterpreterStep:
     def program(self) -> str:
         return f"{STANDALONE_PREFIX}/bin/python{self.python}"
 
+    def made_by(self, plan: "Plan") -> Program:  # noqa: ARG002 - as other steps
+        return Program(
+            name=self.name, files=("interpreter.sh", "interpreter.py", "byte_code.py"), interpreter="/bin/sh", root=(OsStep.name,),
+            spec=spec_text({}), inputs=(("python.tar.gz", self.archive),), why=f"install Python {self.archive.version}",
+        )  # fmt: skip
+
     def lines(self) -> tuple[str, ...]:
-        return (f"step interpreter {self.python} layout 1", _artifact_line(self.archive))
+        return (f"step interpreter {self.python}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +159,38 @@ class PythonStep:
         """Return the path of the Python that the environment uses."""
         return self.interpreter or f"/usr/bin/python{self.python}"
 
+    def made_by(self, plan: "Plan") -> Program:
+        wheels = [artifact for artifact in self.artifacts if artifact.kind == "wheel"]
+        spec = {
+            "requirements": [
+                f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
+            ],
+            "platform": plan.processor.uv_platform(NEWEST_MANYLINUX) if plan.tools else "",
+            "on_top": isinstance(self, AddedStep),
+        }
+        return Program(
+            name=self.name, files=("wheels.py", "byte_code.py"), interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
+            spec=spec_text(spec), inputs=tuple((wheel.filename, wheel) for wheel in wheels),
+            parts=tuple(self._wheel_of(sdist, plan) for sdist in self.sdists),
+            why=f"install {len(self.artifacts)} Python packages",
+        )  # fmt: skip
+
+    def _wheel_of(self, sdist: Artifact, plan: "Plan") -> Program:
+        """Return the program that builds the wheel of a source distribution."""
+        files: tuple[str, ...] = ("build_sdist.py", "sitecustomize.py")
+        flags = STRIP
+        if plan.processor is not X86_64:
+            files, flags = (*files, NO_COMMENT), f"{STRIP},-T,{PROGRAMS}/{NO_COMMENT}"
+        tools = ((f"tools/{tool.filename}", tool) for tool in self.tools(sdist))
+        return Program(
+            name=f"wheel-{sdist.name.lower()}", files=files, interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
+            spec=spec_text({"sdist": sdist.filename, "ldflags": flags}), inputs=((sdist.filename, sdist), *tools),
+            why=f"build `{sdist.name} {sdist.version}` from its source distribution",
+        )  # fmt: skip
+
     def lines(self) -> tuple[str, ...]:
         by = f" by {self.interpreter}" if self.interpreter else ""
-        return (f"step python {self.python}{by} layout 2", *self.package_lines())
-
-    def package_lines(self) -> Iterator[str]:
-        for one in self.artifacts:
-            yield _artifact_line(one)
-            yield from (f"    built with{_artifact_line(tool)[1:]}" for tool in self.tools(one))
+        return (f"step {self.name} {self.python}{by}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +203,33 @@ class CudaStep:
     toolkit: Toolkit
     artifacts: tuple[Artifact, ...]
 
+    def made_by(self, plan: "Plan") -> Program:
+        return Program(
+            name=self.name, files=("toolkit.py",), interpreter=plan.python.program,
+            root=(OsStep.name, InterpreterStep.name, PythonStep.name),
+            spec=spec_text(self.rules() | {"site": plan.python.site_packages}),
+            inputs=tuple((part.filename, part) for part in self.artifacts), why=f"install CUDA {self.toolkit.cuda}",
+        )  # fmt: skip
+
+    def rules(self) -> dict[str, Any]:
+        """Return the files to take from each package, and the links. Raises BuildError if the lock lacks a package."""
+        toolkit, files = self.toolkit, {package.name: package.filename for package in self.artifacts}
+        for part in toolkit.parts:
+            if part.name not in files:
+                raise BuildError(f"CUDA {toolkit.cuda} needs the package `{part.name}`, which the lock lacks")
+        return {
+            "cuda": toolkit.cuda,
+            "parts": [
+                {"name": part.name, "file": files[part.name], "take": [asdict(take) for take in part.take]}
+                for part in toolkit.parts
+            ],
+            "header_wheels": toolkit.header_wheels,
+            "links": [(str(link.path), link.target) for link in toolkit.links],
+            "files": [(str(file.path), file.text) for file in toolkit.files],
+        }
+
     def lines(self) -> tuple[str, ...]:
-        return (
-            f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}",
-            *map(_artifact_line, self.artifacts),
-        )
+        return (f"step cuda {self.toolkit.cuda}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +325,8 @@ class AddedStep(PythonStep):
     def reads(self) -> tuple[str, ...] | None:
         return None  # its layer leaves out every folder of those below
 
-    def lines(self) -> tuple[str, ...]:
-        return (f"step added {self.python} layout 1", *self.package_lines())
 
-
-ProgramStep = OsStep | StartStep
+ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
 
@@ -336,6 +387,14 @@ class Plan:
         read = [one for one in below if step.reads is None or one.name in step.reads]
         lines = [line for one in (*read, step) for line in self._lines(one)]
         return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
+
+    def part_key(self, part: Program, tools: str) -> Sha256:
+        """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
+        below = [line for step in self.steps if step.name in part.root for line in self._lines(step)]
+        cross = [_artifact_line(tool) for tool in (self.tools.artifacts if self.tools else ())]
+        return sha256_text(
+            "\n".join([f"part {FORMAT} {self.platform} {tools}", *below, *part.lines(), *cross])
+        )
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
         """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""

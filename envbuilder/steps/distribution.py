@@ -153,19 +153,16 @@ def unpacked(name, packed, deb):
 
 
 def open_zstandard(name, packed, deb):
-    """Return what zstd unpacks: by Python 3.14, by a package of Python, or by dpkg."""
+    """Return what zstd unpacks: by a package of Python, by Python 3.14, or by dpkg."""
     try:
-        from compression import zstd  # noqa: PLC0415 - not everywhere
-
+        import zstandard as zstd  # noqa: PLC0415 - not everywhere
+    except ImportError:
+        try:
+            from compression import zstd  # type: ignore[no-redef,import-not-found]  # noqa: PLC0415 - the same
+        except ImportError:
+            zstd = None  # type: ignore[assignment]
+    if zstd:
         return Zstandard(zstd.open(packed), zstd.ZstdError)
-    except ImportError:
-        pass
-    try:
-        import zstandard  # noqa: PLC0415 - not everywhere
-
-        return Zstandard(zstandard.open(packed), zstandard.ZstdError)
-    except ImportError:
-        pass
     option = "--ctrl-tarfile" if name.startswith("control") else "--fsys-tarfile"
     return subprocess.Popen(("dpkg-deb", option, str(deb)), stdout=subprocess.PIPE).stdout
 
@@ -221,7 +218,7 @@ class Tar:
             self.skip()
             try:
                 info = tarfile.TarInfo.frombuf(self.take(BLOCK), "utf-8", "surrogateescape")
-            except tarfile.EOFHeaderError:
+            except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 return
             if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
                 self.rest = need_within("bytes of a path", info.size, PATH + 1)
@@ -450,7 +447,7 @@ def unpack_all(debs, root=None):
 
 def sharing(packages):
     """Return the names of the packages whose paths meet: the same file, or something below a link or a file."""
-    owners = {}
+    owners = {}  # type: dict[str, set[str]]
     for package in packages:
         for path in package.files:
             owners.setdefault(path, set()).add(package.name)
@@ -468,7 +465,7 @@ def sharing(packages):
 
 def owner_rows(packages, *, is_image):
     """Return `files` and `folders` of `owners.json`. An image may have them unmerged, and of other owners."""
-    files, folders = {}, {}
+    files, folders = {}, {}  # type: dict[str, list[int]], dict[str, list[int]]
     for package in packages:
         for path, info in package.folders.items():
             folders.setdefault(path, [info.uid, info.gid, 0])
@@ -512,7 +509,7 @@ def write_database(packages, root, architecture):
 
 def trigger_texts(packages):
     """Return the files of dpkg's triggers."""
-    files, named = [], {}
+    files, named = [], {}  # type: list[str], dict[str, list[str]]
     for package in packages:
         for kind, *names in control_words(package, "triggers"):
             if kind.startswith("interest") and names:

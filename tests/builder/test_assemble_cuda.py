@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
-
 from envbuilder.builder.assemble.cuda import install_toolkit
+
 from envbuilder.compat.tables.toolkit import (
     SOURCES,
     DebPart,

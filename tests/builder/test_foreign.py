@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from envbuilder.builder.assemble.python import interpreter, interpreter_packages
 
 from envbuilder.builder.assemble.engine import AssembleEngine
 from envbuilder.builder.assemble.foreign import emulation, make_tools, native_python, tools_tree
-from envbuilder.builder.assemble.python import interpreter, interpreter_packages
 from envbuilder.builder.assemble.sandbox import Root, sandboxed
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Sha256, sha256_file

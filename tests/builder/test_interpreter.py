@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from envbuilder.builder.assemble.interpreter import unpack
 
 from envbuilder import runtime as image
-from envbuilder.builder.assemble.interpreter import unpack
 from envbuilder.core.errors import BuildError
 from envbuilder.runtime.kit.install_python import relocated
 from tests.support.standalone import COMPILE, EXTENSION, UNWANTED, write_stand_in

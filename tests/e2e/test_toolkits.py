@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-
 from envbuilder.builder.assemble.cuda import install_toolkit
+
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target

@@ -7,22 +7,22 @@ Python layer is compressed while the extensions compile.
 import functools
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from envbuilder.builder.assemble import cuda, interpreter, python, runtime
-from envbuilder.builder.assemble import os as debian
+from envbuilder.builder.assemble import distribution, runtime
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep
 from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.builder.extensions.install import install_extensions
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.builder.step_folder import write_step
-from envbuilder.core.errors import BuildError, CommandError, ToolError
+from envbuilder.builder.step_folder import progress, unpack_packages, write_step
+from envbuilder.core.cache import link_or_copy
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
@@ -34,6 +34,7 @@ from envbuilder.plan.model import (
     ExtensionsStep,
     InterpreterStep,
     OsStep,
+    Plan,
     ProgramStep,
     PythonStep,
     RuntimeStep,
@@ -47,6 +48,13 @@ from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
 
 WORK = Path("WORK")  # stands for the temporary folder of a run
+_MINIMAL: Final = "root"  # below it
+# The packages that a minimal Python and uv need, of any suite. With only these, the wheels are installed while the os layer is still
+# in the making.
+_MINIMAL_PYTHON: Final = (
+    "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
+    "python3-distutils",  # in suites with a Python before 3.10
+)  # fmt: skip
 # Its systemd-tmpfiles reads links by readlinkat(2) without a path, at which proot 5.1 aborts. That of 252 does not.
 _SYSTEMD: Final = 257
 
@@ -58,7 +66,7 @@ class AssembleEngine:
     job: Job
 
     def need_tools(self, fetcher: Fetcher) -> None:
-        missing = self.missing()
+        missing = self.job.missing()
         if missing:
             _need_processor(self.job)
             by_proot = open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
@@ -67,22 +75,12 @@ class AssembleEngine:
         if self.job.cross_tools:
             _need_emulation(self.job)
 
-    def missing(self) -> tuple[Step, ...]:
-        """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
-        plan = self.job.plan
-        if plan.os.image:
-            raise BuildError(
-                f"`{plan.name}` is based on the image `{plan.os.image}`, which the engine `assemble` does not support",
-                hint="`--engine docker` builds on images",
-            )
-        return self.job.missing()
-
     def artifacts(self) -> tuple[Artifact, ...]:
         found: list[Artifact] = []
-        for step in self.missing():
+        for step in self.job.missing():
             found += inputs(step)
-            if isinstance(step, PythonStep | InterpreterStep):
-                found += python.interpreter_packages(step.python, self.job)
+            if isinstance(step, PythonStep):
+                found += minimal_python(self.job)
         tools = self.job.cross_tools
         if tools and not self.job.store.holds(tools_tree(self.job)):
             found += tools.artifacts
@@ -91,30 +89,28 @@ class AssembleEngine:
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
         root = make_root(self.job, trees)
-        return tuple(command for step in self.missing() for command in self._commands(step, root))
+        return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
     def _commands(self, step: Step, root: Root) -> Iterable[Command]:
         match step:
             case OsStep():
-                return debian.commands(step, self.job, WORK)
-            case InterpreterStep():
-                return interpreter.commands(step, self.job, WORK)
-            case PythonStep():
-                own = _root_of(self.job, root.os, root.interpreter, compiles=True)
-                return (
-                    *wheel_commands(step, self.job, root=own, work=WORK),
-                    *python.commands(step, self.job, WORK, root.interpreter),
-                )
+                return distribution.commands(step, self.job, WORK)
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
-            case StartStep():
-                return (
-                    _program_command(step, self.job, _root_of(self.job, root.os, root.interpreter), WORK),
-                )
-            case CudaStep() | RuntimeStep():
-                return ()  # these layers need no program
+            case InterpreterStep() | PythonStep() | CudaStep() | StartStep():
+                return self._program_commands(step, root)
+            case RuntimeStep():
+                return ()  # this layer needs no program
             case _:
                 assert_never(step)
+
+    def _program_commands(self, step: ProgramStep, root: Root) -> Iterator[Command]:
+        if isinstance(step, PythonStep):
+            yield from wheel_commands(step, self.job, root=replace(root, python=None, cuda=None), work=WORK)
+        trees: dict[type[Step], Path] = {
+            type(lower): self.job.store.tree(self.job.keys[lower]) for lower in _lower(step, self.job.plan)
+        }
+        yield _program_command(step, self.job, trees, WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         if self.job.cross_tools:
@@ -147,8 +143,7 @@ class Run:
             for step in self._job.plan.steps
             if isinstance(step, KeptStep) and step is not self._job.plan.added
         )
-        started = {type(step): self._start_tree(step) for step in kept}
-        return make_root(self._job, {kind: tree.result() for kind, tree in started.items()})
+        return make_root(self._job, self._made(kept))
 
     def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
@@ -161,7 +156,7 @@ class Run:
         job, tree = self._job, work / "tree"
         match step:
             case OsStep():
-                debian.write_layer(step, job, work, out)
+                distribution.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
                 if isinstance(step, AddedStep):  # its layer depends on the folders below
                     for below in job.plan.steps[: job.plan.steps.index(step)]:
@@ -177,10 +172,7 @@ class Run:
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():
-                root = _root_of(job, self._start_tree(job.plan.os).result(), self._own_python())
-                tree.mkdir()
-                write_step(step.made_by(job.plan), work / "step", job.store)
-                job.runner.run(_program_command(step, job, root, work))
+                self._run_program(step, work)
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = [one for one in job.plan.steps if one is not step]
@@ -203,41 +195,83 @@ class Run:
                 store.commit(work / "tree", final, contents_of(layer) if layer else {})
         return final
 
-    def _own_python(self) -> Path | None:
-        """Return the tree of the standalone Python, None without one."""
-        step = self._job.plan.interpreter
-        return self._start_tree(step).result() if step else None
-
     def _write_tree(self, step: KeptStep, work: Path) -> None:
         """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
         job = self._job
         layer = load_layer(job.store.layer(job.keys[step]))
-        if layer is None and isinstance(step, InterpreterStep):
-            interpreter.write_tree(step, job, work)
-        elif layer is None and isinstance(step, PythonStep):
-            own = self._own_python()
-            built = built_wheels(
-                step, job, lambda: _root_of(job, self._start_tree(job.plan.os).result(), own, compiles=True)
-            )
-            python.write_tree(step, job, work, own, built)
-        elif layer is None and isinstance(step, CudaStep):
-            cuda.write_tree(step, job, self._start_tree(job.plan.python).result(), work)
+        if layer is None and not isinstance(step, OsStep):
+            self._run_program(step, work)
         else:
             layer = layer or self.start(step).result()
             with job.console.step(f"unpack the {layer.name} layer"):
                 extract(layer, work / "tree")
 
+    def _run_program(self, step: ProgramStep, work: Path) -> None:
+        """Make the tree of a step's layer in `work/tree`, with its program."""
+        job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
+        if isinstance(step, PythonStep):
+            wheels = built_wheels(
+                step, job, lambda: make_root(job, self._made((job.plan.os, job.plan.interpreter)))
+            )
+            for part, wheel in zip(program.parts, wheels, strict=True):
+                parts[part.name] = work / part.name
+                parts[part.name].mkdir()
+                link_or_copy(wheel, parts[part.name] / wheel.name)
+        write_step(program, work / "step", job.store, parts)
+        (work / "tree").mkdir()
+        trees = self._made(_lower(step, job.plan))
+        with job.console.step(program.why) as shown:
+            if OsStep not in trees:
+                unpack_minimal(job, work / _MINIMAL)
+            job.runner.run(_program_command(step, job, trees, work), on_line=progress(shown))
+            shown.show_note("")
 
-def _program_command(step: ProgramStep, job: Job, root: Root, work: Path) -> Command:
-    """Return the command that makes the tree of a step's layer in `work/tree`."""
+    def _made(self, steps: Iterable[KeptStep | None]) -> dict[type[Step], Path]:
+        """Return the trees of steps, after they are made."""
+        started = {type(step): self._start_tree(step) for step in steps if step}
+        return {kind: tree.result() for kind, tree in started.items()}
+
+
+def _lower(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
+    """Return the steps whose trees are the root of a step's program.
+
+    For wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
+    """
+    names = set(step.made_by(plan).root)
+    if isinstance(step, PythonStep) and not plan.os.base:
+        names.remove(OsStep.name)
+    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
+
+
+def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Path], work: Path) -> Command:
+    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `_lower`."""
+    if OsStep in trees:
+        root = make_root(job, trees)
+    else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
+        by = emulation(job) if job.plan.interpreter else None
+        root = Root(os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), emulation=by)
     return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree")
 
 
+def minimal_python(job: Job) -> tuple[Artifact, ...]:
+    """Return the packages of the root that wheels are installed in: a minimal Python, or what a standalone one needs."""
+    native = None if job.plan.interpreter else job.cross_tools
+    names = [name.format(job.plan.python.python) for name in _MINIMAL_PYTHON]
+    return tuple(deb for deb in (native.debs if native else job.plan.os.artifacts) if deb.name in names)
+
+
+def unpack_minimal(job: Job, root: Path) -> None:
+    """Unpack those packages into a new folder."""
+    unpack_packages(minimal_python(job), job.plan, root, job.store, job.runner)
+    for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
+        (root / name).mkdir(exist_ok=True)
+
+
 def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
-    """Return the root in which extensions compile."""
+    """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return Root(
-        os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees[PythonStep], cuda=trees.get(CudaStep),
+        os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), cuda=trees.get(CudaStep),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
     )  # fmt: skip
 
@@ -275,9 +309,3 @@ def _need_emulation(job: Job) -> None:
             hint="build on Linux 6.7 or newer; or let an administrator register qemu on the machine "
             f"({install_command('qemu-user-static')})",
         ) from error
-
-
-def _root_of(job: Job, tree: Path, own: Path | None, *, compiles: bool = False) -> Root:
-    """Return the root with the os layer's tree, and that of the standalone Python if there is one."""
-    by = emulation(job, os_tree=tree if compiles else None)
-    return Root(os=tree, interpreter=own, emulation=by)

@@ -8,17 +8,20 @@ machine of that processor.
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.assemble.cuda import install_programs
-from envbuilder.builder.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.builder.assemble.sandbox import Emulation
 from envbuilder.builder.engine import Job
+from envbuilder.builder.step_folder import unpack_packages
 from envbuilder.core.cache import remove_tree, sha256_text
+from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
-from envbuilder.plan.model import Plan
+from envbuilder.plan.model import CudaStep, Plan
 from envbuilder.runners.sandbox import Mount
+from envbuilder.sources.deb import open_tar
+from envbuilder.steps.toolkit import ToolkitError, Tree, install_part
 
 _FORM: Final = 2  # raise it when the same tools give another tree
 _LIBRARIES: Final = f"usr/lib/{X86_64.gnu}"
@@ -50,11 +53,8 @@ def make_tools(job: Job) -> None:
         if job.store.holds(final):
             return
         with job.console.step(f"unpack {len(tools.artifacts)} tools"), job.store.workspace() as work:
-            debs = {one.name: job.store.artifact(one.sha256) for one in tools.debs}
-            emulator = {tools.emulator.name: job.store.artifact(tools.emulator.sha256)}
-            for name, packages in (("native", debs), ("emulator", emulator)):
-                make_merged_root(work / name)
-                unpack(packages, work / name, threads=job.limits.threads)
+            for name, debs in (("native", tools.debs), ("emulator", (tools.emulator,))):
+                unpack_packages(debs, job.plan, work / name, job.store, job.runner)
             tree, machine = work / "tree", job.plan.processor.machine
             tree.mkdir()
             (tree / f"qemu-{machine}").hardlink_to((work / f"emulator/usr/bin/qemu-{machine}").resolve())
@@ -65,10 +65,27 @@ def make_tools(job: Job) -> None:
                 (tree / python.name).chmod(0o755)
             if step := job.plan.cuda:
                 packages = {one.name: job.store.artifact(one.sha256) for one in tools.toolkit}
-                install_programs(step, packages, tree)
+                _install_programs(step, packages, tree)
             for name in ("native", "emulator"):  # whose files have links in the tree
                 remove_tree(work / name)
             job.store.commit(tree, final)
+
+
+def _install_programs(step: CudaStep, packages: Mapping[str, Path], root: Path) -> None:
+    """Install the toolkit's programs alone below `root`, out of the packages for another processor than the step's."""
+    tree = Tree(str(root), f"/{step.toolkit.folder}")
+    try:
+        for part in step.rules()["parts"]:
+            install_part(
+                part, str(packages[part["name"]]), tree, lambda _, package: open_tar(Path(package), "data")
+            )
+    except ToolkitError as error:
+        raise BuildError(str(error)) from error
+    folders = [
+        path for path in tree.home.iterdir() if path.name != "bin" and not path.name.startswith("nvvm")
+    ]
+    for path in (*folders, *(path for path in tree.home.glob("nvvm*/*") if path.name != "bin")):
+        remove_tree(path) if path.is_dir() else path.unlink()
 
 
 def _copy_compilers(native: Path, over: Path, plan: Plan) -> None:

@@ -4,6 +4,7 @@ Each stage reads its own part of the folder, so BuildKit repeats only the stages
 """
 
 import shlex
+import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, assert_never
@@ -11,15 +12,12 @@ from typing import Final, assert_never
 import uv
 
 from envbuilder import runtime, steps
-from envbuilder.builder.assemble.os import write_root
-from envbuilder.builder.assemble.python import requirements
 from envbuilder.builder.assemble.runtime import write_runtime_files, write_text
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import SPEC, container_compiles
+from envbuilder.builder.extensions.programs import SPEC, TOOLS, container_compiles, wheel_program
 from envbuilder.builder.extensions.stage_sources import stage_sources
-from envbuilder.builder.extensions.wheels import stage_sdist
-from envbuilder.builder.step_folder import write_step
-from envbuilder.core.cache import Sha256, Store, link_or_copy
+from envbuilder.builder.step_folder import run_outside, write_step
+from envbuilder.core.cache import Sha256, Store, link_or_copy, remove_tree
 from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
 from envbuilder.plan import contents, model
@@ -40,7 +38,8 @@ def write_folder(job: Job, folder: Path) -> None:
     write_text(folder / DOCKERFILE, render_base())
     for name, text in runtime.files("kit"):
         write_text(folder / "kit" / name, text)
-    write_text(folder / "steps/start.py", steps.text("start.py"))
+    for name in ("start.py", "configure_distribution.sh"):
+        write_text(folder / "steps" / name, steps.text(name))
     for name, below in _PROGRAMS.items():
         write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
     for step in job.plan.steps:
@@ -74,7 +73,12 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
             if step.sdists:
                 settings["SDISTS"] = " ".join(_sdist_folders(step))
             _write_settings(folder / "settings", settings)
-            write_text(folder / "requirements.txt", requirements(step))
+            pins = (
+                f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n"
+                for one in step.artifacts
+                if one.kind == "wheel"
+            )
+            write_text(folder / "requirements.txt", "".join(pins))
             wheels = ((one.filename, one.sha256) for one in step.artifacts if one.kind == "wheel")
             _link_files(folder / "wheels", wheels, job.store)
             link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
@@ -109,24 +113,31 @@ def write_sdists(job: Job, folder: Path) -> None:
     """Write a folder for the build of each source distribution of the plan."""
     for step in filter(None, (job.plan.python, job.plan.added)):
         for name, sdist in _sdist_folders(step).items():
-            program = stage_sdist(step, sdist, folder / name, job.store)
+            program = wheel_program(step, sdist)
+            files = ((f"{TOOLS}/{one.filename}", one.sha256) for one in step.tools(sdist))
+            _link_files(folder / name, ((sdist.filename, sdist.sha256), *files), job.store)
             write_text(folder / name / SPEC, program.specification)
             _write_settings(folder / name / "environment", dict(program.env), export=True)
 
 
 def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
-    settings = {
-        "GCC": step.gcc,
-        "REPEAT": contents.seeded_package(deb.name for deb in step.artifacts),
-        **contents.word_lists(contents.DROP_FROM_IMAGE if step.base else contents.DROP),
-        "DRIVER": step.driver,
-    }
-    _write_settings(folder / "settings", settings)
-    write_text(folder / "finish.sh", f"{contents.ADD_USER}\n")
-    debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
-    _link_files(folder / "debs", debs, job.store)
+    program = step.made_by(job.plan)
+    (unpacking,) = program.parts
+    unpacked = run_outside(unpacking, folder.with_name("packages"), job.store, job.runner)
+    write_step(program, folder, job.store, {unpacking.name: unpacked})
+    root = folder / "inputs" / program.changes
     if not step.base:
-        write_root(step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store)
+        with tarfile.open(folder / "root.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            tar.add(root, "", filter=_of_root)
+        remove_tree(root)
+    remove_tree(folder.with_name("packages"))
+
+
+def _of_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    info.mtime = int(info.mtime)
+    return info
 
 
 def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> None:

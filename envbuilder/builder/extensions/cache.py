@@ -20,7 +20,7 @@ from envbuilder.core.cache import Sha256, Store, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import Shape, adapter
 from envbuilder.lock.model import Artifact, LockedExtension
-from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, PythonStep, extension_lines
+from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
 BUILD_DIRECTORY: Final = "/space"  # in the sandbox
@@ -214,21 +214,6 @@ def _python(plan: Plan) -> str:
 def _compiler(plan: Plan, debs: Iterable[Artifact]) -> str:
     image = f" on {plan.os.image}" if plan.os.image else ""
     return f"gcc {plan.os.gcc} {_digest(debs)}{image}"
-
-
-def wheel_key(plan: Plan, step: PythonStep, sdist: Artifact) -> Key:
-    """Return the key of the wheel of a source distribution, whose build may read every package of the distribution."""
-    return Key(
-        fields=(
-            ("wheel format", str(KEY_FORMAT)),
-            ("platform", plan.platform),
-            ("python", f"{_python(plan)} {step.program}"),
-            ("compiler", _compiler(plan, plan.os.artifacts)),
-            ("sdist", f"{sdist.filename} {sdist.sha256}"),
-            ("tools", _digest(step.tools(sdist))),
-            *_tools(plan),
-        )
-    )
 
 
 def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:

@@ -15,7 +15,7 @@ import uv
 
 from envbuilder.core.archive import BoundedZip
 from envbuilder.core.process import Command
-from envbuilder.core.processor import X86_64, Processor
+from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.distributions import Distribution
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
@@ -24,7 +24,6 @@ from envbuilder.sources.names import Sources
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
-NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 # In the Python that uv asks for its version: it answers, and ends for a program of a project.
 _NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
 

@@ -6,10 +6,8 @@ user already has.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Final
 
-from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
@@ -263,23 +261,5 @@ def _by_index(wheels: Sequence[Artifact]) -> list[tuple[str, list[Artifact]]]:
 
 
 def rules(step: CudaStep) -> str:
-    """Return the argument of `install_toolkit.py` as JSON: the files to take from each package, and the links.
-
-    Raises BuildError if the lock lacks a package.
-    """
-    files = {one.name: one.filename for one in step.artifacts}
-    for part in step.toolkit.parts:
-        if part.name not in files:
-            cuda = step.toolkit.cuda
-            raise BuildError(f"CUDA {cuda} needs the package `{part.name}`, which the lock lacks")
-    value = {
-        "cuda": step.toolkit.cuda,
-        "parts": [
-            {"name": part.name, "file": files[part.name], "take": [asdict(take) for take in part.take]}
-            for part in step.toolkit.parts
-        ],
-        "header_wheels": step.toolkit.header_wheels,
-        "links": [(str(link.path), link.target) for link in step.toolkit.links],
-        "files": [(str(file.path), file.text) for file in step.toolkit.files],
-    }
-    return json.dumps(value, indent=1) + "\n"
+    """Return the argument of `install_toolkit.py` as JSON."""
+    return json.dumps(step.rules(), indent=1) + "\n"
