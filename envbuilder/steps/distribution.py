@@ -31,8 +31,16 @@ import tarfile
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.parser import HeaderParser
+
+try:  # not everywhere: `dpkg-deb` is, where none of them is
+    import zstandard as zstd
+except ImportError:
+    try:
+        from compression import zstd  # type: ignore[no-redef,import-not-found]
+    except ImportError:
+        zstd = None  # type: ignore[assignment]
 
 # The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -120,63 +128,48 @@ class Xz(io.RawIOBase):
                 return len(piece)
 
 
+@contextmanager
 def open_part(deb, part):
-    """Return a stream of a package's tar, `control` or `data`. Raises one of DAMAGE."""
-    file, size = open(deb, "rb"), os.stat(deb).st_size  # noqa: SIM115 - the stream that is returned reads it
-    if file.read(8) != b"!<arch>\n":
-        raise ValueError("it is not an ar archive")
-    while True:
-        header = file.read(60)
-        if len(header) < 60:
-            raise ValueError(f"it has no {part}.tar")
-        name, length = header[:16].decode().strip().rstrip("/"), int(header[48:58])
-        if not 0 <= length <= size:
-            raise ValueError(f"bytes of `{name}`: {length}, expected at most {size}")
-        if name.startswith(f"{part}.tar"):
-            packed = io.BufferedReader(Member(file, length), CHUNK)
-            return unpacked(name, packed, deb)
-        file.seek(length + length % 2, os.SEEK_CUR)
-
-
-def unpacked(name, packed, deb):
-    """Return the stream that a member of a package unpacks to."""
-    kind = name.rpartition(".")[2]
-    if kind == "tar":
-        return packed
-    if kind == "gz":
-        return io.BufferedReader(gzip.open(packed), CHUNK)
-    if kind in ("xz", "lzma"):
-        return io.BufferedReader(Xz(packed), CHUNK)
-    if kind == "zst":
-        return open_zstandard(name, packed, deb)
-    raise ValueError(f"its member `{name}` is compressed by `{kind}`, which is not known")
-
-
-def open_zstandard(name, packed, deb):
-    """Return what zstd unpacks: by a package of Python, by Python 3.14, or by dpkg."""
-    try:
-        import zstandard as zstd  # noqa: PLC0415 - not everywhere
-    except ImportError:
-        try:
-            from compression import zstd  # type: ignore[no-redef,import-not-found]  # noqa: PLC0415 - the same
-        except ImportError:
-            zstd = None  # type: ignore[assignment]
-    if zstd:
-        return Zstandard(zstd.open(packed), zstd.ZstdError)
-    option = "--ctrl-tarfile" if name.startswith("control") else "--fsys-tarfile"
-    return subprocess.Popen(("dpkg-deb", option, str(deb)), stdout=subprocess.PIPE).stdout
+    """Yield a stream of a package's tar, `control` or `data`. Raises one of DAMAGE."""
+    with open(deb, "rb") as file:
+        if file.read(8) != b"!<arch>\n":
+            raise ValueError("it is not an ar archive")
+        while True:
+            header = file.read(60)
+            if len(header) < 60:
+                raise ValueError(f"it has no {part}.tar")
+            name, length = header[:16].decode().strip().rstrip("/"), int(header[48:58])
+            need_within(f"bytes of `{name}`", length, os.stat(deb).st_size)
+            if name.startswith(f"{part}.tar"):
+                break
+            file.seek(length + length % 2, os.SEEK_CUR)
+        packed, kind = io.BufferedReader(Member(file, length), CHUNK), name.rpartition(".")[2]
+        if kind == "tar":
+            yield packed
+        elif kind == "gz":
+            yield io.BufferedReader(gzip.GzipFile(fileobj=packed), CHUNK)
+        elif kind in ("xz", "lzma"):
+            yield io.BufferedReader(Xz(packed), CHUNK)
+        elif kind != "zst":
+            raise ValueError(f"its member `{name}` is compressed by `{kind}`, which is not known")
+        elif zstd:
+            yield Zstandard(packed)
+        else:
+            option = "--ctrl-tarfile" if part == "control" else "--fsys-tarfile"
+            with subprocess.Popen(("dpkg-deb", option, str(deb)), stdout=subprocess.PIPE) as program:
+                yield program.stdout
 
 
 class Zstandard:
     """A stream of zstd whose damage is one of DAMAGE."""
 
-    def __init__(self, stream, error):
-        self.stream, self.error = stream, error
+    def __init__(self, packed):
+        self.stream = zstd.open(packed)
 
-    def read(self, size):
+    def read(self, size=-1):
         try:
             return self.stream.read(size)
-        except self.error as error:
+        except zstd.ZstdError as error:
             raise ValueError(str(error)) from error
 
 
@@ -246,21 +239,18 @@ def need_within(what, number, limit):
     return number
 
 
+@contextmanager
 def open_members(deb, part):
-    return Tar(open_part(deb, part), SPARE + TIMES * os.stat(deb).st_size)
+    """Yield the members of a package's tar."""
+    most = SPARE + (TIMES * os.stat(deb).st_size if part == "data" else 0)
+    with open_part(deb, part) as stream:
+        yield Tar(stream, most)
 
 
 def read_control(deb):
     """Return the files of a package's control part: name → content and header."""
-    tar = open_members(deb, "control")
-    files = {}
-    for info in tar:
-        if info.isreg():
-            content = b""
-            while tar.rest:
-                content += tar.read()
-            files[bare(info.name)] = (content, info)
-    return files
+    with open_members(deb, "control") as tar:
+        return {bare(info.name): (b"".join(iter(tar.read, b"")), info) for info in tar if info.isreg()}
 
 
 # ----------------------------------------------------------------------------------------------------------------- packages
@@ -388,7 +378,15 @@ class Root:
 def unpack(deb, root=None):
     """Read a package, and write its files into a root if there is one."""
     try:
-        package, tar = Package(deb), open_members(deb, "data")
+        return add_members(Package(deb), root)
+    except DAMAGE as error:
+        if getattr(error, "errno", None):  # of this machine's disk
+            raise
+        raise PackageError(f"the package `{deb}` cannot be read: {error}") from error
+
+
+def add_members(package, root):
+    with open_members(package.deb, "data") as tar:
         for info in tar:
             listed = info.name[1:] if info.name.startswith(".") else info.name
             listed = listed.rstrip("/") or "/."
@@ -399,7 +397,7 @@ def unpack(deb, root=None):
             is_known = info.isdir() or info.isreg() or info.issym() or info.islnk()
             if (path and not is_plain(path)) or not is_known:
                 raise PackageError(
-                    f"the package `{deb}` has `{info.name}`, which is no file, folder or link below the root"
+                    f"the package `{package.deb}` has `{info.name}`, which is no file, folder or link below the root"
                 )
             if info.isdir():
                 if path:
@@ -411,10 +409,6 @@ def unpack(deb, root=None):
                 if root:
                     with suppress(FileExistsError):  # of another package; `sharing` says which
                         root.add(package, info, tar)
-    except DAMAGE as error:
-        if getattr(error, "errno", None):  # of this machine's disk
-            raise
-        raise PackageError(f"the package `{deb}` cannot be read: {error}") from error
     return package
 
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from envbuilder.builder.assemble import python
 from envbuilder.builder.assemble.dpkg_root import make_merged_root
 from envbuilder.builder.assemble.os import configure_command
+
+from envbuilder.builder.assemble import python
 from envbuilder.builder.assemble.sandbox import Emulation, Root, sandboxed
 from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.core.errors import BuildError, CommandError
