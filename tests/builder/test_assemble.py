@@ -3,7 +3,6 @@
 import ast
 import compileall
 import dataclasses
-import logging
 import os
 import shlex
 import shutil
@@ -11,28 +10,25 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import pytest
 import uv
 
 from envbuilder import runtime as image
 from envbuilder.builder.assemble import interpreter, python, runtime
-from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root
 from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
 from envbuilder.builder.step_folder import write_step
-from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.contents import LOGIN, runtime_files, seeded_package
+from envbuilder.plan.contents import LOGIN, runtime_files
 from envbuilder.plan.model import (
     SYSTEM_PATH,
     ExtensionsStep,
@@ -174,51 +170,6 @@ def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
     assert in_sandbox(machine, f"{script}; true", mounts=mounts) == "/write\n"
 
 
-# The os layer
-
-
-def test_the_packages_are_configured_in_a_namespace(golden):
-    script = debian.configure_script(OS, ("preinst of a",), (Path("/store/left"),))
-    command = debian.configure_command(
-        script, Path("/work/root"), Path("/work/owners.json"), epoch=EPOCH, debs=(Path("/store/left"),)
-    )
-    golden("configure.txt", one_a_line(command, ASSEMBLE=Path(debian.__file__).parent))
-
-
-def test_the_standard_library_is_compiled_with_a_seed_where_that_matters():
-    script = debian.configure_script(
-        dataclasses.replace(OS, artifacts=(artifact("deb", "python3.9-minimal", "3.9.2", "p.deb"),)), (), ()
-    )
-    assert "PYTHONHASHSEED=0 python3.9 -m compileall -q -f /usr/lib/python3.9" in script.splitlines()
-    assert "compileall" not in debian.configure_script(OS, (), ())
-
-
-# What dpkg prints: first the packages that it has to unpack, then all.
-DPKG: Final = """\
-Preparing to unpack .../left_1_amd64.deb ...
-Unpacking left (1) ...
-Setting up libc6:amd64 (2.36-9) ...
-Setting up left (1) ...
-Processing triggers for libc-bin (2.36-9) ...
-"""
-
-
-def test_packages_are_counted_when_they_are_set_up(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
-    log = logging.getLogger("envbuilder.test")
-    with Console().step("install") as step:
-        step.expect(2, items=True)
-        read = debian.reader(step, logging.LoggerAdapter(log))
-        for line in DPKG.splitlines():
-            read(line)
-    first, *counted, last = capsys.readouterr().err.splitlines()
-    assert first == "… install"
-    assert [line.partition(",")[0] for line in counted] == [f"  install: {number} of 2" for number in (1, 2)]
-    assert last.startswith("✓ install (")
-
-
 def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
     with Console(quiet=True).step("install") as step:
         step.expect(2, items=True)
@@ -263,19 +214,6 @@ def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_befo
     golden("install-py39.txt", _as_anywhere(commands))
 
 
-@pytest.mark.parametrize(
-    ("names", "python"),
-    [
-        (("libc6", "python3.9-minimal"), "3.9"),
-        (("python3.11-minimal",), ""),
-        (("python3.9-dev",), ""),
-        ((), ""),
-    ],
-)
-def test_the_seeded_python_is_that_of_the_packages_whichever_the_environment_uses(names, python):
-    assert seeded_package(names) == python
-
-
 def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
     step = InterpreterStep(python="3.10", archive=INTERPRETER_ARCHIVE)
     command = interpreter.install_command(step, work=Path("/store/work"))
@@ -287,24 +225,6 @@ def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
     python.make_environment(tmp_path, environment)
     assert (tmp_path / "opt/env/bin/python").readlink() == Path("/opt/python/bin/python3.10")
     assert "home = /opt/python/bin\n" in (tmp_path / "opt/env/pyvenv.cfg").read_text()
-
-
-@pytest.mark.parametrize(("version", "needs"), [("0.5.10.2-6", True), ("0.5.12-2", False)])
-def test_an_old_dash_has_a_folder_for_its_manual_page_while_it_is_installed(
-    version: str, needs: bool, tmp_path: Path
-):
-    dash = dataclasses.replace(OS.artifacts[0], name="dash", version=version)
-    step = dataclasses.replace(OS, artifacts=(*OS.artifacts, dash))
-    assert debian.needs_manuals(step) is needs
-    debian.make_root(tmp_path / "root", gcc="9", with_manuals=needs)
-    assert (tmp_path / "root/usr/share/man/man1").is_dir() is needs
-
-
-def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path: Path):
-    debian.make_root(tmp_path / "root", gcc="9", with_manuals=False)
-    names = list((tmp_path / "root/usr/local/bin").iterdir())
-    assert {str(path.readlink()) for path in names} >= {"../../bin/gcc-9", "../../bin/g++-9"}
-    assert all(str(path.readlink()).endswith("-9") for path in names)
 
 
 def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):

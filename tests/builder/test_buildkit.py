@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import shlex
-import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pytest
 
 from envbuilder import runtime as image
 from envbuilder.artifacts.oci.model import IMAGE
-from envbuilder.builder.assemble.os import write_root
 from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.buildkit import BuildKitEngine, buildx
 from envbuilder.builder.buildkit.engine import exported_tars
@@ -30,7 +28,6 @@ from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolErr
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
-from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
 from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import EXPORTED, arguments
@@ -163,40 +160,6 @@ def add(store: Store, path: Path) -> str:
 
 
 @pytest.mark.programs
-def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
-    store, debs = Store(tmp_path / "store"), []
-    for name, files in (("one", ("lib/a", "usr/share/doc/one/x")), ("two", ("usr/lib/b", "etc/c"))):
-        for file in files:
-            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / file).write_text(file)
-        (tmp_path / name / "lib").mkdir(exist_ok=True)
-        (tmp_path / name / "usr/lib").mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "usr/lib/link").unlink(missing_ok=True)
-        (tmp_path / name / "usr/lib" / f"{name}-link").symlink_to("b")
-        (tmp_path / name / "DEBIAN").mkdir()
-        (tmp_path / name / "DEBIAN/control").write_text(
-            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
-        )
-        subprocess.run(
-            ["dpkg-deb", "--root-owner-group", "--build", tmp_path / name, tmp_path / f"{name}.deb"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        digest = add(store, tmp_path / f"{name}.deb")
-        debs.append(
-            Artifact(
-                kind="deb", name=name, version="1", sha256=digest, size=1, source="debian", path=f"{name}.deb"
-            )
-        )
-    write_root(debs, tmp_path / "root.tar", epoch=EPOCH, store=store)
-    with tarfile.open(tmp_path / "root.tar") as tar:
-        members = {member.name: member for member in tar}
-        names = tar.getnames()
-    assert len(names) == len(members)  # none is there twice
-    assert members["lib"].linkname == "usr/lib"
-    assert {"usr/lib/a", "usr/lib/b", "usr/lib/one-link", "etc/c"} <= members.keys()
-    assert not [name for name in names if name.startswith("usr/share/doc/")]
-
-
 def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     store = Store(tmp_path / "store")
     for blob in (BASE.manifest, BASE.config, *BASE.layers):

@@ -1,7 +1,11 @@
 """A root of unpacked packages: what dpkg would make of them, and nothing outside of it."""
 
 import hashlib
+import json
+import shlex
 import stat
+import subprocess
+import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,3 +257,71 @@ def test_the_control_part_of_a_package_writes_nothing_outside(
     with pytest.raises(PackageError, match=r"the package `.*a\.deb` has `.*` in its control part"):
         write_database(root, deb)
     assert list(root.parent.glob("outside*")) == []
+
+
+def run(folder: Path, spec: dict[str, str], *debs: Path) -> Path:
+    """Run the program as a runner does. Returns its OUT."""
+    (folder / "inputs/debs").mkdir(parents=True)
+    (folder / "out").mkdir()
+    for deb in debs:
+        deb.rename(folder / "inputs/debs" / deb.name)
+    text = {"architecture": "amd64", "triplet": "x86_64-linux-gnu", "gcc": "9"} | spec
+    (folder / "spec.json").write_text(json.dumps(text))
+    argv = (sys.executable, "-I", distribution.__file__, "spec.json", "inputs", "out")
+    subprocess.run(argv, cwd=folder, check=True, timeout=60)
+    return folder / "out"
+
+
+def settings(out: Path) -> dict[str, str]:
+    lines = shlex.split((out / "settings").read_text())
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.programs
+def test_the_program_leaves_a_root_and_what_the_other_half_needs(tmp_path: Path):
+    (tmp_path / "debs").mkdir()
+    names = ("a_1%3a1", "b_1", "c_1", "python3.9-minimal_3.9.2", "dash_0.5.10.2-6")
+    members = {"a_1%3a1": "./etc/both", "b_1": "./etc/both"}
+    debs = [
+        write_package(
+            tmp_path / f"debs/{name}.deb", [(members.get(name, f"./etc/{name}"), "x", 0o644)],
+            about=f"Package: {name.partition('_')[0]}\nVersion: 1\nArchitecture: all\n",
+            control={"preinst": "#!/bin/sh\n"} if name == "c_1" else {},
+        )
+        for name in names
+    ]  # fmt: skip
+    out = run(tmp_path, {}, *debs)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "left",
+        "owners.json",
+        "preinst",
+        "root",
+        "settings",
+    ]
+    assert sorted(path.name for path in (out / "left").iterdir()) == ["a_1%3a1.deb", "b_1.deb"]
+    assert "/var/lib/dpkg/info/c.preinst install" in (out / "preinst").read_text()
+    found = settings(out)
+    assert {name: found[name] for name in ("COUNT", "COMPILE", "GCC", "TOOLS", "MANUALS")} == {
+        "COUNT": "5", "COMPILE": "3.9", "GCC": "9", "TOOLS": "", "MANUALS": "usr/share/man/man1",
+    }  # fmt: skip
+    assert (out / "root/usr/share/man/man1").is_dir()
+    links = list((out / "root/usr/local/bin").iterdir())
+    assert {str(path.readlink()) for path in links} >= {"../../bin/gcc-9", "../../bin/g++-9"}
+    assert "x86_64-linux-gnu-g++" in {path.name for path in links}
+
+
+@pytest.mark.programs
+def test_the_packages_of_an_image_are_left_to_its_dpkg(tmp_path: Path):
+    deb = write_package(tmp_path / "a_1.deb", [("./bin/x", "x", 0o644)])
+    out = run(tmp_path, {"tools": "/usr/bin"}, deb)
+    assert sorted(path.name for path in out.iterdir()) == ["left", "owners.json", "preinst", "settings"]
+    assert settings(out)["TOOLS"] == "/usr/bin"
+    assert [path.name for path in (out / "left").iterdir()] == ["a_1.deb"]
+
+
+@pytest.mark.programs
+def test_a_damaged_package_ends_the_program_with_one_line(tmp_path: Path):
+    deb = write_package(tmp_path / "a_1.deb", [("./x", "x", 0o644)])
+    deb.write_bytes(deb.read_bytes()[:-40])
+    with pytest.raises(subprocess.CalledProcessError):
+        run(tmp_path, {}, deb)
