@@ -2,15 +2,17 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from envbuilder import steps
-from envbuilder.core.cache import Store, link_or_copy, save_text
+from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command, Runner
-from envbuilder.plan.program import INPUTS, SPEC, Program
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.model import OsStep, Plan
+from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 
 _PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
 
@@ -33,12 +35,33 @@ def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str,
         out.rename(inputs / name)
 
 
-def run_outside(program: Program, folder: Path, out: Path, runner: Runner) -> None:
-    """Run a program that needs no root, with the Python of envbuilder. `folder` is what `write_step` wrote; OUT is made."""
-    out.mkdir(parents=True)
-    words = (folder / Path(SPEC).name, folder / Path(INPUTS).name, out)
-    argv = (sys.executable, "-I", str(steps.FOLDER / program.files[0]), *map(str, words))
-    runner.run(Command(argv=argv, why=program.why, bare=True))
+def outside_command(program: Program, work: Path) -> Command:
+    """Return the command that runs a program of the interpreter `OUTSIDE`. Its step's folder and its OUT are in `work`."""
+    step = work / Path(SPEC).parent.name
+    words = (
+        steps.FOLDER / program.files[0], step / Path(SPEC).name, step / Path(INPUTS).name, work / Path(OUT).name
+    )  # fmt: skip
+    argv = (sys.executable, "-I", *map(str, words))
+    return Command(argv=argv, env=tuple(steps.ENVIRONMENT.items()), why=program.why, bare=True, merged=True)
+
+
+def run_outside(
+    program: Program, work: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
+) -> Path:
+    """Run a program of the interpreter `OUTSIDE` in the new folder `work`. Returns its OUT."""
+    command, out = outside_command(program, work), work / Path(OUT).name
+    write_step(program, work / Path(SPEC).parent.name, store)
+    out.mkdir()
+    runner.run(command, on_line=on_line)
+    return out
+
+
+def unpack_packages(debs: Sequence[Artifact], plan: Plan, root: Path, store: Store, runner: Runner) -> None:
+    """Unpack packages into the new folder `root`, and configure none."""
+    (program,) = OsStep(suite="", gcc=plan.os.gcc, artifacts=tuple(debs)).made_by(plan).parts
+    work = root.with_name(f"{root.name}-packages")
+    (run_outside(program, work, store, runner) / "root").rename(root)
+    remove_tree(work)
 
 
 def progress(shown: Step) -> Callable[[str], None]:

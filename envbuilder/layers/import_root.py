@@ -2,19 +2,14 @@
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
 
 from envbuilder.core.budget import BudgetError, Entries
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, from_bytes
-from envbuilder.layers.import_tar import DROPPED, clean, finish, is_dropped
+from envbuilder.layers.import_tar import DROPPED, Owner, Owners, clean, finish, is_dropped
 from envbuilder.layers.tar import Member, is_normal
-
-# By device and inode: uid, gid and file capability, b"" for none.
-Owners: TypeAlias = Mapping[tuple[int, int], tuple[int, int, bytes]]
-_NOBODY: Final = (0, 0, b"")
 
 
 def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
@@ -29,14 +24,14 @@ def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] 
         path = from_bytes(name)
         if is_dropped(path, (*DROPPED, *drop)):
             continue
-        identity = (status.st_dev, status.st_ino)
-        owner = owners.get(identity, _NOBODY)
+        is_file = stat.S_ISREG(status.st_mode)
+        first = holders.setdefault((status.st_dev, status.st_ino), path) if is_file else path
         try:
-            entry = clean(path, _entry(path, status, os.fsencode(root) + b"/" + name, owner), epoch)
+            found = _entry(path, status, os.fsencode(root) + b"/" + name)
+            entry = clean(path, owners.get(first, Owner()).of(found), epoch)
         except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
             continue
-        first = holders.setdefault(identity, path) if entry.kind is Kind.FILE else path
         parts[path] = Member(entry=entry, hard="" if first == path else first)
     return finish(parts, mistakes, root, epoch)
 
@@ -64,10 +59,10 @@ def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
         raise BuildError(f"`{os.fsdecode(root)}` cannot become a layer: {error}") from error
 
 
-def _entry(path: str, status: os.stat_result, full: bytes, owner: tuple[int, int, bytes]) -> Entry:
+def _entry(path: str, status: os.stat_result, full: bytes) -> Entry:
     if not is_normal(path):
         raise ValueError("a name like this would delete files of lower layers")
-    mode, (uid, gid, capability) = status.st_mode, owner
+    mode = status.st_mode
     kind = (
         Kind.LINK if stat.S_ISLNK(mode)
         else Kind.DIRECTORY if stat.S_ISDIR(mode)
@@ -78,10 +73,9 @@ def _entry(path: str, status: os.stat_result, full: bytes, owner: tuple[int, int
         path=path,
         kind=kind,
         mode=0o777 if kind is Kind.LINK else stat.S_IMODE(mode),
-        uid=uid,
-        gid=gid,
+        uid=0,
+        gid=0,
         mtime=int(status.st_mtime),
         size=status.st_size if kind is Kind.FILE else 0,
         target=from_bytes(os.readlink(full)) if kind is Kind.LINK else "",  # noqa: PTH115 - names are bytes
-        xattrs=(("security.capability", capability),) if capability else (),
     )

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.errors import BuildError
@@ -24,10 +24,31 @@ _SHOWN: Final = 10  # how many mistakes an error names
 _MOST_ID: Final = 0xFFFFFFFE  # what a squashfs can hold
 
 
-def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
+class Owner(NamedTuple):
+    """The owner of a path, and what only its package or its image may say. The default is root, without anything more."""
+
+    uid: int = 0
+    gid: int = 0
+    special: int = 0  # set-id bits: a file has no others
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    added: int = 0  # bits of the mode that the tree has and the layer does not: the builder has to read it
+
+    def of(self, entry: Entry) -> Entry:
+        """Return an entry with this owner."""
+        others = 0 if entry.kind is Kind.DIRECTORY else 0o6000 & ~self.special
+        mode = entry.mode & ~(others | self.added) if entry.kind is not Kind.LINK else entry.mode
+        return replace(entry, uid=self.uid, gid=self.gid, mode=mode, xattrs=self.xattrs)
+
+
+Owners: TypeAlias = Mapping[str, Owner]  # by path
+
+
+def index_tar(
+    tar: Path, *, epoch: int, drop: Collection[str] = (), owners: Owners | None = None
+) -> tuple[Member, ...]:
     """Return the paths of the layer, sorted; raises BuildError with every member that a layer cannot hold.
 
-    `drop` names paths that go with all below them; `name/*` keeps the folder itself.
+    `drop` names paths that go with all below them; `name/*` keeps the folder itself. With `owners`, those of the tar do not count.
     """
     try:
         with BoundedTar.open(tar, "r:") as opened:
@@ -59,12 +80,13 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Mem
             )
             continue
         source = contents[path]
+        first = holders.setdefault(source.offset, path) if source.entry.kind is Kind.FILE else path
+        owned = source.entry if owners is None else owners.get(first, Owner()).of(source.entry)
         try:
-            entry = clean(path, source.entry, epoch)
+            entry = clean(path, owned, epoch)
         except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
             continue
-        first = holders.setdefault(source.offset, path) if entry.kind is Kind.FILE else path
         parts[path] = Member(entry=entry, offset=source.offset, hard="" if first == path else first)
     return finish(parts, mistakes, tar, epoch)
 

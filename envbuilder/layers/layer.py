@@ -23,8 +23,8 @@ from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.extract import BlobReader, unpack
-from envbuilder.layers.import_root import Owners, index_root, walk
-from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
+from envbuilder.layers.import_root import index_root, walk
+from envbuilder.layers.import_tar import Owner, Owners, index_tar, plain_parts, some_lines
 from envbuilder.layers.tar import Member, is_normal
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owners", "check_disjoint", "contents_of", "damage_of", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "contents_of", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -72,14 +72,15 @@ def write_layer_from_tar(
     drop: Collection[str] = (),
     omit: Collection[str] = (),
     plain: bool = False,
+    owners: Owners | None = None,
 ) -> Layer:
     """Make a layer of another program's tar of a root file system, root folder included; see `index_tar`.
 
-    Owners and modes stay, times are clamped to the epoch, and files of container runtimes are
+    Modes stay, and owners unless others are given; times are clamped to the epoch, and files of container runtimes are
     dropped or emptied. With `plain`, owners, modes, times and links are those of `write_layer`.
     Folders in `omit` are left out.
     """
-    parts = index_tar(tar, epoch=epoch, drop=drop)
+    parts = index_tar(tar, epoch=epoch, drop=drop, owners=owners)
     if plain:
         parts = plain_parts(parts, epoch=epoch)
     parts = tuple(part for part in parts if part.entry.path not in omit)

@@ -23,6 +23,7 @@ MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
 _BUFFER: Final = 64 << 10  # bytes; tarfile copies what is left of its buffer after every header
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
+_MOST_LINKS: Final = 40  # above a path, as in Linux
 DAMAGED: Final = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
     struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
@@ -89,7 +90,7 @@ class Overlay(dict[str, Entry]):
         for found in archive:
             archive.members.clear()  # type: ignore[attr-defined]  # it keeps every member, and each is needed once
             member = read_member(found)
-            path = member.entry.path
+            path = self._real(member.entry.path)
             self._entries.add(
                 path, len(member.entry.target) + sum(len(value) for _, value in member.entry.xattrs)
             )
@@ -103,14 +104,31 @@ class Overlay(dict[str, Entry]):
             else:
                 if member.entry.kind is not Kind.DIRECTORY:
                     self._hide(path, own)
+                member = replace(member, entry=replace(member.entry, path=path))
                 self[path] = self._entry(member, archive.extractfile(found) if found.isreg() else None)
                 own.add(path)
         for path in own:
             self._note(path)
 
+    def _real(self, path: str) -> str:
+        """Return where a member lies: links above it lead to folders of the tree, as container engines follow them."""
+        parts, real, links = path.split("/"), list[str](), 0
+        while parts:
+            real.append(parts.pop(0))
+            if real[-1] in ("", ".", ".."):
+                del real[-2 if real[-1] == ".." else -1 :]
+                continue
+            entry = self.get("/".join(real)) if parts else None
+            if entry is not None and entry.kind is Kind.LINK:
+                links += 1
+                need_within(f"links above `{path[:100]}`", links, _MOST_LINKS)
+                real = [] if entry.target.startswith("/") else real[:-1]
+                parts = entry.target.split("/") + parts
+        return "/".join(real)
+
     def _hide(self, path: str, own: Collection[str]) -> None:
         entry = self._forget(path)
-        if entry is not None and entry.kind is Kind.DIRECTORY:
+        if entry is None or entry.kind is Kind.DIRECTORY:  # a layer need not name a folder
             self._hide_below(path, own)
 
     def _hide_below(self, folder: str, own: Collection[str]) -> None:
@@ -139,7 +157,7 @@ class Overlay(dict[str, Entry]):
     def _entry(self, member: Member, content: IO[bytes] | None) -> Entry:
         entry, path = member.entry, member.entry.path
         if member.hard:
-            first = member.hard.lstrip("/")
+            first = self._real(member.hard.lstrip("/"))
             if self.keep(path) and first in self._kept:
                 self._kept[path] = self._kept[first]
             else:

@@ -8,7 +8,7 @@ from typing import Final
 
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, RuntimeStep
-from envbuilder.plan.program import Program, spec_text
+from envbuilder.plan.program import OUTSIDE, Program, spec_text
 
 # ---- the os layer
 
@@ -142,7 +142,7 @@ def runtime_program(step: RuntimeStep, documents: Mapping[str, str]) -> Program:
     """Return the program that writes the layer. `documents`: path below / → text of what is said about this build."""
     links = {"singularity": ".singularity.d/runscript", "environment": ".singularity.d/env/90-environment.sh"}
     return Program(
-        name=step.name, files=("write_files.py",), interpreter="python3", root=(),
+        name=step.name, files=("write_files.py",), interpreter=OUTSIDE, root=(),
         spec=spec_text({"links": links, "folders": [".singularity.d/libs"]}), texts=tuple((runtime_files(step) | dict(documents)).items()),
         why="write what a container runtime reads at start",
     )  # fmt: skip

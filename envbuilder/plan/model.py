@@ -19,7 +19,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
-from envbuilder.plan.program import PROGRAMS, Program, spec_text
+from envbuilder.plan.program import BASE, OUTSIDE, PROGRAMS, Program, spec_text
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
@@ -64,11 +64,28 @@ class OsStep:
         """Return the image as repository@sha256:…, "" for a suite."""
         return self.base.pinned if self.base else ""
 
+    def made_by(self, plan: "Plan") -> Program:
+        """Return the program that configures the packages in a root that a part of it has unpacked, or in the image."""
+        tools = str(PurePosixPath(self.driver).parent) if self.base else ""
+        spec = {
+            "architecture": plan.processor.debian,
+            "triplet": plan.processor.gnu,
+            "gcc": self.gcc,
+            "tools": tools,
+        }
+        unpacking = Program(
+            name="unpack", files=("distribution.py",), interpreter=OUTSIDE, root=(), spec=spec_text(spec),
+            inputs=tuple((f"debs/{deb.name}_{deb.version.replace(':', '%3a')}.deb", deb) for deb in self.artifacts),
+            why="unpack the distribution's packages",
+        )  # fmt: skip
+        return Program(
+            name=self.name, files=("configure_distribution.sh",), interpreter="/bin/sh", root=(), spec=spec_text({}),
+            parts=(unpacking,), changes=BASE if self.base else f"{unpacking.name}/root",
+            why="install the distribution's packages",
+        )  # fmt: skip
+
     def lines(self) -> tuple[str, ...]:
-        if self.base:
-            head = f"step os on {self.image} gcc {self.gcc} at {self.driver} layout 1"
-            return (head, *map(_artifact_line, self.artifacts))
-        return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artifact_line, self.artifacts))
+        return (f"step os {f'on {self.image}' if self.base else self.suite}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +325,7 @@ class AddedStep(PythonStep):
         return None  # its layer leaves out every folder of those below
 
 
-ProgramStep = InterpreterStep | PythonStep | CudaStep | StartStep
+ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
 
@@ -374,9 +391,7 @@ class Plan:
         """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
         below = [line for step in self.steps if step.name in part.root for line in self._lines(step)]
         cross = [_artifact_line(tool) for tool in (self.tools.artifacts if self.tools else ())]
-        return sha256_text(
-            "\n".join([f"part {FORMAT} {self.platform} {tools}", *below, *part.lines(), *cross])
-        )
+        return sha256_text("\n".join([f"part {self.platform} {tools}", *below, *part.lines(), *cross]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
         """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""

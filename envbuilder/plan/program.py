@@ -17,7 +17,11 @@ PROGRAMS: Final = "/steps"  # `envbuilder/steps`, and `uv`
 SPEC: Final = "/step/spec.json"
 INPUTS: Final = "/step/inputs"
 OUT: Final = "/out"
-BASE: Final = "base"
+# Instead of a path in a root.
+OUTSIDE: Final = (
+    "python3"  # an interpreter: the program runs on the machine that builds, by any Python from 3.8
+)
+BASE: Final = "base"  # a root: the recipe's image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class Program:
     inputs: tuple[tuple[str, Artifact | SourceFile], ...] = ()  # path below INPUTS → locked file
     texts: tuple[tuple[str, str], ...] = ()  # path below INPUTS → text of a small file
     parts: tuple["Program", ...] = ()  # the OUT of each lies in INPUTS under its name
-    # The root that it changes in place, as its root user: a path below INPUTS, or BASE for the plan's image. OUT is / then.
+    # The root that it runs in and changes in place, as the root user there: a path below INPUTS, or `BASE`. OUT is / then.
     changes: str = ""
     why: str = ""  # what it does, for the command line that a failure shows
 
@@ -42,8 +46,8 @@ class Program:
 
     @property
     def is_outside(self) -> bool:
-        """Return whether it needs no root: any Python from 3.8 runs it, on the machine that builds or in the first stage of a text."""
-        return not self.root and not self.changes
+        """Return whether any Python from 3.8 runs it: on the machine that builds, or in the first stage of a text."""
+        return self.interpreter == OUTSIDE
 
     @property
     def argv(self) -> tuple[str, ...]:

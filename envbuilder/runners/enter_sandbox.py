@@ -15,7 +15,9 @@ namespace.
 
 import ctypes
 import errno
+import itertools
 import os
+import resource
 import runpy
 import shutil
 import stat
@@ -68,12 +70,25 @@ _DENIED_TOO: Final = (428, 429, 430, 431, 432, 433, 442, 443, 467)
 # io_uring_setup, io_uring_enter, io_uring_register; and clone3, whose flags a filter cannot read. Programs do without.
 _ABSENT: Final = (425, 426, 427, 435)
 _READ_BY_ARGUMENT: Final = {_X86: (56, 41, 16), _ARM: (220, 198, 29)}  # clone, socket, ioctl
+_ANSWERED: Final = {
+    # chown, fchown, lchown, fchownat; and setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid
+    _X86: (92, 93, 94, 260, 105, 106, 113, 114, 116, 117, 119),
+    _ARM: (55, 54, 146, 144, 145, 143, 159, 147, 149),
+}
+# setxattr, lsetxattr, fsetxattr: file capabilities and ACLs, which a layer has from an image alone. Programs that copy a file change
+# its mode instead.
+_UNSUPPORTED: Final = {_X86: (188, 189, 190), _ARM: (5, 6, 7)}
+# Processes and threads at once of a sandbox's root user. Packages need some ten; Java starts one or two for each core.
+_MOST: Final = 1000
 _FAMILIES: Final = (1, 2, 10, 16)  # AF_: UNIX, INET, INET6, NETLINK
 _TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into a terminal
 
 
-def filter_of_calls() -> bytes:
-    """Return the filter that bubblewrap sets at its end, as an array of struct sock_filter (seccomp(2))."""
+def filter_of_calls(*, is_root: bool) -> bytes:
+    """Return the filter that bubblewrap sets at its end, as an array of struct sock_filter (seccomp(2)).
+
+    The root user of a sandbox has one id. What changes owners or its own id succeeds there and does nothing; files have no attributes.
+    """
     with Path("/proc/self/exe").open("rb") as program:
         machine = int.from_bytes(program.read(20)[18:], "little")
     clone, socket, ioctl = _READ_BY_ARGUMENT[machine]
@@ -89,6 +104,8 @@ def filter_of_calls() -> bytes:
         (load, 0, 0, number), (at_least, 0, 1, 1 << 30), refuse(errno.ENOSYS),  # of x32
         *(step for call in (*_DENIED[machine], *_DENIED_TOO) for step in ((equal, 0, 1, call), refuse(errno.EPERM))),
         *(step for call in _ABSENT for step in ((equal, 0, 1, call), refuse(errno.ENOSYS))),
+        *(step for call in (_ANSWERED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(0))),
+        *(step for call in (_UNSUPPORTED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(errno.EOPNOTSUPP))),
         (equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, _NAMESPACES), refuse(errno.EPERM), allow,
         (equal, 0, 7, socket), (load, 0, 0, first), *((equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)),
         refuse(errno.EAFNOSUPPORT), allow,
@@ -270,6 +287,28 @@ def _become_with(to: int, options: list[str], emulated: list[str], bubblewrap: s
     return str(Path(place(str(top)), program.relative_to(top))) if top else bubblewrap
 
 
+def limit_processes() -> None:
+    """Let this user have only some thousand processes more from here.
+
+    The kernel counts all of the user, also those that a container does not show, so a trial finds out how many there are.
+    """
+    soft, hard = (limit % (1 << 64) for limit in resource.getrlimit(resource.RLIMIT_NPROC))  # -1 is none
+    most = _MOST
+    while most < soft:
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, hard))
+        try:
+            pid = os.fork()
+        except BlockingIOError:
+            most *= 2
+            continue
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        break
+    most = min(most + 2 * _MOST, soft)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
 def prepare(words: Sequence[str]) -> list[str]:
     """Give up root and the variables, enter the emulator's namespace if one is named, and return bubblewrap's command line.
 
@@ -294,8 +333,11 @@ def prepare(words: Sequence[str]) -> list[str]:
         emulator["enter"](emulated)
     os.chdir("/")
     os.umask(0o022)  # the user's decides no mode of what is built
+    is_root = ("--uid", "0") in itertools.pairwise(options)
+    if is_root:
+        limit_processes()
     filtered = os.memfd_create("filter", 0)  # bubblewrap inherits it
-    os.write(filtered, filter_of_calls())
+    os.write(filtered, filter_of_calls(is_root=is_root))
     os.lseek(filtered, 0, os.SEEK_SET)
     return [bubblewrap, "--seccomp", str(filtered), *options, "--", *argv]
 

@@ -61,11 +61,15 @@ def sandbox(
     why: str,
     env: Sequence[tuple[str, str]],
     cwd: str = "/",
+    user: str = USER,
+    capabilities: Sequence[str] = (),
     emulation: Sequence[str] = (),
     merged: bool = False,
 ) -> Command:
-    """Return the command that runs `argv` in a sandbox, as a user without rights there."""
-    words = sandbox_words(options, argv, env=env, cwd=cwd, emulation=emulation)
+    """Return the command that runs `argv` in a sandbox, by default as a user without rights there; see `sandbox_words`."""
+    words = sandbox_words(
+        options, argv, env=env, cwd=cwd, user=user, capabilities=capabilities, emulation=emulation
+    )
     return Command(argv=(sys.executable, "-I", *words), why=why, bare=True, merged=merged)
 
 

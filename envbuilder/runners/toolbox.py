@@ -24,7 +24,7 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
 from envbuilder.runners.enter_sandbox import PLAIN, other_id
 from envbuilder.runners.sandbox import sandbox
-from envbuilder.sources.deb import members, read_tar
+from envbuilder.sources.deb import open_members
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import Progress
 
@@ -183,11 +183,11 @@ def unpack_toolbox(debs: tuple[Path, ...], root: Path) -> dict[str, Path]:
     for folder in (*_FOLDERS, SANDBOXES, "usr/share/dpkg"):
         (root / folder).mkdir(parents=True)
     for deb in debs:
-        tar = read_tar(deb, "data")
-        for info in members(tar, deb):
-            path = _place(info)
-            if path is not None and _write(root, path, info, tar):
-                owners[str(path)] = deb
+        with open_members(deb) as tar:
+            for info in tar:
+                path = _place(info)
+                if path is not None and _write(root, path, info, b"".join(iter(tar.read, b""))):
+                    owners[str(path)] = deb
     for name, text in _ARCHITECTURES.items():
         (root / name).write_text(text, encoding="utf-8")
     return owners
@@ -203,7 +203,7 @@ def _place(info: TarInfo) -> PurePosixPath | None:
     return path if str(path.parent) in _FOLDERS else None
 
 
-def _write(root: Path, path: PurePosixPath, info: TarInfo, tar: memoryview) -> bool:
+def _write(root: Path, path: PurePosixPath, info: TarInfo, content: bytes) -> bool:
     """Write a file, or a link to a file beside it. Returns whether the member is one."""
     full, has_programs = root / path, str(path.parent) in (PROGRAMS, SANDBOXES, _METHODS)
     real = full.with_name(f"{full.name}{_REAL}")
@@ -214,8 +214,7 @@ def _write(root: Path, path: PurePosixPath, info: TarInfo, tar: memoryview) -> b
         return True
     if not info.isreg():
         return False
-    content = tar[info.offset_data :][: info.size]
-    if has_programs and bytes(content[:4]) == b"\x7fELF":
+    if has_programs and content.startswith(b"\x7fELF"):
         up = "/".join(".." for _ in path.parent.parts)
         full.write_text(
             _START.format(up=up, loader=LOADER, libraries=LIBRARIES, real=_REAL), encoding="utf-8"

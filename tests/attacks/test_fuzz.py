@@ -34,7 +34,7 @@ from envbuilder.layers.import_tar import index_tar
 from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
-from envbuilder.sources.deb import members, read_control, read_tar
+from envbuilder.sources.deb import open_members, read_about
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest
@@ -206,8 +206,10 @@ def read_layer(path: Path) -> None:
 
 
 def read_package(path: Path) -> None:
-    read_control(path)
-    list(members(read_tar(path, "data"), path))
+    read_about(path)
+    with open_members(path) as tar:
+        for _ in tar:
+            list(iter(tar.read, b""))
 
 
 def read_wheel(path: Path) -> None:

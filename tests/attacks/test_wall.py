@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.dpkg_root import make_merged_root
-from envbuilder.builder.assemble.os import configure_command
+from envbuilder.builder.assemble.distribution import root_command
 from envbuilder.builder.assemble.sandbox import Emulation, Root, program_command, sandboxed
 from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.builder.step_folder import write_step
@@ -26,6 +25,7 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
 from envbuilder.plan.model import PythonStep
 from envbuilder.runners.sandbox import Mount, take_over
+from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdist_jobs import HOST, sdist_job
@@ -86,13 +86,12 @@ def test_a_link_in_place_of_a_folder_of_a_tree_shows_nothing_of_the_machine(
 
 
 def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):
-    root, record = tmp_path / "root", tmp_path / "owners.json"
-    make_merged_root(root)
-    record.write_text("[]")
+    root = tmp_path / "root"
+    distribution.Root(str(root))
     header, *mounts = shown(tmp_path)
     usr = Mount(source=Path("/usr"), target="/usr")
     script = f"mkdir -p /tmp; exec {' '.join(attack())}"
-    command = configure_command(script, root, record, epoch=0, native=(usr, *mounts))
+    command = root_command(("/bin/sh", "-c", script), root, why="try it", epoch=0, mounts=(usr, *mounts))
     assert json.loads(run(command)) == {}
     assert header.read_text() == "as it was"
 

@@ -1,4 +1,4 @@
-"""A root file system in a folder becomes a layer, with the owners that were recorded."""
+"""A root file system in a folder becomes a layer, with the owners that packages and images say."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_root
+from envbuilder.layers.layer import Owner, read_manifest, write_layer, write_layer_from_root
 
 EPOCH = 1_700_000_000
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
@@ -23,6 +23,7 @@ def root(tmp_path: Path) -> Path:
     for name, mode in (
         ("etc/shadow", 0o640),
         ("usr/bin/su", 0o4755),
+        ("usr/bin/sg", 0o6755),
         ("usr/bin/ping", 0o755),
         ("dev/null", 0o644),
     ):
@@ -34,13 +35,15 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def lines(root: Path, tmp_path: Path, owners: dict[str, tuple[int, int, bytes]]) -> list[str]:
-    known = {}
-    for name, owner in owners.items():
-        status = (root / name).lstat()
-        known[status.st_dev, status.st_ino] = owner
+def lines(root: Path, tmp_path: Path, owners: dict[str, Owner]) -> list[str]:
     layer = write_layer_from_root(
-        name="os", root=root, owners=known, folder=tmp_path / "out", epoch=EPOCH, threads=1, drop=("var/log",)
+        name="os",
+        root=root,
+        owners=owners,
+        folder=tmp_path / "out",
+        epoch=EPOCH,
+        threads=1,
+        drop=("var/log",),
     )
     return [
         " ".join(str(one).split(" ")[:3] + str(one).split(" ")[5:6] + str(one).split(" ")[7:])
@@ -48,19 +51,22 @@ def lines(root: Path, tmp_path: Path, owners: dict[str, tuple[int, int, bytes]])
     ]
 
 
-def test_paths_have_their_modes_and_the_recorded_owners(root: Path, tmp_path: Path):
+def test_paths_have_their_modes_and_the_given_owners(root: Path, tmp_path: Path):
+    """A set-id bit that a script gave would be root's, so only those of a package or an image stay."""
     owners = {
-        "etc/shadow": (0, 42, b""),
-        "usr/bin/ping": (0, 0, CAPABILITY),
-        "usr/bin/link": (3, 4, b""),
-        "usr": (5, 6, b""),
+        "etc/shadow": Owner(0, 42),
+        "usr/bin/ping": Owner(xattrs=(("security.capability", CAPABILITY),)),
+        "usr/bin/link": Owner(3, 4),
+        "usr/bin/su": Owner(special=0o4000),
+        "usr": Owner(5, 6),
     }
     capability = f"security.capability={CAPABILITY.hex()}"
     assert lines(root, tmp_path, owners) == [
         "directory 0755 0:0 .", "directory 0755 0:0 dev", "directory 0755 0:0 etc", "file 0644 0:0 etc/hostname",
         "file 0644 0:0 etc/hosts", "file 0644 0:0 etc/machine-id", "file 0644 0:0 etc/resolv.conf",
         "file 0640 0:42 etc/shadow", "directory 0755 5:6 usr", "directory 0755 0:0 usr/bin", "link 0777 3:4 usr/bin/link",
-        f"file 0755 0:0 usr/bin/ping {capability}", "file 4755 0:0 usr/bin/su",
+        f"file 0755 0:0 usr/bin/ping {capability}", "file 0755 0:0 usr/bin/sg",
+        "file 4755 0:0 usr/bin/su",
         f"file 0755 0:0 usr/bin/twin {capability}", "directory 0755 0:0 var",
     ]  # fmt: skip
 

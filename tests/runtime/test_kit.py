@@ -208,12 +208,3 @@ def test_nvcc_gets_the_recipes_gpus_whichever_a_project_names(container: Contain
     )
     own = container.run("sh", "/kit/steady.sh", "/usr/local/cuda/bin/nvcc", "-arch=sm_75", "a.cu")
     assert own.stdout == "-arch=sm_75 a.cu\n", "the sources of a recipe keep their flags"
-
-
-@pytest.mark.programs
-def test_packages_are_added_in_a_container_and_nowhere_else():
-    """It changes the root that it runs in: this machine's."""
-    script = image.path("kit/add_packages.sh")
-    ended = subprocess.run(["sh", script, "/nonexistent"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "first process of a container" in ended.stderr

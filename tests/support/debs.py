@@ -33,9 +33,9 @@ def header(
     return info
 
 
-def make_tar(members: Iterable[Member]) -> bytes:
+def make_tar(members: Iterable[Member], tar_format: int = tarfile.DEFAULT_FORMAT) -> bytes:
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
+    with tarfile.open(fileobj=data, mode="w", format=tar_format) as archive:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
                 archive.addfile(member)
@@ -55,6 +55,7 @@ def write_package(
     about: str = "",
     control: Mapping[str, str] = MappingProxyType({}),
     packed: str = ".gz",
+    tar_format: int = tarfile.DEFAULT_FORMAT,
 ) -> Path:
     """Write a package. `about` are its fields, by default only its name; `control` its scripts and lists."""
     files = {"control": about or f"Package: {path.stem}\nVersion: 1\nArchitecture: all\n", **control}
@@ -63,7 +64,7 @@ def write_package(
         f"control.tar{packed}": PACKERS[packed](
             make_tar((f"./{name}", text, 0o755) for name, text in files.items())
         ),
-        f"data.tar{packed}": PACKERS[packed](make_tar(members)),
+        f"data.tar{packed}": PACKERS[packed](make_tar(members, tar_format)),
     }
     text = b"!<arch>\n"
     for name, content in parts.items():

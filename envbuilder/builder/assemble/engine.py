@@ -13,18 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from envbuilder.builder.assemble import os as debian
-from envbuilder.builder.assemble import runtime
-from envbuilder.builder.assemble.dpkg_root import make_merged_root, unpack
+from envbuilder.builder.assemble import distribution, runtime
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep
 from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.builder.extensions.install import install_extensions
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.builder.step_folder import progress, write_step
+from envbuilder.builder.step_folder import progress, unpack_packages, write_step
 from envbuilder.core.cache import link_or_copy
-from envbuilder.core.errors import BuildError, CommandError, ToolError
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
@@ -68,7 +66,7 @@ class AssembleEngine:
     job: Job
 
     def need_tools(self, fetcher: Fetcher) -> None:
-        missing = self.missing()
+        missing = self.job.missing()
         if missing:
             _need_processor(self.job)
             by_proot = open_sandbox(self.job.store, fetcher, self.job.runner, self.job.console.step)
@@ -77,19 +75,9 @@ class AssembleEngine:
         if self.job.cross_tools:
             _need_emulation(self.job)
 
-    def missing(self) -> tuple[Step, ...]:
-        """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
-        plan = self.job.plan
-        if plan.os.image:
-            raise BuildError(
-                f"`{plan.name}` is based on the image `{plan.os.image}`, which the engine `assemble` does not support",
-                hint="`--engine docker` builds on images",
-            )
-        return self.job.missing()
-
     def artifacts(self) -> tuple[Artifact, ...]:
         found: list[Artifact] = []
-        for step in self.missing():
+        for step in self.job.missing():
             found += inputs(step)
             if isinstance(step, PythonStep):
                 found += minimal_python(self.job)
@@ -101,12 +89,12 @@ class AssembleEngine:
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
         root = make_root(self.job, trees)
-        return tuple(command for step in self.missing() for command in self._commands(step, root))
+        return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
     def _commands(self, step: Step, root: Root) -> Iterable[Command]:
         match step:
             case OsStep():
-                return debian.commands(step, self.job, WORK)
+                return distribution.commands(step, self.job, WORK)
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
             case InterpreterStep() | PythonStep() | CudaStep() | StartStep():
@@ -168,7 +156,7 @@ class Run:
         job, tree = self._job, work / "tree"
         match step:
             case OsStep():
-                debian.write_layer(step, job, work, out)
+                distribution.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
                 if isinstance(step, AddedStep):  # its layer depends on the folders below
                     for below in job.plan.steps[: job.plan.steps.index(step)]:
@@ -211,7 +199,7 @@ class Run:
         """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
         job = self._job
         layer = load_layer(job.store.layer(job.keys[step]))
-        if layer is None and isinstance(step, ProgramStep):
+        if layer is None and not isinstance(step, OsStep):
             self._run_program(step, work)
         else:
             layer = layer or self.start(step).result()
@@ -274,9 +262,7 @@ def minimal_python(job: Job) -> tuple[Artifact, ...]:
 
 def unpack_minimal(job: Job, root: Path) -> None:
     """Unpack those packages into a new folder."""
-    make_merged_root(root)
-    debs = {deb.name: job.store.artifact(deb.sha256) for deb in minimal_python(job)}
-    unpack(debs, root, threads=job.limits.threads)
+    unpack_packages(minimal_python(job), job.plan, root, job.store, job.runner)
     for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
         (root / name).mkdir(exist_ok=True)
 

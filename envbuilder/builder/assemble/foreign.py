@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.assemble.dpkg_root import make_merged_root, unpack
 from envbuilder.builder.assemble.sandbox import Emulation
 from envbuilder.builder.engine import Job
+from envbuilder.builder.step_folder import unpack_packages
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
@@ -53,11 +53,8 @@ def make_tools(job: Job) -> None:
         if job.store.holds(final):
             return
         with job.console.step(f"unpack {len(tools.artifacts)} tools"), job.store.workspace() as work:
-            debs = {one.name: job.store.artifact(one.sha256) for one in tools.debs}
-            emulator = {tools.emulator.name: job.store.artifact(tools.emulator.sha256)}
-            for name, packages in (("native", debs), ("emulator", emulator)):
-                make_merged_root(work / name)
-                unpack(packages, work / name, threads=job.limits.threads)
+            for name, debs in (("native", tools.debs), ("emulator", (tools.emulator,))):
+                unpack_packages(debs, job.plan, work / name, job.store, job.runner)
             tree, machine = work / "tree", job.plan.processor.machine
             tree.mkdir()
             (tree / f"qemu-{machine}").hardlink_to((work / f"emulator/usr/bin/qemu-{machine}").resolve())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.builder.engine import Job, tools
-from envbuilder.builder.step_folder import run_outside, write_step
+from envbuilder.builder.step_folder import run_outside
 from envbuilder.layers.layer import Layer
 from envbuilder.plan.contents import runtime_program
 from envbuilder.plan.documents import write_documents
@@ -18,9 +18,7 @@ def write_layer(
     trees = {type(one): job.store.tree(key) for one, key in job.keys.items()}
     documents = write_documents(job.plan, layers, trees, tools())
     program = runtime_program(step, documents)
-    write_step(program, work / "step", job.store)
-    run_outside(program, work / "step", work / "tree", job.runner)
-    job.pack(step, work / "tree", out)
+    job.pack(step, run_outside(program, work, job.store, job.runner), out)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -3,7 +3,7 @@
 bubblewrap mounts it from folders of the store, without a copy. Programs of another processor run by qemu in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -60,6 +60,16 @@ def _below(tree: Path, name: str) -> str:
     return str(path)
 
 
+def _more_of(root: Root) -> Iterator[Path]:
+    """Yield what an image has in folders in which other layers have theirs, such as its own toolkit."""
+    others = {"bin", *(("cuda", f"cuda-{root.cuda_version}") if root.cuda else ())}
+    for name, known in (("usr/local", others), ("opt", {"env", "envbuilder", "python"})):
+        folder = Path(_below(root.os, name))
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name not in known and (path.is_dir() or path.is_symlink()):
+                yield path
+
+
 def sandboxed(
     root: Root,
     argv: Sequence[str],
@@ -81,7 +91,19 @@ def sandboxed(
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib64"):
-        options += ["--symlink", f"usr/{name}", f"/{name}"]
+        if (root.os / name).is_dir() and not (
+            root.os / name
+        ).is_symlink():  # of an image without the merged /usr
+            options += ["--ro-bind", str(root.os / name), f"/{name}"]
+        else:
+            options += ["--symlink", f"usr/{name}", f"/{name}"]
+    for more in _more_of(root):
+        target = f"/{more.relative_to(root.os)}"
+        options += (
+            ["--symlink", str(more.readlink()), target]
+            if more.is_symlink()
+            else ["--ro-bind", str(more), target]
+        )
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
         options += ["--ro-bind", _below(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]

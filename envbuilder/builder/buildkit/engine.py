@@ -7,6 +7,7 @@ from pathlib import Path
 
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.builder.assemble import runtime
+from envbuilder.builder.assemble.distribution import MOUNTED, OWNERS, image_owners, merged_owners
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.folder import write_folder
 from envbuilder.builder.choice import Builder
@@ -15,7 +16,6 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.contents import DROP
 from envbuilder.plan.model import OsStep, RuntimeStep, Step
 from envbuilder.sources.fetch import Fetcher
 
@@ -84,19 +84,24 @@ class BuildKitEngine:
         tars = exported_tars(work / "layout", names)
         for step in (one for one in job.missing() if one in wanted):
             with job.console.step(f"write the {step.name} layer"):
-                self._pack(step, tars[step.name])
+                self._pack(step, tars[step.name], work / "folder")
 
-    def _pack(self, step: Step, tar: Path) -> None:
-        self.job.make_layer(step, lambda out, _: pack_tar(step, self.job, tar, out))
+    def _pack(self, step: Step, tar: Path, folder: Path) -> None:
+        self.job.make_layer(step, lambda out, _: pack_tar(step, self.job, tar, folder, out))
 
 
-def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
-    """Write the step's layer from the tar that BuildKit exported into the folder `out`."""
-    is_os = isinstance(step, OsStep)
+def pack_tar(step: Step, job: Job, tar: Path, folder: Path, out: Path) -> Layer:
+    """Write the step's layer from the tar that BuildKit exported into the folder `out`. `folder` is what BuildKit read."""
+    if isinstance(step, OsStep):
+        owners = image_owners(step.base, job.store) if step.base else {}
+        owners = merged_owners(owners, folder / step.name / "inputs/unpack" / OWNERS)
+        return write_layer_from_tar(
+            name=step.name, tar=tar, folder=out, epoch=job.plan.epoch, threads=job.limits.threads,
+            drop=MOUNTED, owners=owners,
+        )  # fmt: skip
     return write_layer_from_tar(
         name=step.name, tar=tar, folder=out, epoch=job.plan.epoch, threads=job.limits.threads,
-        drop=DROP if isinstance(step, OsStep) and not step.base else (),
-        omit=() if is_os else ("", *job.shared_folders(step)), plain=not is_os,
+        omit=("", *job.shared_folders(step)), plain=True,
     )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ def _write_program(program: Program, job: Job, folder: Path) -> None:
     for part in program.parts:
         if part.is_outside:
             with job.store.workspace() as work:
-                write_step(part, work / "step", job.store)
-                run_outside(part, work / "step", inputs / part.name, job.runner)
+                run_outside(part, work / part.name, job.store, job.runner).rename(inputs / part.name)
         else:
             (inputs / part.name).mkdir()  # where its OUT is mounted
     if program.changes not in ("", BASE):

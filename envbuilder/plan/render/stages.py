@@ -92,15 +92,15 @@ OS: Final = Stage(
 FROM scratch AS suite
 ADD os/root.tar /
 {EPOCH}
-RUN {OFF} {_input("os")} {_input("kit")} \\
-    set -a && . /os/settings && sh /kit/configure_os.sh /os/debs "$GCC" "$REPEAT" && sh /os/finish.sh ""
+RUN {OFF} {_input("os", "step")} {_input("steps")} \\
+    ["/bin/sh", "/steps/configure_distribution.sh", "/step/spec.json", "/step/inputs", "/"]
 
 # An image, with the locked packages that it lacks.
 FROM base AS image
 USER 0
 {EPOCH}
-RUN {OFF} {_input("os")} {_input("kit")} \\
-    ["/bin/sh", "/kit/add_packages.sh", "/os"]
+RUN {OFF} {_input("os", "step")} {_input("steps")} \\
+    ["/bin/sh", "/steps/configure_distribution.sh", "/step/spec.json", "/step/inputs", "/"]
 
 FROM ${{BASE}} AS root
 
