@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.processor import X86_64
 
 if TYPE_CHECKING:
     from envbuilder.plan.model import Plan
@@ -46,20 +45,15 @@ class EngineChoice:
     builder: Builder = field(default_factory=Builder)
 
     def name_for(self, plan: "Plan") -> EngineName:
-        """Choose the engine for a plan: the one the user named, otherwise the first that supports it.
+        """Return the engine that the user named, otherwise the one of this machine.
 
         Raises UsageError for builder options that the engine does not have.
         """
-        name = self.engine or (EngineName.DOCKER if plan.os.base else EngineName.ASSEMBLE)
+        name = self.engine or EngineName.ASSEMBLE
         options = " and ".join(dict.fromkeys(f"`{option}`" for option, *_ in self.builder.given()))
         if options and name is not EngineName.DOCKER:
             raise UsageError(
                 f"{options}: `{plan.name}` would be built by the engine `{name}`, which has no builder",
                 hint="add `--engine docker`",
-            )
-        if plan.processor is not X86_64 and name is EngineName.DOCKER:
-            raise UsageError(
-                f"`{plan.name}` is for {plan.platform}, which the engine `{name}` does not build",
-                hint=f"`--engine {EngineName.ASSEMBLE}` does",
             )
         return name

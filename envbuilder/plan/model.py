@@ -406,7 +406,12 @@ class Plan:
     @property
     def programs(self) -> tuple[Program, ...]:
         """Return the program of each step, in the order of the layers, without that of the runtime layer."""
-        return tuple(step.made_by(self) for step in self.steps if isinstance(step, ProgramStep))
+        programs = [step.made_by(self) for step in self.steps if isinstance(step, ProgramStep)]
+        names = {program.name for program in programs}
+        return tuple(
+            replace(program, root=tuple(name for name in program.root if name in names))
+            for program in programs
+        )
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:

@@ -74,7 +74,7 @@ def _words(
     return (
         "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
         "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
-        "--build-arg", f"SOURCE_DATE_EPOCH={plan.epoch}", *(("--build-context", layout) if layout else ()), str(folder),
+        "--platform", plan.platform, "--build-arg", f"SOURCE_DATE_EPOCH={plan.epoch}", *(("--build-context", layout) if layout else ()), str(folder),
     )  # fmt: skip
 
 

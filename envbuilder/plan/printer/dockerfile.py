@@ -91,7 +91,8 @@ def folder_dockerfile(plan: Plan, wanted: Collection[str]) -> str:
     every = (part for program in plan.programs for part in with_parts(program) if not part.is_outside)
     stages = [_stage(program, BASE, plan.epoch, from_folder=True) for program in every]
     copies = [_copy(program) for program in plan.programs if program.name in wanted]
-    return "\n".join([head, *stages, _block("The layers.", [f"FROM scratch AS {LAYERS}", *copies])])
+    start = [f"ENV {name}={in_dockerfile(value)}" for name, value in plan.runtime.env if name == "PATH"]
+    return "\n".join([head, *stages, _block("The layers.", [f"FROM scratch AS {LAYERS}", *copies, *start])])
 
 
 def _stage(program: Program, image: str, epoch: int, *, from_folder: bool) -> str:
@@ -107,8 +108,6 @@ def _stage(program: Program, image: str, epoch: int, *, from_folder: bool) -> st
     mounts += [f"from={part.name},source={part.out},target={INPUTS}/{part.name}" for part in parts]
     options = (f"    --mount=type=bind,{mount} \\" for mount in mounts)
     run = [f"RUN {_OFF} \\", *options, f"    {command_line(program, epoch)}"]
-    if program.changes:
-        run.append("RUN rmdir /step /steps")
     return _block(
         f"{in_comment(program.why[:1].upper() + program.why[1:])}.",
         [*_root(program, image, from_folder=from_folder), *run],
