@@ -46,11 +46,11 @@ class EngineChoice:
     builder: Builder = field(default_factory=Builder)
 
     def name_for(self, plan: "Plan") -> EngineName:
-        """Choose the engine for a plan: the one the user named, otherwise the first that supports it.
+        """Choose the engine for a plan: the one the user named, otherwise `assemble`.
 
         Raises UsageError for builder options that the engine does not have.
         """
-        name = self.engine or (EngineName.DOCKER if plan.os.base else EngineName.ASSEMBLE)
+        name = self.engine or EngineName.ASSEMBLE
         options = " and ".join(dict.fromkeys(f"`{option}`" for option, *_ in self.builder.given()))
         if options and name is not EngineName.DOCKER:
             raise UsageError(

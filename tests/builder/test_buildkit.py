@@ -120,9 +120,8 @@ def test_a_context_of_dockers_is_named_as_one():
     assert "--builder" not in command.argv
 
 
-def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
-    assert EngineChoice().name_for(plan_of("cpu")) is EngineName.ASSEMBLE
-    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
+def test_the_named_engine_is_chosen_otherwise_assemble():
+    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.ASSEMBLE
     assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
 
 
@@ -139,7 +138,6 @@ def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineCh
     with pytest.raises(UsageError, match=option) as caught:
         choice.name_for(plan_of("cpu"))
     assert caught.value.hint == "add `--engine docker`"
-    assert choice.name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
 
 
 def test_the_engines_keep_their_layers_apart_and_assembles_keys_say_nothing_of_it():
@@ -192,15 +190,9 @@ def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -
     return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
 
 
-@pytest.mark.parametrize(
-    ("on_image", "hint"),
-    [
-        (False, "`--engine assemble` supports it; or name the `sources` that the imports compile"),
-        (True, "name the `sources` that the imports compile"),
-    ],
-)
-def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
-    plan = plan_of("cpu", on_image=on_image)
+def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path):
+    plan = plan_of("cpu")
+    hint = "`--engine assemble` supports it; or name the `sources` that the imports compile"
     captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
     engine = docker_engine(tmp_path / "store", captured)
     for work in (engine.artifacts, engine.commands, lambda: container_compiles(captured, jobs=1)):
