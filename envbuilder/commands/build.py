@@ -126,9 +126,7 @@ def build(
     ] = None,
     engine: Annotated[
         EngineName | None,
-        typer.Option(
-            help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble"
-        ),
+        typer.Option(help="assemble, or docker (BuildKit); default: assemble"),
     ] = None,
     builder: Annotated[
         str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")

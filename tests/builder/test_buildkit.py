@@ -77,9 +77,8 @@ def test_a_context_of_dockers_is_named_as_one():
     assert "--builder" not in command.argv
 
 
-def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
-    assert EngineChoice().name_for(plan_of("cpu")) is EngineName.ASSEMBLE
-    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
+def test_the_named_engine_is_chosen_otherwise_assemble():
+    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.ASSEMBLE
     assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
 
 
@@ -96,7 +95,6 @@ def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineCh
     with pytest.raises(UsageError, match=option) as caught:
         choice.name_for(plan_of("cpu"))
     assert caught.value.hint == "add `--engine docker`"
-    assert choice.name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
 
 
 # The folder

@@ -29,7 +29,7 @@ def command(folder: Path, script: str) -> Command:
     root, usr = folder / "root", Mount(source=Path("/usr"), target="/usr")
     Root(str(root))
     return root_command(
-        ("/bin/sh", "-euc", script), root, why="install the distribution's packages", epoch=0, mounts=(usr,)
+        ("/bin/sh", "-c", script), root, why="install the distribution's packages", epoch=0, mounts=(usr,)
     )
 
 

@@ -19,7 +19,6 @@ from tests.support import package_sources
 from tests.support.hosts import (
     CONTAINER_WITHOUT_NAMESPACES,
     WITHOUT_NAMESPACES,
-    WITHOUT_NOTIFICATION,
     on_rocky,
 )
 from tests.support.tiny import make_tiny
@@ -111,32 +110,6 @@ def test_systemd_is_refused_before_anything_is_built_where_only_proot_runs(spaci
     ended = attempt(*WITHOUT_NAMESPACES, *build_command(recipe, spacious / "out"), env=env)
     assert "the package systemd 257.8-1~deb13u2 cannot be configured here" in ended.stdout + ended.stderr
     assert "fetch" not in ended.stderr
-
-
-@pytest.mark.release
-def test_a_kernel_that_does_not_ask_about_calls_builds_the_same_files(spacious: Path, tiny: Built):
-    """`tests/builder/test_record_owners.py` records owners for every change as such a kernel does it."""
-    recipe, _ = make_tiny(spacious / "recipe")
-    environments = []
-    for name in ("first", "second"):
-        (spacious / name).mkdir()
-        cache = cache_with_toolbox(cache_with_artifacts(spacious / name, recipe))
-        environments.append(NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
-    first, second = environments
-    command = build_command(recipe, spacious / "out", "--offline")
-    ended = attempt(*WITHOUT_NOTIFICATION, *command, env=first)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert Built("tiny", spacious / "out", json.loads(ended.stdout)["data"][0]).digests == tiny.digests
-    refused = attempt(
-        *WITHOUT_NOTIFICATION,
-        *WITHOUT_NAMESPACES,
-        *build_command(recipe, spacious / "other", "--offline"),
-        env=second,
-    )
-    assert (
-        "this machine refuses namespaces, and its kernel is older than Linux 5.5"
-        in refused.stderr + refused.stdout
-    )
 
 
 @pytest.fixture

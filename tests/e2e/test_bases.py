@@ -159,12 +159,8 @@ def test_a_base_is_locked_by_the_digest_of_its_tag_with_all_blobs_and_facts(worl
     assert "base gcc" in shown
     assert "/usr/bin/gcc-12" in shown
     planned = run(ENVBUILDER, "build", path, "--dry-run", env=world.env)
-    assert f"step os on {base.pinned} gcc 12 at /usr/bin/gcc-12" in planned
-    assert "$ docker buildx build" in planned  # no engine is named
-    ended = attempt(ENVBUILDER, "build", path, "--dry-run", "--engine", "assemble", env=world.env)
-    assert ended.returncode == 6
-    assert base.pinned in ended.stderr
-    assert "--engine docker" in ended.stderr
+    assert f"step os on {base.pinned}\n" in planned
+    assert "docker buildx build" not in planned  # no engine is named
 
 
 def test_a_locked_tag_keeps_its_digest_and_asks_nobody_until_an_upgrade(world: World, tmp_path: Path):

@@ -139,6 +139,13 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
     assert {"libc6", "gcc-12", "numpy"} <= versions.keys()  # of the image, added, and of Python
 
 
+def test_an_image_needs_no_engine_and_both_make_the_same_files(world: World, on_debian: Built):
+    baked = build(
+        str(recipe_of(world, on_debian)), world.folder / "baked-debian", "--engine", "docker", env=world.login
+    )
+    need_the_same(on_debian, baked)
+
+
 def test_nothing_of_a_password_or_a_proxy_is_left(on_debian: Built):
     places = [path for path in on_debian.layout.rglob("*") if path.is_file()]
     assert len(places) > 6
@@ -156,7 +163,7 @@ def build_on_devel(world: World, recipe: Path, name: str) -> Built:
     folder = world.folder / name
     folder.mkdir()
     cache = {"ENVBUILDER_CACHE": str(cache_with_artifacts(folder, recipe))}
-    return build(str(recipe), folder / "out", "--no-cache", env=world.login | cache)
+    return build(str(recipe), folder / "out", "--engine", "docker", "--no-cache", env=world.login | cache)
 
 
 @pytest.fixture(scope="module")

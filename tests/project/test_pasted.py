@@ -43,7 +43,6 @@ NO_MESSAGES = {
     "plan/contents.py",
     "plan/render/steps.py",
     "plan/render/definition.py",
-    "builder/assemble/os.py",
 }
 
 

@@ -58,16 +58,3 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 # The same for root of a container, which has the ids of other users.
 CONTAINER_WITHOUT_NAMESPACES: Final = (sys.executable, "-I", "-c", _CONTAINER)
-
-# Refuses the flag of seccomp(2) for a listener, as Linux before 5.0 does.
-_OLD_KERNEL: Final = """
-import ctypes, os, struct, sys
-steps = [(0x20, 0, 0, 0), (0x15, 0, 3, 317), (0x20, 0, 0, 24), (0x45, 0, 1, 8), (0x06, 0, 0, 0x50016), (0x06, 0, 0, 0x7FFF0000)]
-code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in steps))
-program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-# Begins a command on a kernel that does not ask about system calls (seccomp user notification), for this process tree alone.
-WITHOUT_NOTIFICATION: Final = (sys.executable, "-I", "-c", _OLD_KERNEL)

@@ -237,9 +237,7 @@ def need_calls(plan: Plan) -> None:
     if other is not None:
         raise UsageError(
             f"the extension `{other.name}` has `capture`, which the docker engine does not support",
-            hint="name the `sources` that the imports compile"
-            if plan.os.base
-            else "`--engine assemble` supports it; or name the `sources` that the imports compile",
+            hint="`--engine assemble` supports it; or name the `sources` that the imports compile",
         )
 
 
