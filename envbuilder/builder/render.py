@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import runtime as image
-from envbuilder.builder.extensions.programs import container_compiles, need_sources, wheel_env
+from envbuilder import steps
+from envbuilder.builder.extensions.programs import wheel_env
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.repositories import addresses
+from envbuilder.plan.extension import FILES
 from envbuilder.plan.make import make_plan
-from envbuilder.plan.model import Plan
+from envbuilder.plan.model import ExtensionsStep, Plan
 from envbuilder.plan.render.definition import render_definition
 from envbuilder.plan.render.dockerfile import render_dockerfile
 from envbuilder.plan.render.kit import Kit
@@ -23,8 +25,6 @@ RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "dockerfile": render_dockerfile,
     "apptainer": render_definition,
 }
-JOBS: Final = 4  # compilers at once, on an unknown machine
-_PROGRAMS: Final = ("compile_extension.py", "sitecustomize.py")  # beside those of the kit
 
 
 def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
@@ -40,16 +40,22 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
             f"`{plan.name}` is based on the image `{plan.os.image}`, but `render` supports only distributions",
             hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
         )
-    need_sources(plan)
+    archived = next((extension for extension in plan.extensions if extension.archive), None)
+    if archived is not None:
+        raise UsageError(
+            f"the extension `{archived.name}` cannot be written as text: its archive is not among the files of a text",
+            hint="`path` in a recipe can be written; `envbuilder build` makes the others",
+        )
     return Kit(
         plan=plan,
         summary=recipe.summary,
-        programs=dict(image.files("kit"))
-        | {name: image.path(name).read_text(encoding="utf-8") for name in _PROGRAMS},
+        programs=dict(image.files("kit")) | {name: steps.text(name) for name in (*FILES, "extensions.py")},
         uv=metadata.version("uv"),
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
-        compiles=container_compiles(plan, jobs=JOBS),
+        extensions=next(
+            (step.made_by(plan) for step in plan.steps if isinstance(step, ExtensionsStep)), None
+        ),
         wheel_env=wheel_env("/kit/customize", plan.processor) if plan.has_sdists else (),
         repositories=addresses(recipe, None),
     )

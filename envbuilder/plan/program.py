@@ -10,7 +10,7 @@ from typing import Final
 
 from envbuilder import steps
 from envbuilder.core.cache import sha256_text
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, SourceFile
 
 # In the root that a program runs in.
 PROGRAMS: Final = "/steps"  # `envbuilder/steps`, and `uv`
@@ -28,7 +28,7 @@ class Program:
     interpreter: str  # the path of a Python in the root, or /bin/sh
     root: tuple[str, ...]  # names of the lower steps that it runs on, bottom first
     spec: str  # JSON
-    inputs: tuple[tuple[str, Artifact], ...] = ()  # path below INPUTS → locked file
+    inputs: tuple[tuple[str, Artifact | SourceFile], ...] = ()  # path below INPUTS → locked file
     parts: tuple["Program", ...] = ()  # the OUT of each lies in INPUTS under its name
     why: str = ""  # what it does, for the command line that a failure shows
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from envbuilder.verify.fatbin import read_gpu_code
 
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.reader import read_image, read_tree
@@ -38,7 +39,6 @@ from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.audit.files import IN_FILES
 from envbuilder.verify.compare import sif_manifest
-from envbuilder.verify.fatbin import read_gpu_code
 from tests.support.bounded import bounded
 from tests.support.debs import write_package
 from tests.support.elves import elf

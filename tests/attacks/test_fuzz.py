@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from envbuilder.verify.fatbin import read_gpu_code
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,6 @@ from envbuilder.sources.deb import members, read_control, read_tar
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest
-from envbuilder.verify.fatbin import read_gpu_code
 from tests.support.bounded import bounded
 from tests.support.debs import write_package
 from tests.support.elves import library

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from envbuilder.builder.extensions.install import install_extensions
 
 from envbuilder.builder.assemble.engine import Run
 from envbuilder.builder.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.builder.extensions.install import install_extensions
 from envbuilder.builder.recipe_tests import _modules
 from envbuilder.core.errors import BuildError
 from tests.support.projects import Machine, make_machine

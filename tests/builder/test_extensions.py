@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from envbuilder.builder.extensions.install import install_extensions
+from envbuilder.builder.extensions.stage_sources import stage_sources
 
 from envbuilder import runtime as image
 from envbuilder.builder.assemble.sandbox import Root
@@ -22,10 +24,8 @@ from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, S
 from envbuilder.builder.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.builder.extensions.check_targets import check_call, check_project
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.extensions.install import install_extensions
 from envbuilder.builder.extensions.list import cells, find_extensions, find_twins, origin
 from envbuilder.builder.extensions.programs import build_program, capture_program, compile_program
-from envbuilder.builder.extensions.stage_sources import stage_sources
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,

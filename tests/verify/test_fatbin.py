@@ -6,10 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from envbuilder.verify.fatbin import CodeKind, GpuCode, read_gpu_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.verify.fatbin import CodeKind, GpuCode, read_gpu_code
 from tests.support.elves import elf
 
 FATBINS = Path(__file__).parent / "fatbins"

@@ -18,8 +18,12 @@ from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep
-from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
-from envbuilder.builder.extensions.install import install_extensions
+from envbuilder.builder.extensions.build import (
+    ExtensionBuilder,
+    extension_commands,
+    join_command,
+    join_extensions,
+)
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.errors import BuildError, CommandError, ToolError
@@ -106,7 +110,11 @@ class AssembleEngine:
                     *python.commands(step, self.job, WORK, root.interpreter),
                 )
             case ExtensionsStep():
-                return extension_commands(self.job, root=root, work=WORK)
+                own = _root_of(self.job, root.os, root.interpreter)
+                return (
+                    *extension_commands(self.job, root=root, work=WORK),
+                    join_command(step, self.job, own, WORK),
+                )
             case StartStep():
                 return (
                     _program_command(step, self.job, _root_of(self.job, root.os, root.interpreter), WORK),
@@ -173,7 +181,8 @@ class Run:
                     job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
-                install_extensions(built, architectures=step.architectures, tree=tree)
+                root = _root_of(job, self._start_tree(job.plan.os).result(), self._own_python())
+                join_extensions(step, built, job, root, work)
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():

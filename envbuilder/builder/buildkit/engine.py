@@ -11,7 +11,6 @@ from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.folder import write_folder
 from envbuilder.builder.choice import Builder
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
@@ -32,7 +31,6 @@ class BuildKitEngine:
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every input if BuildKit has a layer to make: its cache may lack any stage."""
-        need_calls(self.job.plan)
         return self.job.plan.artifacts if self._wanted() else ()
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -50,7 +48,6 @@ class BuildKitEngine:
 
     def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""
-        need_calls(self.job.plan)
         wanted = self._wanted()
         return (self._command(Path("WORK"), stage=_stage(wanted)),) if wanted else ()
 

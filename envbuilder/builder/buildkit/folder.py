@@ -15,8 +15,7 @@ from envbuilder.builder.assemble.os import write_root
 from envbuilder.builder.assemble.python import requirements
 from envbuilder.builder.assemble.runtime import write_runtime_files, write_text
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.programs import SPEC, container_compiles
-from envbuilder.builder.extensions.stage_sources import stage_sources
+from envbuilder.builder.extensions.programs import SPEC
 from envbuilder.builder.extensions.wheels import stage_sdist
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Sha256, Store, link_or_copy
@@ -30,9 +29,8 @@ from envbuilder.sources.names import BLOBS
 
 DOCKERFILE: Final = "Dockerfile.base"
 BASE: Final = "base"  # the base image, as an OCI layout
-JOBS: Final = 4  # compilers at once; fixed, because it is part of the key of BuildKit's cache
 # Programs beside those of the kit, and their folders in it. Each Python of a project's build imports the last one.
-_PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecustomize.py": "customize"}
+_PROGRAMS: Final = {"build_project.py": "", "sitecustomize.py": "customize"}
 
 
 def write_folder(job: Job, folder: Path) -> None:
@@ -40,7 +38,10 @@ def write_folder(job: Job, folder: Path) -> None:
     write_text(folder / DOCKERFILE, render_base())
     for name, text in runtime.files("kit"):
         write_text(folder / "kit" / name, text)
-    write_text(folder / "steps/start.py", steps.text("start.py"))
+    for path in (path for path in steps.FOLDER.iterdir() if path.is_file() and path.name != "__init__.py"):
+        write_text(folder / "steps" / path.name, path.read_text(encoding="utf-8"))
+    link_or_copy(Path(uv.find_uv_bin()), folder / "steps/uv")
+    (folder / "steps/uv").chmod(0o755)
     for name, below in _PROGRAMS.items():
         write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
     for step in job.plan.steps:
@@ -130,19 +131,10 @@ def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
 
 
 def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> None:
-    compiles = container_compiles(job.plan, jobs=JOBS)
-    for number, (extension, one) in enumerate(zip(step.extensions, compiles, strict=True)):
-        own = folder / f"{number:03}"
-        write_text(own / "spec.json", one.specification)
-        write_text(own / "entry.json", one.entry)
-        _write_settings(own / "environment", dict(one.env), export=True)
-        if one.project:
-            write_text(own / "project", one.project)
-            stage_sources(extension, store=job.store, runner=job.runner, folder=own / "src")
-        else:
-            write_text(own / "sources", one.sums)
-            sources = ((file.path, file.sha256) for file in one.files)
-            _link_files(folder / "sources", sources, job.store)
+    program = step.made_by(job.plan)
+    write_text(folder / "spec.json", program.spec)
+    for part in program.parts:
+        write_step(part, folder / "parts" / part.name, job.store)
 
 
 def _link_files(folder: Path, files: Iterable[tuple[str, str]], store: Store) -> None:

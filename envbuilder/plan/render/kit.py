@@ -5,25 +5,8 @@ from dataclasses import dataclass
 
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.processor import X86_64
-from envbuilder.lock.model import SourceFile
 from envbuilder.plan.model import Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compile:
-    """One extension: its sources, its compile, and its entry in the index."""
-
-    name: str
-    files: tuple[SourceFile, ...]  # below the recipe's folder
-    specification: str  # the argument of `compile_extension.py`, or of `build_project.py`, JSON
-    entry: str  # the argument of `install_extension.py`, JSON
-    env: tuple[tuple[str, str], ...]
-    project: str = ""  # the folder of a project's own build; "" for a call of torch's `load()`
-
-    @property
-    def sums(self) -> str:
-        """Return the files in the format of `sha256sum --check`."""
-        return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
+from envbuilder.plan.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +19,7 @@ class Kit:
     uv: str  # the version of uv that installs the wheels
     pytorch_index: str
     labels: tuple[tuple[str, str], ...]  # of the image
-    compiles: tuple[Compile, ...]
+    extensions: Program | None  # that makes the layer of the extensions
     wheel_env: tuple[tuple[str, str], ...]  # of the builds of source distributions; empty without one
     repositories: Mapping[str, str]  # source of packages → address of the apt repository
 

@@ -13,7 +13,8 @@ from envbuilder.plan.model import ENV_PREFIX, OWN, STANDALONE_PREFIX, Plan
 from envbuilder.plan.program import INPUTS, SPEC
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import in_comment, in_shell
+from envbuilder.plan.render.quote import in_shell
+from envbuilder.steps import ENVIRONMENT
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
 OUT: Final = "/root/out"  # the root of new files in a stage of a rendered Dockerfile
@@ -82,6 +83,7 @@ def _input(source: str, target: str = "") -> str:
     return f"--mount=type=bind,source={source},target=/{target or source}"
 
 
+_ENVIRONMENT: Final = " ".join(f"{name}={in_shell(value)}" for name, value in ENVIRONMENT.items())
 _BUILT: Final = f"--mount=type=bind,from=wheels,source={LAYER},target=/wheels"
 
 OS: Final = Stage(
@@ -218,9 +220,10 @@ EXTENSIONS: Final = Stage(
 FROM python AS compiled
 COPY --link --from=cuda {LAYER} /
 {EPOCH}
-RUN {OFF} {_input("extensions")} {_input("kit")} \\
-    {_input("python/uv", "uv")} {_input("kit/customize", "customize")} \\
-    for one in /extensions/[0-9]*; do sh /kit/compile_one.sh "$one" /extensions/sources {LAYER} || exit 1; done
+RUN {OFF} {_input("extensions")} {_input("steps")} \\
+    for part in /extensions/parts/*; do mkdir -p "/parts/${{part##*/}}" {LAYER} && env -i {_ENVIRONMENT} \\
+    {ENV_PREFIX}/bin/python -B /steps/extension.py "$part/spec.json" "$part/inputs" "/parts/${{part##*/}}" || exit 1; done \\
+    && env -i {_ENVIRONMENT} {ENV_PREFIX}/bin/python -B /steps/extensions.py /extensions/spec.json /parts {LAYER}
 
 FROM ${{EXTENSIONS}} AS extensions
 """,
@@ -228,14 +231,9 @@ FROM ${{EXTENSIONS}} AS extensions
     head=(EPOCH,),
     options=(OFF, KIT, "--mount=type=bind,target=/context"),
     copies=(f"COPY --link --from=extensions {OUT} /",),
-    scripts=lambda kit, out: [
-        Script(
-            name=f"extension-{number}",
-            comment=f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed.",
-            lines=[f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"],
-        )
-        for number, one in enumerate(kit.compiles)
-    ],
+    scripts=lambda kit, out: (
+        [Script(name="extensions", lines=steps.extensions(kit.extensions, out))] if kit.extensions else []
+    ),
 )
 
 START: Final = Stage(

@@ -14,9 +14,11 @@ from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
+from envbuilder.plan.program import Program
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
 from envbuilder.sources import names as sources
+from envbuilder.steps import ENVIRONMENT
 
 CERTIFICATES: Final = [
     "for ca in /run/secrets/ca /artifacts/certificates.pem; do",
@@ -65,21 +67,18 @@ def programs(kit: Kit) -> list[str]:
     wanted = list(dict.fromkeys(["configure_os.sh", *own, *_byte_code(kit)]))
     if kit.plan.cuda:
         wanted.append("install_toolkit.py")
-    if kit.compiles:
-        wanted += ["compile_extension.py", "compile_one.sh", "install_extension.py", "steady.sh"]
-    if kit.plan.processor is not X86_64 and (kit.compiles or kit.wheel_env):
+    parts = kit.extensions.parts if kit.extensions else ()
+    if kit.extensions:
+        wanted += [*kit.extensions.files, *dict.fromkeys(file for part in parts for file in part.files)]
+    elif kit.plan.processor is not X86_64 and kit.wheel_env:
         wanted.append("no_comment.ld")
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.programs[name])]
     if kit.wheel_env:
         lines += ["", *file_lines("/kit/customize/sitecustomize.py", kit.programs["sitecustomize.py"])]
-    for number, one in enumerate(kit.compiles):
-        lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
-        lines += file_lines(f"/kit/{number}/entry.json", one.entry)
-        lines += file_lines(f"/kit/{number}/sources", one.sums)
-        exports = "".join(f"export {name}={in_shell(value)}\n" for name, value in one.env)
-        lines += file_lines(f"/kit/{number}/environment", exports)
+    for program in (kit.extensions, *parts) if kit.extensions else ():
+        lines += ["", *file_lines(f"/kit/{program.name}/spec.json", program.spec)]
     if kit.plan.cuda:
         lines += ["", *file_lines("/kit/cuda.json", rules(kit.plan.cuda))]
     return lines
@@ -177,6 +176,23 @@ def python(kit: Kit) -> list[str]:
         lines.append(f"{step.program} /kit/{program} {step.site_packages}")
     written = " ".join([requirements, tools] if kit.wheel_env else [requirements])
     return [*lines, f"rm -rf /tmp/uv {written} && chmod 644 {ENV_PREFIX}/.lock"]
+
+
+def extensions(program: Program, out: str) -> list[str]:
+    """Make each extension from the recipe's folder, and join them."""
+    env = " ".join(f"{name}={in_shell(value)}" for name, value in ENVIRONMENT.items())
+    lines = ["mkdir -p /tmp/inputs /tmp/parts && ln -s /context /tmp/inputs/files"]
+    for part in program.parts:
+        lines.append(f"mkdir /tmp/parts/{part.name}")
+        lines.append(
+            f"env -i {env} {part.interpreter} -B /kit/{part.files[0]} /kit/{part.name}/spec.json /tmp/inputs /tmp/parts/{part.name}"
+        )
+    join = f"/kit/{program.files[0]} /kit/{program.name}/spec.json /tmp/parts {in_shell(out or '/')}"
+    return [
+        *lines,
+        f"env -i {env} {program.interpreter} {join}",
+        "rm -rf /tmp/inputs /tmp/parts /tmp/extension /space",
+    ]
 
 
 def _byte_code(kit: Kit) -> tuple[str, ...]:

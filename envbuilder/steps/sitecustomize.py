@@ -1,0 +1,111 @@
+"""A simulated GPU and sorted folders for a project's own programs, while the sandbox builds it.
+
+Many a setup.py asks for a GPU before it compiles for one. Here it sees the recipe's GPU, from `_ENVBUILDER_CAPABILITY`, such as
+8.0. Nothing can run on it. torch compiles for `_ENVBUILDER_GPUS`, such as 8.0;9.0, also where a setup.py names other GPUs. Python imports this file at its start because its folder is on PYTHONPATH; it is not part of the image.
+Listings are sorted, because a setup.py that takes every file would link them in the order of the disk.
+"""
+
+import glob
+import importlib
+import importlib.abc
+import os
+import sys
+import typing
+
+
+def in_order(function):
+    def ordered(*args, **kwargs):
+        return sorted(function(*args, **kwargs))
+
+    return ordered
+
+
+os.listdir = in_order(os.listdir)
+glob.glob = in_order(glob.glob)
+
+
+class Properties:
+    def __init__(self, major, minor):
+        self.major, self.minor = major, minor
+        self.name = "GPU of the recipe, sm_%d%d" % (major, minor)
+        self.total_memory, self.multi_processor_count = 16 << 30, 80
+
+
+def pretend(torch, major, minor):
+    properties = Properties(major, minor)
+    cuda = torch.cuda
+    cuda.is_available = lambda: True
+    cuda.device_count = lambda: 1
+    cuda.current_device = lambda: 0
+    cuda.is_initialized = lambda: True
+    cuda.get_device_capability = lambda device=None: (major, minor)
+    cuda.get_device_name = lambda device=None: properties.name
+    cuda.get_device_properties = lambda device=None: properties
+    for name in ("init", "set_device", "synchronize", "empty_cache", "_lazy_init"):
+        setattr(cuda, name, lambda *args, **kwargs: None)
+
+
+def simulate_gpu(torch):
+    major, minor = os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").split(".")
+    pretend(torch, int(major), int(minor))
+
+
+class Driver:
+    """Stands for the driver that triton asks, while modules with its kernels are imported, for the GPU and for a way to measure."""
+
+    def get_current_target(self):
+        number = os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").replace(".", "")
+        return importlib.import_module("triton.backends.compiler").GPUTarget("cuda", int(number), 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_benchmarker(self):
+        return lambda *args, **kwargs: [0.0]
+
+
+def simulate_driver(module):
+    module.driver.set_active(Driver())
+
+
+def choose_gpus(cpp_extension):
+    """Let torch compile for the recipe's GPUs, whichever list the project sets. `steady.sh` does the same for nvcc."""
+    flags = cpp_extension._get_cuda_arch_flags
+
+    def recipes_flags(*args):
+        os.environ["TORCH_CUDA_ARCH_LIST"] = os.environ["_ENVBUILDER_GPUS"]
+        return flags(*args)
+
+    cpp_extension._get_cuda_arch_flags = recipes_flags
+
+
+class After(importlib.abc.MetaPathFinder):
+    """Find modules as usual, and change each once it is imported."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def find_spec(self, name, path=None, target=None):
+        change = self.changes.get(name)
+        others = (finder for finder in sys.meta_path if change and finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None:
+            return None
+        loader: typing.Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            change(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+changes = {}
+if os.environ.get("_ENVBUILDER_CAPABILITY"):
+    changes["torch"] = simulate_gpu
+    changes["triton.runtime.driver"] = simulate_driver
+if os.environ.get("_ENVBUILDER_GPUS"):
+    changes["torch.utils.cpp_extension"] = choose_gpus
+sys.meta_path.insert(0, After(changes))
