@@ -300,28 +300,26 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
     return env
 
 
-def preload():
-    """Compile steady.c, and return the variable that loads it into the programs of the toolkit. See there."""
+def compile_steady():
+    """Compile steady.c for the processors of the toolkit's programs and of the compilers that these start."""
     tool = "/usr/local/cuda/bin/cudafe++"
     if not os.path.exists(tool):
-        return {}
-    compilers = ["gcc"] if machine(tool) == machine(sys.executable) else ["gcc", "x86_64-linux-gnu-gcc"]
-    for compiler in compilers:
+        return
+    for compiler in ["gcc"] if machine(tool) == machine(sys.executable) else ["gcc", "x86_64-linux-gnu-gcc"]:
         triple = subprocess.run([compiler, "-print-multiarch"], stdout=subprocess.PIPE, check=True).stdout
         folder = os.path.join(SCRATCH, "lib", triple.decode().strip())
-        os.makedirs(folder, exist_ok=True)
-        words = [
-            "-shared",
-            "-fPIC",
-            "-O2",
-            "-o",
-            os.path.join(folder, "steady.so"),
-            os.path.join(STEPS, "steady.c"),
-        ]
-        subprocess.run([compiler, *words], check=True)
+        os.makedirs(folder)
+        library, source = os.path.join(folder, "steady.so"), os.path.join(STEPS, "steady.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+
+
+def preload():
+    """Return the variable that loads what `compile_steady` made into every program."""
+    folder = os.path.join(SCRATCH, "lib")
+    triples = os.listdir(folder) if os.path.isdir(folder) else []
     # The loader of each processor puts its own folder for $LIB (ld.so(8)).
-    last = "$LIB" if len(compilers) > 1 else "lib/" + os.path.basename(folder)
-    return {"LD_PRELOAD": os.path.join(SCRATCH, last, "steady.so")}
+    last = "$LIB" if len(triples) > 1 else "/".join(["lib", *triples])
+    return {"LD_PRELOAD": os.path.join(SCRATCH, last, "steady.so")} if triples else {}
 
 
 def machine(path):
@@ -562,13 +560,13 @@ def compilers(path):
     return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY))
 
 
-def main():
-    spec_file, inputs, out = sys.argv[1:]
+def main(spec_file, inputs, out):
     os.umask(0o022)
     spec, first, captured = read_json(spec_file), os.path.join(out, "0"), os.path.join(inputs, "captured")
     jobs = compilers(os.path.join(os.path.dirname(spec_file), "jobs"))
     empty_folder(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
+    compile_steady()
     clear_space()
     if os.path.isdir(captured):
         compile_captured(spec, spec["call"], spec["key"], captured, jobs, first)
@@ -587,4 +585,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -39,8 +39,7 @@ def is_imported(entry, form, names):
     return is_module and (form == "load" or names.count(entry["name"]) == 1)
 
 
-def main():
-    spec_file, inputs, out = sys.argv[1:]
+def main(spec_file, inputs, out):
     os.umask(0o022)
     with open(spec_file, encoding="utf-8") as stream:
         spec = json.load(stream)
@@ -75,4 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

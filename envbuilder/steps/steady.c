@@ -1,3 +1,11 @@
+/* Loaded into each program of a compile, so that nvcc writes the same object each time, for the recipe's GPUs.
+ *
+ * nvcc's front end names the local symbols of a file. Without an external function in the file, it makes the name from the
+ * source's path, its time and the process id. This library replaces time and process id by constants. With `-lineinfo`, ptxas
+ * writes the time of each source into its table of lines, where this library puts the same constant.
+ *
+ * A project may name GPUs of its own. If _ENVBUILDER_GPUS is set, such as to `8.0;9.0`, nvcc gets these instead, whoever calls
+ * it. `sm_90a` stays: it is code for 9.0, with all of its features. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

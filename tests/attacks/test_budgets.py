@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from envbuilder.verify.fatbin import read_gpu_code
 
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.reader import read_image, read_tree
@@ -35,6 +34,7 @@ from envbuilder.layers.import_root import walk
 from envbuilder.layers.import_tar import index_tar
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.sources.deb import read_about, read_tar
+from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.audit.files import IN_FILES

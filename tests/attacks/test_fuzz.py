@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from envbuilder.verify.fatbin import read_gpu_code
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +35,7 @@ from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
 from envbuilder.sources.deb import members, read_control, read_tar
+from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest

@@ -15,15 +15,12 @@ import pytest
 from envbuilder import runtime as image
 from envbuilder.artifacts.oci.model import IMAGE
 from envbuilder.builder.assemble.os import write_root
-from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.buildkit import BuildKitEngine, buildx
 from envbuilder.builder.buildkit.engine import exported_tars
 from envbuilder.builder.buildkit.folder import write_base
 from envbuilder.builder.buildkit.progress import Progress, title
 from envbuilder.builder.choice import Builder, EngineChoice, EngineName
 from envbuilder.builder.engine import Job, layer_keys, record_key
-from envbuilder.builder.extensions.cache import project_key
-from envbuilder.builder.extensions.programs import build_program, container_compiles
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
@@ -31,7 +28,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
+from envbuilder.plan.model import OsStep, Plan
 from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import EXPORTED, arguments
 from tests.support.locked_base import BASE
@@ -210,62 +207,12 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     assert blobs == {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)}
 
 
-def with_extensions(plan: Plan, **options: object) -> Plan:
-    """The plan with other options for each of its extensions."""
-    steps = [
-        replace(step, extensions=tuple(replace(one, **options) for one in step.extensions))
-        if isinstance(step, ExtensionsStep)
-        else step
-        for step in plan.steps
-    ]
-    return replace(plan, steps=tuple(steps))
-
-
 def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
     limits = Limits(threads=1, memory=1, root=True)
     job = Job(
         plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
     return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
-
-
-@pytest.mark.parametrize(
-    ("on_image", "hint"),
-    [
-        (False, "`--engine assemble` supports it; or name the `sources` that the imports compile"),
-        (True, "name the `sources` that the imports compile"),
-    ],
-)
-def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
-    plan = plan_of("cpu", on_image=on_image)
-    captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
-    engine = docker_engine(tmp_path / "store", captured)
-    for work in (engine.artifacts, engine.commands, lambda: container_compiles(captured, jobs=1)):
-        with pytest.raises(UsageError, match="has `capture`") as caught:
-            work()
-        assert caught.value.hint == hint
-    needed = docker_engine(tmp_path / "store", plan).artifacts()
-    assert {one.name for one in needed} >= {"torch", "libc6"}
-
-
-def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
-    plan = with_extensions(plan_of("a100"), sources=(), path="third_party/x")
-    (one, *_) = container_compiles(plan, jobs=3)
-    (extension, *_) = plan.extensions
-    assert one.project == "/space/src/third_party/x"
-    program = build_program(plan, extension, jobs=3)
-    root = Root(os=Path("/os"))
-    words = program.command(root=root, build_dir=Path("/space"), argument=Path("/spec")).argv
-    given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
-    assert dict(one.env).items() <= given.items()
-    assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}
-    assert words[words.index("--chdir") + 1] == one.project
-    entry = json.loads(one.entry)
-    assert entry["entry"] == {
-        "name": extension.name,
-        "function": "package",
-        "key": project_key(plan, extension).digest,
-    }
 
 
 def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):

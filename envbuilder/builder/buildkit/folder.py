@@ -29,8 +29,6 @@ from envbuilder.sources.names import BLOBS
 
 DOCKERFILE: Final = "Dockerfile.base"
 BASE: Final = "base"  # the base image, as an OCI layout
-# Programs beside those of the kit, and their folders in it. Each Python of a project's build imports the last one.
-_PROGRAMS: Final = {"build_project.py": "", "sitecustomize.py": "customize"}
 
 
 def write_folder(job: Job, folder: Path) -> None:
@@ -42,8 +40,9 @@ def write_folder(job: Job, folder: Path) -> None:
         write_text(folder / "steps" / path.name, path.read_text(encoding="utf-8"))
     link_or_copy(Path(uv.find_uv_bin()), folder / "steps/uv")
     (folder / "steps/uv").chmod(0o755)
-    for name, below in _PROGRAMS.items():
-        write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
+    write_text(folder / "kit/build_project.py", runtime.path("build_project.py").read_text(encoding="utf-8"))
+    write_text(folder / "kit/steady.c", steps.text("steady.c"))
+    write_text(folder / "kit/customize/sitecustomize.py", steps.text("sitecustomize.py"))
     for step in job.plan.steps:
         _write_inputs(step, job, folder / step.name)
     write_sdists(job, folder / "sdists")

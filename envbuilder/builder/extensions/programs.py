@@ -12,6 +12,7 @@ from typing import Final
 import uv
 
 from envbuilder import runtime as image
+from envbuilder import steps
 from envbuilder.builder.assemble.sandbox import Root, sandboxed
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, Processor
@@ -36,7 +37,7 @@ NATIVE_GCC: Final = "_ENVBUILDER_NATIVE_GCC"  # of `STEADY`, where programs of a
 STEADY_PYTHON: Final = (("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONHASHSEED", "0"))
 _CUSTOM: Final = "/customize"  # in the sandbox: the simulated GPU
 _PROJECT_FILES: Final = (
-    (f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),
+    (f"{_CUSTOM}/sitecustomize.py", steps.FOLDER / "sitecustomize.py"),
     ("/uv", Path(uv.find_uv_bin())),
 )
 
@@ -59,7 +60,8 @@ class Program:
         own = (
             (f"/{self.file}", image.path(self.file)),
             (STEADY, image.path("kit/steady.sh")),
-            (NO_COMMENT, image.path(f"kit{NO_COMMENT}")),
+            ("/steady.c", steps.FOLDER / "steady.c"),
+            (NO_COMMENT, steps.FOLDER / "no_comment.ld"),
             (f"/{SPEC}", argument),
         )
         command = sandboxed(
