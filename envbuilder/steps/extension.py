@@ -146,10 +146,10 @@ def place(sources, folder):
 
 
 def clear_space():
-    """Remove what an earlier build left, except sources and objects."""
+    """Remove what an earlier build left, except sources and objects where a runner keeps them for the same extension."""
     os.makedirs(SPACE, exist_ok=True)
     for name in os.listdir(SPACE):
-        if name in ("src", "kept", "build"):
+        if name in ("src", "kept", "build") and os.path.ismount(SPACE):
             tidy(os.path.join(SPACE, name), lambda _: True)
         else:
             remove(os.path.join(SPACE, name))

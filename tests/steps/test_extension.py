@@ -93,6 +93,14 @@ def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptoo
     assert not (folder / "old").exists()
 
 
+def test_another_extension_in_the_same_root_finds_nothing_of_the_last_one(program, tmp_path):
+    """Objects of the project before would be files that a captured call may read, and part of its key."""
+    program.SPACE = str(tmp_path)
+    (tmp_path / "src/build/temp.linux-x86_64-3.11").mkdir(parents=True)
+    program.clear_space()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_not_the_locked_one_is_refused(program, tmp_path):
     stage(program, tmp_path, SOURCES)
     (tmp_path / "inputs/files/csrc/fused.cu").write_text("edited since")
