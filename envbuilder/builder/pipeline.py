@@ -40,7 +40,7 @@ from envbuilder.builder.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps
-from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
+from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
@@ -241,6 +241,8 @@ class _Build:
         """Make and verify both artifacts, and import the extensions. After a failure, damaged layers in the cache are made again."""
         try:
             return self._try_once(staged)
+        except CompileError:  # foreign code has failed, and no layer of the cache
+            raise
         except (BuildError, VerifyError):
             damaged = self.engine.job.discard_damaged()
             if not damaged:

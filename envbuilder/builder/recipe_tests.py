@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from envbuilder import runtime
 from envbuilder.builder.assemble.foreign import emulation
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.cache import TREE, recipe_call
-from envbuilder.builder.extensions.install import install_path
+from envbuilder.builder.extensions.cache import TREE
 from envbuilder.builder.extensions.list import find_extensions
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
@@ -25,6 +24,7 @@ from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolErr
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
 from envbuilder.layers.layer import extract, load_layer
+from envbuilder.plan.extension import install_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
@@ -76,30 +76,30 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import
         for at, one in enumerate(recipe.extensions)
         if one.is_imported
     }
-    found: list[Import] = []
+    imports: list[Import] = []
     unknown: dict[str, Finding] = {}
     for status in find_extensions(plan, store):
-        of, compiled = status.extension.name, status.compiled
+        of, entry = status.extension.name, status.compiled.entry if status.compiled else None
         if of not in places:
             continue
-        call = compiled.call if compiled else None
         if status.extension.form is Form.LOAD:
-            call = recipe_call(status.extension)
-        if call and not call.is_standalone:
-            file = f"{install_path(call.name, status.key)}/{call.library}"
-            found.append(
-                Import(of=of, place=places[of], name=call.name, file=file, is_python_module=call.is_python_module)
-            )  # fmt: skip
-        elif compiled and not call:
+            file = f"{install_path(status.name, status.key)}/{status.name}.so"
+            imports.append(Import(of=of, place=places[of], name=status.name, file=file))
+        elif entry and not entry.file:
             names = _modules(store.extension(status.key.entry), f"{TREE}{plan.python.site_packages}")
-            found += [Import(of=of, place=places[of], name=name, module=name) for name in names]
-        elif not call:
+            imports += [Import(of=of, place=places[of], name=name, module=name) for name in names]
+        elif entry and not entry.is_standalone:
+            is_module = entry.is_python_module
+            imports.append(
+                Import(of=of, place=places[of], name=entry.name, file=entry.file, is_python_module=is_module)
+            )
+        elif not entry:
             unknown[of] = Finding(
                 code=BuildCode.UNTESTED, severity=Severity.WARNING, where=places[of],
                 message=f"the extension `{of}` was not imported in the SIF: which modules it has is not in the cache",
                 hint="import them in a line of the recipe's `tests`; `import: false` of the extension leaves this one out",
             )  # fmt: skip
-    return tuple(dict.fromkeys(found)), tuple(unknown.values())
+    return tuple(dict.fromkeys(imports)), tuple(unknown.values())
 
 
 def _modules(folder: Path, site: str) -> list[str]:

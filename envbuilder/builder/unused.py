@@ -11,12 +11,12 @@ from typing import Final
 from envbuilder.builder.assemble.foreign import tools_tree
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.engine import Job, layer_keys
-from envbuilder.builder.extensions.cache import project_key
-from envbuilder.builder.extensions.list import find_extensions, known_calls
+from envbuilder.builder.extensions.list import find_extensions
 from envbuilder.builder.extensions.wheels import wheel_key
 from envbuilder.builder.share import compiled_entries
 from envbuilder.core.cache import Sha256, Store, cache_limit
 from envbuilder.core.console import Console
+from envbuilder.plan.extension import project_key
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan, PythonStep
 from envbuilder.recipe.load import need_recipes
@@ -74,15 +74,11 @@ def locked_keys(context: BuildContext) -> frozenset[Sha256]:
 
 def _locked_files(context: BuildContext) -> frozenset[Sha256]:
     """Return the sha256 of every file that these builds may read."""
-    store = context.store
-    found = {one.sha256 for one in toolbox_files()}
+    files = {file.sha256 for file in toolbox_files()}
     for plan in _plans(context):
-        found |= {one.sha256 for one in plan.artifacts}
-        for extension in plan.extensions:
-            found |= {file.sha256 for file in extension.files}
-            calls = known_calls(plan, store, extension)
-            found |= {digest for _, digest in calls.files} if calls else set()
-    return frozenset(found)
+        files |= {artifact.sha256 for artifact in plan.artifacts}
+        files |= {file.sha256 for extension in plan.extensions for file in extension.files}
+    return frozenset(files)
 
 
 def _plans(context: BuildContext) -> Iterator[Plan]:
@@ -94,8 +90,10 @@ def _plans(context: BuildContext) -> Iterator[Plan]:
 
 def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
     yield from layer_keys(plan).values()
-    yield from (one.key.entry for one in find_extensions(plan, store))
-    yield from (project_key(plan, extension).digest for extension in plan.extensions)  # also of captures
+    yield from (status.key.entry for status in find_extensions(plan, store))
+    yield from (
+        project_key(plan.ground, extension).digest for extension in plan.extensions
+    )  # also of captures
     for step in plan.steps:
         if isinstance(step, PythonStep):
             yield from (wheel_key(part, plan) for part in step.made_by(plan).parts)

@@ -56,9 +56,9 @@ def _listed(found: ExtensionStatus, recipe: str) -> ListedExtension:
         return head
     return head.model_copy(
         update={
-            "function": compiled.function,
-            "targets": compiled.targets,
-            "size": compiled.size,
+            "function": compiled.entry.function,
+            "targets": compiled.entry.targets,
+            "size": compiled.entry.size,
             "seconds": compiled.seconds,
             "files": {timing.file: timing.seconds for timing in compiled.timings},
             "compiled_for": compiled.recipe,

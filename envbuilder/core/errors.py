@@ -15,7 +15,8 @@
     │       └── ContentError  EB525   5
     ├── BuildError         EB600   6
     │   ├── CommandError   EB601   6
-    │   └── SpaceError     EB602   6
+    │   ├── SpaceError     EB602   6
+    │   └── CompileError   EB603   6
     ├── VerifyError        EB700   7
     │   ├── OtherRecipeError   EB731   7
     │   ├── OtherUserError     EB732   7
@@ -163,6 +164,11 @@ class CommandError(BuildError):
 class SpaceError(BuildError):
     code = "EB602"
     meaning = "the disk is full"
+
+
+class CompileError(BuildError):
+    code = "EB603"
+    meaning = "the code of an extension or a source distribution does not compile"
 
 
 class VerifyError(EnvbuilderError):

@@ -19,15 +19,14 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
+from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program
 from envbuilder.plan.program import BASE, OUTSIDE, PROGRAMS, Program, spec_text
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
-LAYOUT: Final = 6  # of the extensions layer; raise it to rebuild only those layers
-ENV_PREFIX: Final = "/opt/env"
+ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
 OWN: Final = "/opt/envbuilder"
-EXTENSIONS: Final = f"{OWN}/extensions"
 LIB: Final = f"{OWN}/lib"
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
@@ -247,27 +246,12 @@ class ExtensionsStep:
         archives = (extension.archive for extension in self.extensions)
         return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
 
+    def made_by(self, plan: "Plan") -> Program:
+        return join_program(plan.ground, self.name, self.extensions)
+
     def lines(self) -> tuple[str, ...]:
-        head = f"step extensions layout {LAYOUT} for {' '.join(self.architectures) or 'cpu'}"
+        head = f"step extensions for {' '.join(self.architectures) or 'cpu'}"
         return (head, *(line for extension in self.extensions for line in extension_lines(extension)))
-
-
-def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
-    """Return everything in the recipe that decides an extension's bytes."""
-    options: dict[str, tuple[str, ...]] = {
-        "path": (extension.path,) if extension.path else (),
-        "include": extension.include,
-        "cflags": extension.cflags,
-        "cuda_cflags": extension.cuda_cflags,
-        "env": tuple(f"{name}={value}" for name, value in extension.env),
-        "patch": (extension.patch,) if extension.patch else (),
-    }
-    lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
-    lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
-    lines += [f"    capture {line}" for line in extension.capture]
-    if archive := extension.archive:
-        lines.append(f"    {archive.kind} {archive.name} sha256:{archive.sha256}")
-    return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +309,7 @@ class AddedStep(PythonStep):
         return None  # its layer leaves out every folder of those below
 
 
-ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | StartStep
+ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
 
@@ -417,6 +401,20 @@ class Plan:
     def extensions(self) -> tuple[LockedExtension, ...]:
         found = (step.extensions for step in self.steps if isinstance(step, ExtensionsStep))
         return next(found, ())
+
+    @property
+    def ground(self) -> Ground:
+        """Return what its extensions are compiled in."""
+        steps = (step for step in self.steps if isinstance(step, ExtensionsStep))
+        python, cuda = self.python, self.cuda
+        return Ground(
+            platform=self.platform, epoch=self.epoch, gpus=next((step.architectures for step in steps), ()),
+            python=python.python, program=python.program, standalone=self.interpreter.artifacts if self.interpreter else (),
+            wheels=python.artifacts, builds=python.inputs, debs=self.os.artifacts,
+            compiler=f"{self.os.gcc} on {self.os.image}" if self.os.image else self.os.gcc,
+            toolkit=f"{cuda.toolkit.cuda} {sha256_text(repr(cuda.toolkit))}" if cuda else "none",
+            parts=cuda.artifacts if cuda else (), tools=self.tools.artifacts if self.tools else None,
+        )  # fmt: skip
 
     @property
     def os(self) -> OsStep:

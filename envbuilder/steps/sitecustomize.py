@@ -69,7 +69,7 @@ def simulate_driver(module):
 
 
 def choose_gpus(cpp_extension):
-    """Let torch compile for the recipe's GPUs, whichever list the project sets. `steady.sh` does the same for nvcc."""
+    """Let torch compile for the recipe's GPUs, whichever list the project sets. `steady.c` does the same for nvcc."""
     flags = cpp_extension._get_cuda_arch_flags
 
     def recipes_flags(*args):

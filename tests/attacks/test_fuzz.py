@@ -35,10 +35,10 @@ from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
 from envbuilder.sources.deb import open_members, read_about
+from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest
-from envbuilder.verify.fatbin import read_gpu_code
 from tests.support.bounded import bounded
 from tests.support.debs import write_package
 from tests.support.elves import library

@@ -546,6 +546,7 @@ def test_the_commands_of_a_build_say_why_in_their_order(store):
         "install the locked Python packages",
         "look for the byte code",
         "compile the extension `fused`",
+        "join the extensions",
     ]
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from envbuilder.plan.render.stages import EXPORTED
 
 from envbuilder.builder.assemble.engine import Run
 from envbuilder.builder.buildkit import buildx
@@ -26,7 +27,6 @@ from envbuilder.layers.layer import read_manifest
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
-from envbuilder.plan.render.stages import EXPORTED
 from tests.support.layers import make_layers
 from tests.support.workbench import ENVBUILDER, ROOT, open_folder, recipe_like, run
 

@@ -8,10 +8,10 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from envbuilder.builder.extensions.stage_sources import stage_files, stage_sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder.builder.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
 from envbuilder.lock.model import Artifact, LockedExtension

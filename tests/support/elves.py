@@ -34,6 +34,17 @@ def elf(sections: Mapping[str, bytes]) -> bytes:
     return _write({name: Section(PROGBITS, content) for name, content in sections.items()})
 
 
+def gpu_library(*targets: str) -> bytes:
+    """Return a library with the heads that nvcc would write for code of these targets, such as sm_90a and compute_80."""
+    images = b""
+    for target in targets:
+        kind, _, gpu = target.partition("_")
+        exact = 1 << 20 if gpu.endswith("a") else 0
+        images += struct.pack("<2HIQ12xI8xQ", 2 if kind == "sm" else 1, 1, 48, 0, int(gpu.rstrip("a")), exact)
+    fat = {".nv_fatbin": struct.pack("<I2HQ", 0xBA55ED50, 1, 16, len(images)) + images} if targets else {}
+    return elf({".text": b"code", **fat})
+
+
 def library(
     *,
     soname: str = "",

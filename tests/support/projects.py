@@ -13,13 +13,14 @@ import pytest
 from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.build import ExtensionBuilder
+from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import LockedExtension, SourceFile
+from envbuilder.plan.model import ExtensionsStep
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdists import own_backend
 
@@ -65,11 +66,19 @@ class Machine:
     def start_file(self) -> Path:
         return self.home / ".bashrc"
 
-    def build(self, *extensions: LockedExtension) -> tuple[CachedExtension, ...]:
+    def job_of(self, *extensions: LockedExtension) -> Job:
         lock = replace(LOCK, extensions=extensions)
-        job = replace(self.job, plan=make_plan(replace(RECIPE, python="3.11"), lock, architectures=()))
+        return replace(self.job, plan=make_plan(replace(RECIPE, python="3.11"), lock, architectures=()))
+
+    def build(self, *extensions: LockedExtension) -> tuple[CachedExtension, ...]:
         with deadline():
-            return ExtensionBuilder(job, lambda: self.root).build()
+            return ExtensionBuilder(self.job_of(*extensions), lambda: self.root).build()
+
+    def join(self, built: tuple[CachedExtension, ...], work: Path, *extensions: LockedExtension) -> None:
+        """Join what was built of these extensions in `work/tree`."""
+        job = self.job_of(*extensions)
+        (step,) = (step for step in job.plan.steps if isinstance(step, ExtensionsStep))
+        join_extensions(step, built, job, self.root, work)
 
     def project(self, name: str, files: Mapping[str, str], **change: object) -> LockedExtension:
         """Return an extension of these files. They are put into the store."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.verify.fatbin import CodeKind, GpuCode, read_gpu_code
+from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
 from tests.support.elves import elf
 
 FATBINS = Path(__file__).parent / "fatbins"
@@ -37,8 +37,8 @@ def test_the_targets_are_those_that_the_tools_were_asked_for(content, inside):
 
 def test_capabilities_are_spelt_as_the_tables_spell_them():
     found = read_gpu_code(io.BytesIO(elf({".nv_fatbin": ZSTD})))
-    assert GpuCode(kind=CodeKind.CUBIN, capability="10.0f") in found
-    assert GpuCode(kind=CodeKind.PTX, capability="12.0") in found
+    assert GpuCode(CUBIN, "10.0f") in found
+    assert GpuCode(PTX, "12.0") in found
 
 
 def test_a_section_may_hold_many_fat_binaries_with_zeros_between():

@@ -17,8 +17,12 @@ from envbuilder.builder.assemble import distribution, runtime
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep
-from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
-from envbuilder.builder.extensions.install import install_extensions
+from envbuilder.builder.extensions.build import (
+    ExtensionBuilder,
+    extension_commands,
+    join_command,
+    join_extensions,
+)
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.builder.step_folder import progress, unpack_packages, write_step
 from envbuilder.core.cache import link_or_copy
@@ -96,7 +100,11 @@ class AssembleEngine:
             case OsStep():
                 return distribution.commands(step, self.job, WORK)
             case ExtensionsStep():
-                return extension_commands(self.job, root=root, work=WORK)
+                ground = replace(root, python=None, cuda=None)
+                return (
+                    *extension_commands(self.job, root=root, work=WORK),
+                    join_command(step, self.job, ground, WORK),
+                )
             case InterpreterStep() | PythonStep() | CudaStep() | StartStep():
                 return self._program_commands(step, root)
             case RuntimeStep():
@@ -168,7 +176,8 @@ class Run:
                     job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
-                install_extensions(built, architectures=step.architectures, tree=tree)
+                root = make_root(job, self._made((job.plan.os, job.plan.interpreter)))
+                join_extensions(step, built, job, root, work)
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():

@@ -9,38 +9,52 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
-from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions import cache, programs
+from envbuilder.builder.extensions import cache
+from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.builder.extensions.check_targets import (
     ExtensionCode,
-    check_call,
-    check_project,
+    explain_targets,
     extension_error,
     extra_targets,
-    libraries_of,
-    targets_of,
 )
 from envbuilder.builder.extensions.compiler_errors import explain_failure, merge_failures, read_report
 from envbuilder.builder.extensions.left_out import naming_left_out
 from envbuilder.builder.extensions.list import find_extensions, find_twins, known_calls, label
-from envbuilder.builder.extensions.stage_sources import clear_leftovers, stage_files, stage_sources
-from envbuilder.core.beneath import copy_beneath, copy_tree_beneath, folder_beneath
+from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
-from envbuilder.core.cache import Sha256, save_text, sha256_text
+from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
 from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.extension import (
+    BUILD_DIRECTORY,
+    CAPTURED,
+    Call,
+    Calls,
+    Key,
+    call_key,
+    call_program,
+    capture_program,
+    extension_program,
+    project_key,
+    recipe_calls,
+)
+from envbuilder.plan.model import ExtensionsStep
+from envbuilder.plan.program import INPUTS, Program
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Form
+from envbuilder.runners.sandbox import Mount, take_over
 
 NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
+MANY: Final = 1 << 20  # compilers that a project may start, as far as there are slots
 Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -50,24 +64,40 @@ _STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 
 
 def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]:
-    """Return the commands for the extensions that the store lacks. `work` stands for the build directory."""
-    missing = {
-        one.extension.name: one.extension
-        for one in find_extensions(job.plan, job.store)
-        if one.compiled is None
-    }
-    for extension in missing.values():
-        match extension.form:
-            case Form.PROJECT:
-                program = programs.build_program(job.plan, extension, jobs=compilers(job.limits))
-            case Form.LOAD:
-                (call,) = cache.recipe_calls(extension).calls
-                program = programs.compile_program(job.plan, extension, call, jobs=compilers(job.limits))
-            case Form.CAPTURE:
-                program = programs.capture_program(job.plan, extension)
-            case _:
-                assert_never(extension.form)
-        yield program.command(root=root, build_dir=work / "space", argument=work / programs.SPEC)
+    """Return the commands for the extensions that the store lacks. `work` stands for the temporary folder."""
+    missing = [status.extension for status in find_extensions(job.plan, job.store) if status.compiled is None]
+    for extension in dict.fromkeys(missing):
+        is_capture = extension.form is Form.CAPTURE
+        program = (capture_program if is_capture else extension_program)(job.plan.ground, extension)
+        yield program_command(
+            program, root, step=work / "step", out=work / "out", mounts=(_space(work / "space"),)
+        )
+
+
+def join_command(
+    step: ExtensionsStep, job: Job, root: Root, work: Path, mounts: Sequence[Mount] = ()
+) -> Command:
+    """Return the command that joins the extensions in `work/tree`. `mounts` are their entries below INPUTS."""
+    return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree", mounts=mounts)
+
+
+def join_extensions(
+    step: ExtensionsStep, built: Sequence[CachedExtension], job: Job, root: Root, work: Path
+) -> None:
+    """Write the layer's files below `work/tree`. Raises BuildError if two extensions install the same file."""
+    write_step(step.made_by(job.plan), work / "step", job.store)
+    (work / "tree").mkdir()
+    mounts = []
+    for number, extension in enumerate(built):
+        inside = f"{extension.part}/{number}"
+        (work / "step/inputs" / inside).mkdir(parents=True)
+        mounts.append(Mount(source=extension.folder, target=f"{INPUTS}/{inside}"))
+    job.runner.run(join_command(step, job, root, work, mounts))
+    take_over(work / "tree")
+
+
+def _space(build_dir: Path) -> Mount:
+    return Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True)
 
 
 def compilers(limits: Limits) -> int:
@@ -101,135 +131,75 @@ class Slots:
                 self._changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compile:
-    """One compile: its build directory, its number of compilers and its root. `out` is the folder of the new entry."""
-
-    build_dir: Path
-    jobs: int
-    out: Path
-    root: Root
-    began: float = field(default_factory=time.monotonic)
-
-    def seconds(self) -> float:
-        return round(time.monotonic() - self.began, 1)
-
-
 class ExtensionBuilder:
     """Build one plan's extensions. `root` unpacks the trees for a compiler. It is called only before a compile."""
 
     def __init__(self, job: Job, root: Callable[[], Root]) -> None:
         self._job, self._root = job, root
-        self._gpus = cache.gpus_of(job.plan)
+        self._ground = job.plan.ground
         self._slots = Slots(compilers(job.limits))
 
-    def build(self) -> tuple[cache.CachedExtension, ...]:
+    def build(self) -> tuple[CachedExtension, ...]:
         """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
-        built = _run_all(self._job.plan.extensions, self._build_one)
+        built = _run_all(tuple(enumerate(self._job.plan.extensions)), self._build_part)
         for twins in find_twins(self._job.plan, self._job.store):
             self._job.console.say(f"  warning: {twins}; {twins.hint}")
         return built
 
-    def _build_one(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
+    def _build_part(self, numbered: tuple[int, LockedExtension]) -> tuple[CachedExtension, ...]:
+        number, extension = numbered
+        program = extension_program(self._ground, extension, f"extension-{number}")
         with naming_left_out(extension, self._job.origin):
-            return self._build_calls(extension)
+            built = self._build_extension(extension, program)
+        return tuple(replace(one, part=program.name) for one in built)
 
-    def _build_calls(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
-        if extension.form is Form.PROJECT:
-            return (self._build_project(extension),)
-        calls = known_calls(self._job.plan, self._job.store, extension) or self._capture_calls(extension)
-        return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls),))
+    def _build_extension(self, extension: LockedExtension, program: Program) -> tuple[CachedExtension, ...]:
+        ground = self._ground
+        match extension.form:
+            case Form.PROJECT:
+                own = f"{extension.name} {extension.path}"
+                key, surroundings = (
+                    project_key(ground, extension),
+                    ground.surroundings(extension, reads_all=True),
+                )
+                return (self._obtain(extension, extension.name, key, program, (*surroundings, ("", own))),)
+            case Form.LOAD:
+                calls = recipe_calls(extension)
+                return (self._obtain_call(extension, calls.calls[0], calls, program),)
+            case Form.CAPTURE:
+                calls = known_calls(self._job.plan, self._job.store, extension) or self._capture(extension)
+                captured = self._job.store.extension(project_key(ground, extension).digest) / CAPTURED
+                return _run_all(
+                    calls.calls,
+                    lambda call: (
+                        self._obtain_call(
+                            extension, call, calls, call_program(ground, extension, call, calls), captured
+                        ),
+                    ),
+                )
+            case _:
+                assert_never(extension.form)
 
-    def _compile_call(
-        self, extension: LockedExtension, call: cache.Call, calls: cache.Calls
-    ) -> cache.CachedExtension:
-        """Compile one call of `load()` or `load_inline()`."""
-        plan, store, shown = self._job.plan, self._job.store, label(extension, call.name)
-        key = cache.call_key(plan, extension, call, calls)
-
-        def work(run: _Compile) -> cache.Compiled:
-            stage_files({name: store.artifact(digest) for name, digest in calls.files}, run.build_dir)
-            for folder in ("src", "build"):  # a call of `load_inline()` may have no files
-                folder_beneath(run.build_dir, folder)
-            self._run(
-                programs.compile_program(plan, extension, call, jobs=run.jobs),
-                shown,
-                run.build_dir,
-                run.root,
-            )
-            library = run.out / call.library
-            with cache.answers(call.library):
-                copy_beneath(run.build_dir, f"build/{call.library}", library)
-            targets = targets_of(library)
-            if targets or (call.has_cuda and self._gpus):
-                check_call(shown, targets, self._gpus)
-            facts, read = cache.read_facts(run.build_dir, programs.FACTS)
-            with cache.answers(programs.FACTS):
-                sources = {source: read[source] for source in call.sources}
-            headers = {path: digest for path, digest in read.items() if path not in sources}
-            return cache.Compiled(
-                name=call.name, key=key, facts=facts, call=call, targets=targets,
-                sources=_pairs(sources, call.base), headers=_pairs(headers, call.base),
-                size=library.stat().st_size, seconds=run.seconds(), timings=cache.ninja_timings(run.build_dir), recipe=plan.name,
-            )  # fmt: skip
-
-        wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        build_key = _build_key(cache.surroundings(plan, extension), call.to_json(), self._job.origin)
-        return self._obtain(shown, key, extension.form, work, wanted=wanted, build_key=build_key)
-
-    def _build_project(self, extension: LockedExtension) -> cache.CachedExtension:
-        """Build a project with a setup.py or pyproject.toml."""
-        plan, jobs = self._job.plan, compilers(self._job.limits)
-        key = cache.project_key(plan, extension)
-
-        def work(run: _Compile) -> cache.Compiled:
-            stage_sources(
-                extension, store=self._job.store, runner=self._job.runner, folder=run.build_dir / "src"
-            )
-            program = programs.build_program(plan, extension, jobs=run.jobs)
-            self._run(
-                program, extension.name, run.build_dir, run.root, folder=extension.path.removeprefix(HERE)
-            )
-            with cache.answers(cache.TREE):
-                copy_tree_beneath(run.build_dir, cache.TREE, run.out / cache.TREE)
-            libraries = libraries_of(run.out)
-            targets = {path.name: targets_of(path) for path in libraries}
-            project = program.folder.removeprefix(f"{cache.BUILD_DIRECTORY}/")
-            with cache.answers(project):
-                check_project(extension.name, targets, self._gpus, run.build_dir, project)
-            facts, _ = cache.read_facts(run.build_dir, programs.FACTS)
-            return cache.Compiled(
-                name=extension.name, key=key, facts=facts, call=None,
-                targets=tuple(sorted({target for found in targets.values() for target in found})),
-                sources=(), headers=(), size=sum(path.stat().st_size for path in libraries),
-                seconds=run.seconds(), timings=cache.ninja_timings(run.build_dir), recipe=plan.name,
-            )  # fmt: skip
-
-        common = cache.surroundings(plan, extension, reads_all=True)
-        build_key = _build_key(common, f"{extension.name} {extension.path}", self._job.origin)
-        return self._obtain(extension.name, key, extension.form, work, wanted=jobs, build_key=build_key)
-
-    def _capture_calls(self, extension: LockedExtension) -> cache.Calls:
+    def _capture(self, extension: LockedExtension) -> Calls:
         """Capture the calls of a project's own imports."""
         store = self._job.store
-        key = cache.project_key(self._job.plan, extension).digest
+        key = project_key(self._ground, extension).digest
         with store.lock(f"extension-{key}"):
             # Another build may have captured them meanwhile.
             if known := known_calls(self._job.plan, self._job.store, extension):
                 return known
             root = self._root()
             with (
-                self._told(extension.name),
+                self._say_failure(extension.name),
                 self._slots.take(1),
                 self._job.console.step(f"capture `{extension.name}`") as shown,
-                store.renewed(store.extension(key)) as out,
+                store.renewed(store.extension(key)) as folder,
             ):
-                build_dir = out.with_name("space")  # beside the entry, which the project must not reach
+                build_dir = folder.with_name("space")
                 build_dir.mkdir()
-                stage_sources(extension, store=store, runner=self._job.runner, folder=build_dir / "src")
-                program = programs.capture_program(self._job.plan, extension)
-                self._run(program, extension.name, build_dir, root, compiles=False)
-                calls = cache.read_calls(build_dir, programs.CALLS, store)
+                program = capture_program(self._ground, extension)
+                with self._ran(program, extension, extension.name, build_dir, root) as out:
+                    calls = cache.save_calls(out, folder)
                 self._job.need_unchanged(root, extension.name)
                 if not calls.calls:
                     raise extension_error(
@@ -238,13 +208,34 @@ class ExtensionBuilder:
                         "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
                     )
                 shown.show_note(", ".join(call.name for call in calls.calls))
-                calls.save(out)
         return calls
 
+    def _obtain_call(
+        self, extension: LockedExtension, call: Call, calls: Calls, program: Program, captured: Path | None = None
+    ) -> CachedExtension:  # fmt: skip
+        """Return the entry of one call of `load()` or `load_inline()`."""
+        key = call_key(self._ground, extension, call, calls)
+        fields = (*self._ground.surroundings(extension), ("", call.to_json()))
+        jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
+        return self._obtain(
+            extension, label(extension, call.name), key, program, fields, jobs=jobs, captured=captured
+        )
+
     def _obtain(
-        self, name: str, key: cache.Key, form: Form, work: Callable[[_Compile], cache.Compiled], *, wanted: int, build_key: Sha256
-    ) -> cache.CachedExtension:  # fmt: skip
-        """Return the entry from the store. `work` makes a missing one, with at most `wanted` compilers."""
+        self,
+        extension: LockedExtension,
+        name: str,
+        key: Key,
+        program: Program,
+        build_fields: tuple[tuple[str, str], ...],
+        *,
+        jobs: int = MANY,
+        captured: Path | None = None,
+    ) -> CachedExtension:
+        """Return the entry from the store. The program makes a missing one, with at most `jobs` compilers.
+
+        `build_fields` decide objects in the build directory, except sources, which ninja compares.
+        """
         store, console, digest = self._job.store, self._job.console, key.entry
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
@@ -255,26 +246,35 @@ class ExtensionBuilder:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
             else:
                 root = self._root()
+                # Build directories are a recipe's own: code of one recipe could leave an object for another.
+                build_key = sha256_text(json.dumps([*build_fields, self._job.origin]))
                 with (
-                    self._told(name),
-                    self._slots.take(wanted) as jobs,
+                    self._say_failure(name),
+                    self._slots.take(jobs) as taken,
                     store.lock(f"space-{build_key}"),
                     console.step(f"compile `{name}`"),
-                    store.renewed(folder) as out,
+                    store.renewed(folder) as entry,
                     store.build_directory(build_key) as build_dir,
                 ):
-                    clear_leftovers(build_dir)
-                    compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                    began = time.monotonic()
+                    with self._ran(
+                        program, extension, name, build_dir, root, jobs=taken, captured=captured
+                    ) as out:
+                        cache.save_compiled(
+                            out, entry, key=key, seconds=round(time.monotonic() - began, 1),
+                            timings=cache.ninja_timings(build_dir), recipe=self._job.plan.name,
+                        )  # fmt: skip
                     self._job.need_unchanged(root, name)
-                    compiled.save(out)
-        if extra := extra_targets(compiled.targets, self._gpus):
+                compiled = cache.load_compiled(folder)
+                assert compiled is not None, f"{folder} was just written"
+        if extra := extra_targets(compiled.entry.targets, self._ground.gpus):
             console.say(
                 f"  {name}: warning: it also holds code for {', '.join(extra)}, which is for no GPU of the recipe"
             )
-        return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
+        return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _say_failure(self, name: str) -> Iterator[None]:
         """Say at once why the extension fails in the block: others may compile for a long time yet."""
         try:
             yield
@@ -282,10 +282,19 @@ class ExtensionBuilder:
             self._job.console.say(f"  {name} failed: {error.message}")
             raise
 
-    def _run(
-        self, program: programs.Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
-    ) -> None:  # fmt: skip
-        """Run a program in the sandbox. Raises BuildError with the cause of a failure."""
+    @contextlib.contextmanager
+    def _ran(
+        self,
+        program: Program,
+        extension: LockedExtension,
+        name: str,
+        build_dir: Path,
+        root: Root,
+        *,
+        jobs: int = 1,
+        captured: Path | None = None,
+    ) -> Iterator[Path]:
+        """Run a program in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
         lines = LastLines()
 
         def read(line: str) -> None:
@@ -294,37 +303,37 @@ class ExtensionBuilder:
                 count = _COUNT.match(line)
                 progress = f" ({count[1]} of {count[2]} commands)" if count else ""
                 self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
-            if told := read_report(line, _STOPPED):
-                message = (
-                    f"`{told.line}` stops at {told.place}, which computes on a GPU: no later call is compiled"
-                )
+            if report := read_report(line, _STOPPED):
+                message = f"`{report.line}` stops at {report.place}, which computes on a GPU: no later call is compiled"
                 self._job.console.say(f"  {name}: warning: {message}")
 
-        try:
-            with self._job.store.workspace() as work:
-                argument = work / programs.SPEC
-                save_text(argument, program.specification)
-                command = program.command(root=root, build_dir=build_dir, argument=argument)
-                self._job.runner.run(command, on_line=read)
-        except SpaceError:
-            raise
-        except CommandError as failure:
-            raise explain_failure(name, lines, failure, compiles=compiles, folder=folder) from failure
-
-
-def _build_key(common: Sequence[tuple[str, str]], own: str, origin: str) -> Sha256:
-    """Return the key of a build directory: the recipe, and everything that decides objects but sources, which ninja compares."""
-    return sha256_text(json.dumps([*common, own, origin]))
-
-
-def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of files that a compile read. Paths are relative to the call's base."""
-    return tuple(sorted((cache.relative(path, base), digest) for path, digest in files.items()))
+        with self._job.store.workspace() as work:
+            write_step(program, work / "step", self._job.store)
+            save_text(work / "step/jobs", str(jobs))
+            (work / "out").mkdir()
+            mounts = [_space(build_dir)]
+            if captured:
+                (work / "step/inputs" / CAPTURED).mkdir()
+                mounts.append(Mount(source=captured, target=f"{INPUTS}/{CAPTURED}"))
+            command = program_command(program, root, step=work / "step", out=work / "out", mounts=mounts)
+            try:
+                self._job.runner.run(replace(command, chatty=True), on_line=read)
+            except SpaceError:
+                raise
+            except CommandError as failure:
+                explain_targets(name, extension, work / "out", build_dir, self._ground.gpus)
+                is_project = extension.form is Form.PROJECT
+                raise explain_failure(
+                    name, lines, failure,
+                    compiles=extension.form is not Form.CAPTURE or captured is not None,
+                    folder=extension.path.removeprefix(HERE) if is_project else "",
+                ) from failure  # fmt: skip
+            yield work / "out"
 
 
 def _run_all(
-    items: Sequence[Item], work: Callable[[Item], tuple[cache.CachedExtension, ...]]
-) -> tuple[cache.CachedExtension, ...]:
+    items: Sequence[Item], work: Callable[[Item], tuple[CachedExtension, ...]]
+) -> tuple[CachedExtension, ...]:
     """Return the results in the order of the items. Waits for all, then raises one BuildError for all failures."""
     with ThreadPoolExecutor(len(items), thread_name_prefix="extension") as pool:
         futures = [pool.submit(work, item) for item in items]

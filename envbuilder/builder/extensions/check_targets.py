@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.extensions.cache import TREE
+from envbuilder.builder.extensions.cache import answers, read_index
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.beneath import files_beneath, read_beneath
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.verify.fatbin import read_gpu_code
+from envbuilder.lock.model import LockedExtension
+from envbuilder.recipe.extension import Form
 
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
@@ -29,19 +30,20 @@ class ExtensionCode(CodeEnum):
     PATCH = "EB634", "a `patch` does not fit the sources of its extension"
 
 
-def targets_of(library: Path) -> tuple[str, ...]:
-    """Return the targets: `sm_80` for machine code, `compute_80` for PTX. Raises BuildError if it is no library."""
+def explain_targets(
+    name: str, extension: LockedExtension, out: Path, build_dir: Path, gpus: tuple[str, ...]
+) -> None:
+    """Raise BuildError if the program that failed left libraries in its OUT which lack code for a GPU of the recipe."""
     try:
-        with library.open("rb") as stream:
-            return tuple(code.target for code in read_gpu_code(stream))
-    except ValueError as error:
-        raise BuildError(f"`{library.name}` cannot be read: {error}") from error
-
-
-def libraries_of(folder: Path) -> tuple[Path, ...]:
-    """Return the shared libraries that a project installed."""
-    files = map(folder.joinpath, files_beneath(folder, TREE))
-    return tuple(path for path in files if path.suffix == ".so" or ".so." in path.name)
+        held = read_index(out).held
+    except BuildError:  # it failed before
+        return
+    targets = {PurePosixPath(library).name: found for library, found in held.items()}
+    if extension.form is Form.PROJECT:
+        with answers("source"):
+            check_project(name, targets, gpus, build_dir, str(PurePosixPath("src", extension.path)))
+    else:
+        check_call(name, next(iter(targets.values()), ()), gpus)
 
 
 def extra_targets(found: Iterable[str], architectures: Sequence[str]) -> tuple[str, ...]:
@@ -133,6 +135,6 @@ def _names(targets: Iterable[str]) -> str:
     return ", ".join(sorted(targets)) or "no GPU at all"
 
 
-def extension_error(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
+def extension_error(code: str, message: str, hint: str, *, where: str = "") -> CompileError:
     finding = Finding(code=code, where=where, message=message, hint=hint)
-    return BuildError(message, hint=hint, findings=(finding,))
+    return CompileError(message, hint=hint, findings=(finding,))

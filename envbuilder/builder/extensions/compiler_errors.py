@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.builder.extensions.cache import BUILD_DIRECTORY, SOURCE
 from envbuilder.builder.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.core.cause import find_cause
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
+from envbuilder.plan.extension import BUILD_DIRECTORY, SOURCE
 
 SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
@@ -24,6 +24,9 @@ _UNPACKED: Final = re.compile(
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
+_PATCH: Final = re.compile(
+    r"^\s*the patch (?P<file>.+?) does not fit: (?P<why>.*)\Z", re.MULTILINE
+)  # of `extension.py`
 _UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
 # `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
@@ -61,7 +64,7 @@ def explain_failure(
     compiles: bool = True,
     folder: str = "",
     kind: str = "extension",
-) -> BuildError:
+) -> CompileError:
     """Return the error of an extension whose build in `folder` printed these lines and failed.
 
     A capture compiles nothing, so the most general message does not apply. Its error is the report of `capture_calls.py` or the
@@ -85,11 +88,19 @@ def explain_failure(
             groups = row.groups(line)
             if row.build and groups is not None:
                 key_lines = _error_lines(lines, at)
-                shown = "\n".join(f"    {one}" for one in key_lines)
+                shown = "\n".join(f"    {line}" for line in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 message = f"the {kind} `{name}` does not compile: {meaning}\n{shown}"
                 where = _place(key_lines) or (ended.place if ended else cause_place)
                 return extension_error(row.build.code, message, repair, where=where)
+    patch = _PATCH.search(failure.message)
+    if patch:
+        return extension_error(
+            ExtensionCode.PATCH,
+            f"the patch of the extension `{name}` does not fit its sources: {patch['why']}",
+            "apply your change to these sources and write the patch again, with `git diff` in the project's own folder",
+            where=patch["file"],
+        )
     if ended:
         return extension_error(
             ExtensionCode.ENDED,
@@ -104,7 +115,7 @@ def explain_failure(
             f"look at {cause_place or 'the project'}: what does it ask for that the recipe can bring? The log has all of the output",
             where=cause_place,
         )
-    return failure
+    return CompileError(failure.message, hint=failure.hint)
 
 
 def _named(line: str, folder: str) -> str:
@@ -153,8 +164,9 @@ def merge_failures(failures: Sequence[BuildError]) -> BuildError:
     if len(failures) == 1:
         return failures[0]
     findings: list[Finding] = []
-    for one in failures:
-        hint = one.hint or "the log of the build has every line of it"
-        findings += one.findings or [Finding(code=one.code, message=one.message, hint=hint)]
+    for failure in failures:
+        hint = failure.hint or "the log of the build has every line of it"
+        findings += failure.findings or [Finding(code=failure.code, message=failure.message, hint=hint)]
     message = f"{len(findings)} extensions do not compile; what was compiled is kept for the next build"
-    return BuildError(message, findings=tuple(findings))
+    is_foreign = all(isinstance(failure, CompileError) for failure in failures)
+    return (CompileError if is_foreign else BuildError)(message, findings=tuple(findings))

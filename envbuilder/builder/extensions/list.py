@@ -9,6 +9,7 @@ from envbuilder.builder.extensions.check_targets import ExtensionCode
 from envbuilder.core.cache import Store
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.extension import Calls, Key, call_key, project_key, recipe_calls
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 
@@ -21,7 +22,7 @@ class ExtensionStatus:
 
     extension: LockedExtension
     name: str
-    key: cache.Key
+    key: Key
     compiled: cache.Compiled | None
 
 
@@ -30,33 +31,33 @@ def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
     for extension in plan.extensions:
         calls = known_calls(plan, store, extension)
         if calls is None:
-            found = [(extension.name, cache.project_key(plan, extension))]
+            keys = [(extension.name, project_key(plan.ground, extension))]
         else:
-            found = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
-        for name, key in found:
+            keys = [(call.name, call_key(plan.ground, extension, call, calls)) for call in calls.calls]
+        for name, key in keys:
             compiled = cache.load_compiled(store.extension(key.entry))
             yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
 
 
-def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> cache.Calls | None:
+def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> Calls | None:
     """Return the calls of an extension, None for a project's own build and before a capture."""
     if extension.form is Form.CAPTURE:
-        return cache.load_calls(store.extension(cache.project_key(plan, extension).digest), store)
-    return cache.recipe_calls(extension) if extension.form is Form.LOAD else None
+        return cache.load_calls(store.extension(project_key(plan.ground, extension).digest), store)
+    return recipe_calls(extension) if extension.form is Form.LOAD else None
 
 
 def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
     """Yield a warning for each name that several captured or written calls have, as far as captures are known."""
     names: dict[str, dict[str, str]] = {}
-    for one in find_extensions(plan, store):
-        if one.extension.form is not Form.PROJECT:
-            names.setdefault(one.name, {})[one.key.digest] = label(one.extension, one.name)
+    for status in find_extensions(plan, store):
+        if status.extension.form is not Form.PROJECT:
+            names.setdefault(status.name, {})[status.key.digest] = label(status.extension, status.name)
     for name, twins in names.items():
         if len(twins) > 1:
             yield Finding(
                 code=ExtensionCode.TWINS,
                 severity=Severity.WARNING,
-                message=f"{' and '.join(f'`{one}`' for one in twins.values())} could both answer `import {name}`",
+                message=f"{' and '.join(f'`{twin}`' for twin in twins.values())} could both answer `import {name}`",
                 hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
             )
 
@@ -67,23 +68,23 @@ def label(extension: LockedExtension, name: str) -> str:
     return f"{extension.name}/{name}" if is_call else name
 
 
-def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:
+def cells(status: ExtensionStatus, recipe: str) -> tuple[str, ...]:
     """Return the row of an extension in the recipe's table, below `HEAD`."""
-    compiled = found.compiled
+    compiled = status.compiled
     return (
-        label(found.extension, found.name),
-        found.key.digest[:16],
-        str(found.extension.form),
-        " ".join(compiled.targets if compiled else ()) or "-",
-        f"{compiled.size / 1e6:.2f} MB" if compiled else "-",
+        label(status.extension, status.name),
+        status.key.digest[:16],
+        str(status.extension.form),
+        " ".join(compiled.entry.targets if compiled else ()) or "-",
+        f"{compiled.entry.size / 1e6:.2f} MB" if compiled else "-",
         f"{compiled.seconds} s" if compiled else "-",
-        origin(found, recipe),
+        origin(status, recipe),
     )
 
 
-def origin(found: ExtensionStatus, recipe: str) -> str:
-    if found.compiled is None:
+def origin(status: ExtensionStatus, recipe: str) -> str:
+    if status.compiled is None:
         return "not compiled yet"
-    if found.compiled.recipe == recipe:
+    if status.compiled.recipe == recipe:
         return "compiled for this recipe"
-    return f"the store: compiled for `{found.compiled.recipe}`"
+    return f"the store: compiled for `{status.compiled.recipe}`"

@@ -10,8 +10,8 @@ from typing import Final
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.processor import PROCESSORS, Processor
+from envbuilder.steps.gpu_code import CUBIN, PTX, read_gpu_code
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in, some
-from envbuilder.verify.fatbin import CodeKind, read_gpu_code
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
 # choose code in their own ways, and several keep it compressed.
@@ -31,8 +31,8 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
         except ValueError as error:
             unreadable[elf.path] = f"its code for GPUs cannot be read: {error}"
             continue
-        cubins = tuple(code.capability for code in found if code.kind is CodeKind.CUBIN)
-        ptx = tuple(code.capability for code in found if code.kind is CodeKind.PTX)
+        cubins = tuple(code.capability for code in found if code.kind == CUBIN)
+        ptx = tuple(code.capability for code in found if code.kind == PTX)
         for gpu in gpus if cubins or ptx else ():
             if can_run(gpu, cubins):
                 continue

@@ -1,21 +1,11 @@
-#!/bin/sh
-# Runs a compile so that nvcc writes the same object each time, for the recipe's GPUs:
-#
-#   steady.sh COMMAND [ARGUMENT…]
-#
-# nvcc's front end names the local symbols of a file. Without an external function in the file, it makes the name from the source's
-# path, its time and the process id. This program replaces time and process id by constants. With `-lineinfo`, ptxas writes the
-# time of each source into its table of lines, where this program puts the same constant.
-#
-# A project may name GPUs of its own. If _ENVBUILDER_GPUS is set, such as to `8.0;9.0`, nvcc gets these instead, whoever calls it.
-# `sm_90a` stays: it is code for 9.0, with all of its features.
-#
-# Where programs of another processor are emulated and nvcc is not, _ENVBUILDER_NATIVE_GCC is the compiler for the latter.
-#
-# Without CUDA, it only runs the command. /space is the build directory.
-set -eu
-[ -e /usr/local/cuda/bin/cudafe++ ] || exec "$@"
-cat >/space/steady.c <<'SOURCE'
+/* Loaded into each program of a compile, so that nvcc writes the same object each time, for the recipe's GPUs.
+ *
+ * nvcc's front end names the local symbols of a file. Without an external function in the file, it makes the name from the
+ * source's path, its time and the process id. This library replaces time and process id by constants. With `-lineinfo`, ptxas
+ * writes the time of each source into its table of lines, where this library puts the same constant.
+ *
+ * A project may name GPUs of its own. If _ENVBUILDER_GPUS is set, such as to `8.0;9.0`, nvcc gets these instead, whoever calls
+ * it. `sm_90a` stays: it is code for 9.0, with all of its features. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -90,19 +80,3 @@ __attribute__((constructor)) static void name_gpus(int argc, char **argv) {
   unsetenv("_ENVBUILDER_GPUS");
   execv("/proc/self/exe", words);
 }
-SOURCE
-build() {
-  "$1" -shared -fPIC -O2 -o "$2/steady.so" /space/steady.c
-}
-if [ -z "${_ENVBUILDER_NATIVE_GCC:-}" ]; then
-  build gcc /space
-  library=/space/steady.so
-else
-  for gcc in gcc "$_ENVBUILDER_NATIVE_GCC"; do
-    folder=/space/lib/$("$gcc" -print-multiarch)
-    mkdir -p "$folder"
-    build "$gcc" "$folder"
-  done
-  library="/space/\$LIB/steady.so" # the loader of each processor puts its own folder for $LIB (ld.so(8))
-fi
-LD_PRELOAD=$library exec "$@"

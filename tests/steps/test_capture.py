@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder import runtime as image
+from envbuilder import steps
 
 pytestmark = pytest.mark.programs
 TORCH = {
@@ -111,7 +111,7 @@ def capture(folder: Path, line: str) -> list[dict[str, object]]:
         "calls": str(folder / "calls.json"),
     }
     (folder / "spec.json").write_text(json.dumps(given))
-    program = [sys.executable, "-B", image.path("capture_calls.py"), folder / "spec.json"]
+    program = [sys.executable, "-B", steps.FOLDER / "capture_calls.py", folder / "spec.json"]
     env = os.environ | {"PYTHONPATH": str(folder / "site")}
     ended = subprocess.run(program, cwd=source, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

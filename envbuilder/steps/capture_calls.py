@@ -1,6 +1,6 @@
-"""Run a project's own import lines in the sandbox and record which extensions it would compile.
+"""Run a project's own import lines and record which extensions it would compile.
 
-Called as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
+`extension.py` starts it as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
 folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
 They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
 `envbuilder capture: ` and JSON: the line, the error, and the place in the project's files. A line that first calls `load` and then
@@ -97,7 +97,8 @@ def recorder(function, original):
         folders = words(given.get("extra_include_paths"))
         call["extra_include_paths"] = [os.path.abspath(folder) for folder in folders]
         for key, default in DEFAULTS.items():
-            call[key] = given.get(key, default)
+            value = given.get(key, default)
+            call[key] = value if value is None else bool(value)
         # Arguments of newer releases, such as `no_implicit_headers`.
         others = {key: given[key] for key in given if key not in call and key not in NOT_DECIDING}
         call["others"] = json.dumps(others, sort_keys=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder import runtime as image
+from envbuilder import steps
 
 pytestmark = pytest.mark.programs
 FILES = {
@@ -46,7 +46,7 @@ def test_a_program_sees_the_recipes_gpu(tmp_path: Path, line: str, said: str):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "custom").mkdir()
-    (tmp_path / "custom/sitecustomize.py").write_text(image.path("sitecustomize.py").read_text())
+    (tmp_path / "custom/sitecustomize.py").write_text(steps.text("sitecustomize.py"))
     env = os.environ | {
         "PYTHONPATH": f"{tmp_path}/custom:{tmp_path}/site",
         "_ENVBUILDER_CAPABILITY": "9.0a",

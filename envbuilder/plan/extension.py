@@ -1,0 +1,315 @@
+"""What decides the bytes of an extension: its key, and the programs that make it.
+
+The cache keeps each call of torch's `load()` and each project under its key, so recipes with the same key share the entry. The calls
+of a capture are known after it has run: the cache keeps them under the key of the capture, and each has a program of its own.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Final, assert_never
+
+from envbuilder import steps
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.models import Shape
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.plan.program import Program, spec_text
+from envbuilder.recipe.extension import Form
+
+# The program, what it starts and what it imports.
+FILES: Final = (
+    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld"
+)  # fmt: skip
+PREFIX: Final = "/opt/env"
+PYTHON: Final = f"{PREFIX}/bin/python"
+EXTENSIONS: Final = "/opt/envbuilder/extensions"
+BUILD_DIRECTORY: Final = "/space"  # in the root of the program
+SOURCE: Final = f"{BUILD_DIRECTORY}/src"
+CAPTURED: Final = "captured"  # in INPUTS of a captured call, and in OUT of a capture
+# The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
+_COMPILER: Final = re.compile(
+    r".*-dev|linux-libc-dev|(gcc|g\+\+|cpp)(-[\d.]+)?(-base)?|lib(gcc|stdc\+\+|cc1|isl|mpc|mpfr|gmp|crypt|c6).*"
+    r"|binutils.*|libbinutils|ninja-build|python3\.\d+.*"
+)
+# The wheels with torch's headers and libraries, and with those that the toolkit links.
+_WHEELS: Final = re.compile(r"torch|nvidia-.*")
+# What torch requires, in any release, and what builds with it. Their makers are trusted as torch's are.
+_OF_TORCH: Final = re.compile(
+    r"torch|nvidia-.*|cuda-.*|triton|pytorch-triton|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging"
+    r"|pybind11|setuptools|sympy|typing-extensions|wheel"
+)
+_OF_SUITES: Final = re.compile(
+    r"debian|debian-security|ubuntu|cuda"
+)  # sources whose packages are signed by their makers
+# A call's name is chosen by foreign code, and becomes part of paths in the build directory and in the image.
+_CALL_NAME: Final = Shape(pattern=r"(?!\.)[^\x00-\x1f\x7f/]{1,100}", expected="the name of a module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The arguments of one call of torch's `load()` or `load_inline()`. Paths are those of the sandbox."""
+
+    function: str  # load | load_inline
+    name: Annotated[str, _CALL_NAME]
+    sources: tuple[str, ...] = ()
+    cpp_sources: tuple[str, ...] = ()
+    cuda_sources: tuple[str, ...] = ()
+    functions: str = "null"  # JSON: null, a list or a map
+    extra_cflags: tuple[str, ...] = ()
+    extra_cuda_cflags: tuple[str, ...] = ()
+    extra_ldflags: tuple[str, ...] = ()
+    extra_include_paths: tuple[str, ...] = ()
+    with_cuda: bool | None = None
+    with_pytorch_error_handling: bool = True
+    is_python_module: bool = True
+    is_standalone: bool = False
+    others: str = "{}"  # JSON: arguments of newer releases of torch
+
+    @property
+    def library(self) -> str:
+        """Return the name of the compiled file."""
+        return self.name if self.is_standalone else f"{self.name}.so"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def recipe_call(extension: LockedExtension) -> Call:
+    """Return the call for a recipe's `sources`."""
+    return Call(
+        function="load",
+        name=extension.name,
+        sources=tuple(f"{SOURCE}/{source}" for source in extension.sources),
+        extra_include_paths=tuple(f"{SOURCE}/{folder}" for folder in extension.include),
+        extra_cflags=extension.cflags,
+        extra_cuda_cflags=extension.cuda_cflags,
+        with_cuda=any(source.endswith(".cu") for source in extension.sources),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The calls of one extension, and the files that they may read."""
+
+    calls: tuple[Call, ...]
+    files: tuple[tuple[str, Sha256], ...]  # path below the build directory, and sha256
+
+
+def recipe_calls(extension: LockedExtension) -> Calls:
+    """Return the call for a recipe's `sources`, with its files."""
+    files = tuple((f"src/{file.path}", file.sha256) for file in extension.files)
+    return Calls(calls=(recipe_call(extension),), files=files)
+
+
+# ---- the key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """The inputs that decide the bytes of an extension: its surroundings, and what is its own.
+
+    `beside` names the packages that should not, and whose code runs beside the compilers: a wheel's `.pth` file, a script of
+    a third party's package. The cache has an entry for each such company, so that the code of one recipe's packages leaves
+    no result for another recipe.
+    """
+
+    surroundings: tuple[tuple[str, str], ...]
+    own: tuple[tuple[str, str], ...]
+    beside: str = ""
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        return (*self.surroundings, *self.own)
+
+    @property
+    def digest(self) -> Sha256:
+        """Return the sha256 that `extension.py` makes of a captured call too."""
+        return sha256_text(json.dumps([_base(self.surroundings), *(value for _, value in self.own)]))
+
+    @property
+    def entry(self) -> Sha256:
+        """Return the name of the entry in the cache."""
+        return sha256_text(f"{self.digest} {self.beside}") if self.beside else self.digest
+
+
+def _base(surroundings: tuple[tuple[str, str], ...]) -> Sha256:
+    return sha256_text(json.dumps(surroundings))
+
+
+def install_path(name: str, key: Key) -> str:
+    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path."""
+    return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What extensions are compiled in, and for which GPUs."""
+
+    platform: str
+    epoch: int
+    gpus: tuple[str, ...]  # compute capabilities
+    python: str  # the version
+    program: str  # the path of the Python that the environment uses
+    standalone: tuple[Artifact, ...]  # the standalone Python
+    wheels: tuple[Artifact, ...]
+    builds: tuple[Artifact, ...]  # these and what their builds need
+    compiler: str  # the version of gcc, and the image that it is on
+    debs: tuple[Artifact, ...]
+    toolkit: str  # the version of CUDA and the toolkit's row, "none" without CUDA
+    parts: tuple[Artifact, ...]  # of the toolkit
+    tools: tuple[Artifact, ...] | None  # with which another processor's machine builds
+
+    def surroundings(
+        self, extension: LockedExtension, *, reads_all: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the fields of a key that describe compilers, packages and GPUs.
+
+        With `reads_all`, all packages are in it, because a project's own programs may read any of them.
+        """
+        reads_all = reads_all or PREFIX in "\n".join(extension_lines(extension))
+        torch = next(
+            (f"{wheel.version} {wheel.sha256}" for wheel in self.wheels if wheel.name == "torch"), "none"
+        )
+        wheels = (
+            self.builds if reads_all else [wheel for wheel in self.wheels if _WHEELS.fullmatch(wheel.name)]
+        )
+        debs = [deb for deb in self.debs if reads_all or _COMPILER.fullmatch(deb.name)]
+        return (
+            ("program", sha256_text(" ".join(map(steps.digest, FILES)))),
+            *self.fields(debs),
+            ("torch", torch),
+            ("wheels", digest_of(wheels)),
+            ("cuda", f"{self.toolkit} {digest_of(self.parts)}"),
+            ("architectures", " ".join(self.gpus) or "cpu"),
+            ("variables", json.dumps(extension.env)),
+            ("epoch", str(self.epoch) if reads_all else "none"),  # a project may write it into its files
+        )
+
+    def fields(self, debs: Iterable[Artifact]) -> tuple[tuple[str, str], ...]:
+        """Return the fields for processor, Python and compiler."""
+        standalone = f" {digest_of(self.standalone)}" if self.standalone else ""
+        tools = () if self.tools is None else (("tools for another processor", digest_of(self.tools)),)
+        return (
+            ("platform", self.platform),
+            ("python", f"{self.python}{standalone}"),
+            ("compiler", f"gcc {self.compiler} {digest_of(debs)}"),
+            *tools,
+        )
+
+
+def digest_of(artifacts: Iterable[Artifact]) -> Sha256:
+    return sha256_text("\n".join(sorted(f"{file.name} {file.version} {file.sha256}" for file in artifacts)))
+
+
+def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Key:
+    """Return the key of one call of an extension."""
+    wheels = [wheel for wheel in ground.builds if not _OF_TORCH.fullmatch(wheel.name)]
+    debs = [deb for deb in ground.debs if not _OF_SUITES.fullmatch(deb.source)]
+    return Key(
+        surroundings=ground.surroundings(extension),
+        own=(("call", call.to_json()), ("files", json.dumps(calls.files))),
+        beside=digest_of([*wheels, *debs]) if wheels or debs else "",
+    )
+
+
+def project_key(ground: Ground, extension: LockedExtension) -> Key:
+    """Return the key of a project's own build or capture, which may read every package."""
+    own = (("project", "\n".join(extension_lines(extension))),)
+    return Key(surroundings=ground.surroundings(extension, reads_all=True), own=own)
+
+
+# ---- the programs
+
+
+def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
+    """Return everything in the recipe that decides an extension's bytes."""
+    options: dict[str, tuple[str, ...]] = {
+        "path": (extension.path,) if extension.path else (),
+        "include": extension.include,
+        "cflags": extension.cflags,
+        "cuda_cflags": extension.cuda_cflags,
+        "env": tuple(f"{name}={value}" for name, value in extension.env),
+        "patch": (extension.patch,) if extension.patch else (),
+    }
+    lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
+    lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
+    lines += [f"    capture {line}" for line in extension.capture]
+    if archive := extension.archive:
+        lines.append(f"    {archive.kind} {archive.name} sha256:{archive.sha256}")
+    return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
+
+
+def extension_program(ground: Ground, extension: LockedExtension, name: str = "") -> Program:
+    """Return the program that makes an extension, a captured one with all of its calls."""
+    own: dict[str, object] = {
+        "path": extension.path,
+        "files": {file.path: file.sha256 for file in extension.files},
+    }
+    own |= {"patch": extension.patch, "archive": extension.archive is not None}
+    own["strip"] = extension.archive is not None and extension.archive.kind == "sdist"
+    inputs: list[tuple[str, Artifact | SourceFile]] = [
+        (f"files/{file.path}", file) for file in extension.files
+    ]
+    if extension.archive:
+        inputs.append(("archive", extension.archive))
+    match extension.form:
+        case Form.LOAD:
+            call = recipe_call(extension)
+            own |= {
+                "key": call_key(ground, extension, call, recipe_calls(extension)).digest,
+                "call": asdict(call),
+            }
+            why = f"compile the extension `{extension.name}`"
+        case Form.PROJECT:
+            own |= {"key": project_key(ground, extension).digest, "epoch": ground.epoch}
+            why = f"build the extension `{extension.name}`"
+        case Form.CAPTURE:
+            own |= {"key": _base(ground.surroundings(extension)), "lines": extension.capture, "only": False}
+            why = f"capture and compile the extension `{extension.name}`"
+        case _:
+            assert_never(extension.form)
+    return _program(ground, extension, own, why, name=name, inputs=tuple(inputs))
+
+
+def capture_program(ground: Ground, extension: LockedExtension) -> Program:
+    """Return the program that captures the calls of an extension and compiles none."""
+    whole = extension_program(ground, extension)
+    spec = spec_text(json.loads(whole.spec) | {"only": True})
+    return replace(whole, spec=spec, why=f"run the imports of the extension `{extension.name}`")
+
+
+def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Program:
+    """Return the program that compiles one call of a capture. The result of the capture lies in its INPUTS as `CAPTURED`."""
+    own = {"key": call_key(ground, extension, call, calls).digest, "call": asdict(call)}
+    return _program(ground, extension, own, f"compile the extension `{call.name}`")
+
+
+def _program(
+    ground: Ground,
+    extension: LockedExtension,
+    own: Mapping[str, object],
+    why: str,
+    *,
+    name: str = "",
+    inputs: tuple[tuple[str, Artifact | SourceFile], ...] = (),
+) -> Program:
+    common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
+    return Program(
+        name=name, files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"), spec=spec_text({**common, **own}),
+        inputs=inputs, why=why,
+    )  # fmt: skip
+
+
+def join_program(ground: Ground, name: str, extensions: Sequence[LockedExtension]) -> Program:
+    """Return the program that makes the layer of these extensions, each of which is a part."""
+    parts = tuple(
+        extension_program(ground, extension, f"extension-{number}")
+        for number, extension in enumerate(extensions)
+    )
+    forms = [(part.name, extension.form) for part, extension in zip(parts, extensions, strict=True)]
+    return Program(
+        name=name, files=("extensions.py",), interpreter=ground.program, root=("os", "interpreter"),
+        spec=spec_text({"parts": forms, "gpus": ground.gpus}), parts=parts, why="join the extensions",
+    )  # fmt: skip
