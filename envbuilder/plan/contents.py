@@ -1,97 +1,16 @@
-"""The contents of the layers, for both engines."""
+"""The contents of the runtime layer."""
 
 import json
-import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from envbuilder.core.processor import X86_64, Processor
 from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, RuntimeStep
 from envbuilder.plan.program import OUTSIDE, Program, spec_text
 
-# ---- the os layer
-
-
-def plain_names(processor: Processor) -> dict[str, str]:
-    """Return plain names of the pinned compiler. Debian's Python compiles extensions with those that begin with the triplet."""
-    return {
-        "gcc": "gcc", "cc": "gcc", f"{processor.gnu}-gcc": "gcc", "g++": "g++", "c++": "g++", f"{processor.gnu}-g++": "g++",
-        "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
-    }  # fmt: skip
-
-
-# What a machine makes of itself at random, secrets among it.
-_OWN: Final = (
-    "var/lib/dbus/machine-id",
-    *(f"etc/ssh/ssh_host_{kind}_key{end}" for kind in ("ecdsa", "ed25519", "rsa") for end in ("", ".pub")),
-)
-# Files that a package manager or a first boot leaves behind. They differ in each build.
-DROP: Final = (
-    "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
-    "var/lib/dpkg/status-old",  # the status before the last package: it shows the order of installation
-    "etc/apt/sources.list", *_OWN,
-)  # fmt: skip
-# Documentation that nobody reads in a container. Copyright files stay.
-EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
-KEEP: Final = "/usr/share/doc/*/copyright"
-# The same in an image that gets more packages.
-DROP_FROM_IMAGE: Final = (
-    "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
-    "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
-    *_OWN,
-)  # fmt: skip
-
-USER: Final = "vscode"  # in every image; dev container tools give it the UID of the user
-USER_ID: Final = 65000  # reserved by Debian, so it is no user's UID and tools always replace it
-# Containers still start as root. With `*`, nobody can log in.
-ADD_USER: Final = (
-    f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
-    f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
-    f' && install -d -o {USER_ID} -g {USER_ID} -m 755 "$1/home/{USER}"'
-)
-
-
-def word_lists(drop: Sequence[str], processor: Processor = X86_64) -> dict[str, str]:
-    """Return the lists that `configure_os.sh` reads: variable → words."""
-    names = " ".join(f"{name}={tool}" for name, tool in plain_names(processor).items())
-    return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
-
-
-# ---- the layer of added packages
-
-# Files of an environment that its Python layer has. `{}` is the minor version of Python.
-OF_PYTHON_LAYER: Final = ("lib64", "pyvenv.cfg", ".lock", "bin/python", "bin/python3", "bin/python{}")
-
-# ---- byte code
-
-_PYTHON: Final = re.compile(r"python(3\.\d+)-minimal")
-# Measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9.
-FIRST_REPEATABLE: Final = (3, 11)
-
-
-def is_repeatable(python: str) -> bool:
-    """Return whether each process writes the same byte code. `python` is a minor version such as 3.11.
-
-    Before 3.11, it depends on the hash seed, by the order of sets (python/cpython#81777), and on the modules that the process imported
-    before, by the reference marks of strings. So one process with a fixed seed and fixed imports compiles all files in a fixed order
-    (`runtime/kit/compile_all.py`).
-    """
-    return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE
-
-
-def seeded_python(python: str) -> str:
-    """Return this Python if its byte code needs a fixed seed, otherwise ""."""
-    return "" if is_repeatable(python) else python
-
-
-def seeded_package(packages: Iterable[str]) -> str:
-    """Return the Python among Debian packages, such as python3.9-minimal, if its byte code needs a fixed seed, otherwise ""."""
-    found = (match[1] for name in packages if (match := _PYTHON.fullmatch(name)))
-    return next(filter(None, map(seeded_python, found)), "")
-
-
-# ---- the runtime layer
+USER: Final = "vscode"  # in every image (`steps/configure_distribution.sh`); dev container tools give it the UID of the user
+# Of these, `steps/distribution.py` unpacks copyright files alone: nobody reads documentation in a container.
+NOT_UNPACKED: Final = ("usr/share/man/", "usr/share/info/", "usr/share/doc/", "usr/share/locale/")
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 PROVENANCE: Final = "opt/envbuilder/provenance.json"

@@ -27,13 +27,12 @@ from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock
-from envbuilder.plan.contents import EXCLUDE, PROVENANCE, SBOM
+from envbuilder.plan.contents import NOT_UNPACKED, PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 
 _DPKG_LISTS: Final = "var/lib/dpkg/info/"
-_LEFT_OUT: Final = tuple(folder.strip("/*") + "/" for folder in EXCLUDE)  # a build does not unpack them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +171,7 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
                 if found.encode() != md5:
                     message = f"its md5 is {found}, and {md5.decode(errors='replace')} in /{path}"
                     findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
-            elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
+            elif name is None and is_whole and not os.fsdecode(raw).startswith(NOT_UNPACKED):
                 where = f"/{os.fsdecode(raw)}"
                 findings.append(Finding(code=Code.PRESENCE, where=where, message=f"only in /{path}"))
     wrong = {finding.where.removeprefix("/") for finding in findings}
