@@ -390,12 +390,13 @@ class Plan:
     @property
     def programs(self) -> tuple[Program, ...]:
         """Return the program of each step, in the order of the layers, without that of the runtime layer."""
-        programs = [step.made_by(self) for step in self.steps if isinstance(step, ProgramStep)]
-        names = {program.name for program in programs}
-        return tuple(
-            replace(program, root=tuple(name for name in program.root if name in names))
-            for program in programs
-        )
+        names = {step.name for step in self.steps}
+
+        def present(program: Program) -> Program:
+            root = tuple(name for name in program.root if name in names)
+            return replace(program, root=root, parts=tuple(map(present, program.parts)))
+
+        return tuple(present(step.made_by(self)) for step in self.steps if isinstance(step, ProgramStep))
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
@@ -54,7 +53,7 @@ class Small:
         """Return the places of the recipe's trees by the names of their layers."""
         _, plan, _ = make_plan(str(self.recipes[name]), self.recipes[name].parent, self.store)
         return {
-            step.name: self.store.tree(key) for step, key in layer_keys(plan, EngineName.ASSEMBLE).items()
+            step.name: self.store.tree(key) for step, key in layer_keys(plan).items()
         }
 
     def sizes(self, limit: str) -> dict[str, object]:

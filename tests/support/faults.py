@@ -102,7 +102,7 @@ def set_up(folder: Path, built: Built | None = None) -> Bench:
 def _take_layers(recipe: Path, cache: Path) -> None:
     """Give a cache the layers that the user's own has of a recipe. Those by another engine have keys of their own."""
     _, plan, _ = make_plan(str(recipe), recipe.parent, Store(cache))
-    for key in layer_keys(plan, EngineName.ASSEMBLE).values():
+    for key in layer_keys(plan).values():
         if (folder := CACHE / "layers" / key).exists():
             link_tree(folder, cache / "layers" / key)
 
