@@ -15,9 +15,9 @@ from envbuilder.node.nccl.decide import Decision, decide
 from envbuilder.node.nccl.facts import Facts, Measured, merge, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
-from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
 from envbuilder.node.nccl.profile import Profile, parse_measured, profile_data
+from envbuilder.node.pasted import parse_pasted
 
 MOST_BYTES: Final = 64 << 20  # of one saved output; what matters in an NCCL log stands in its first lines
 # Saved output → the facts in it.

@@ -245,24 +245,39 @@ def test_links_that_nvml_cannot_tell_stay_unknown(machine: Machine):
     assert machine.probe(nvml=nvml).source("gpus") == "PCI bus; NVML and `nvidia-smi` do not answer"
 
 
-def test_without_nvml_nvidia_smi_is_asked(machine: Machine):
+HEAD = "\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+TOPO = f"{HEAD}GPU0\t X \tPHB\tPIX\t0-7\t0\nGPU1\tPHB\t X \tSYS\t8-15\t1\nNIC0\tPIX\tSYS\t X \n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+
+
+@pytest.mark.parametrize(
+    ("topo", "pairs", "nics"),
+    [
+        (TOPO, ("PHB",), [("mlx5_0", ("PIX", "SYS"))]),
+        ("\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n", ("PHB",), []),
+        (TOPO.replace("GPU1\tPHB\t X ", "GPU1\tPHB\tPHB"), (), []),
+        (TOPO.replace("GPU1\tPHB", "GPU1\t?"), (), []),
+        (TOPO.replace("\tSYS\t8-15\t1", ""), (), []),
+        ("\tGPU0\nGPU0\t X \n", (), []),
+        ("", (), []),
+    ],
+)
+def test_without_nvml_nvidia_smi_is_asked(
+    machine: Machine, topo: str, pairs: tuple[str, ...], nics: list[tuple[str, tuple[str, ...]]]
+):
     machine.gpu(f"0000:00:01.0/{A}")
     asked = []
 
     def run(argv: tuple[str, ...]) -> str | None:
         asked.append(argv[1])
         if argv[1] == "topo":
-            return "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n" if argv[2] == "-m" else None
+            return topo if argv[2] == "-m" else None
         return f"0, Tesla T4, 0000{A.upper()}, 535.1\n1, Tesla T4, 0000{B.upper()}, 535.1\n"
 
     facts = machine.probe(run=run)
-    assert (facts.pairs, facts.p2p, facts.driver, [gpu.bus for gpu in facts.gpus or ()]) == (
-        ("PHB",),
-        None,
-        "535.1",
-        [A, B],
-    )
-    assert facts.source("links") == "nvidia-smi topo -m"
+    assert (facts.pairs, facts.p2p, facts.driver) == (pairs, None, "535.1")
+    assert [gpu.bus for gpu in facts.gpus or ()] == [A, B]
+    assert [(nic.name, nic.links) for nic in facts.nics or ()] == nics
+    assert facts.source("links") == ("nvidia-smi topo -m" if pairs else "")
     assert asked == ["--query-gpu=index,name,pci.bus_id,driver_version", "topo", "topo"]
 
 

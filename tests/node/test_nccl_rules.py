@@ -23,10 +23,10 @@ from envbuilder.node.nccl.facts import (
 )
 from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.interface import names_matching, nccl_choice, spelled
-from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.profile import Profile, misfit, parse_profile, profile_data
 from envbuilder.node.nccl.report import as_text, user_variable
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
+from envbuilder.node.pasted import parse_pasted
 
 RULES_PAGE = Path(__file__).parents[2] / "docs/reference/nccl-rules.md"
 T4 = "Tesla T4"

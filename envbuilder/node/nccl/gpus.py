@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from envbuilder.node.nccl.facts import Facts, Gpu, Nic, merge, origin
 from envbuilder.node.nccl.files import names, text
-from envbuilder.node.nccl.grid import find_matrices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,8 @@ Run = Callable[["tuple[str, ...]"], Optional[str]]  # a program's output; None w
 
 Matrix = Tuple[Tuple[str, ...], ...]
 
+CELL = re.compile(r"X|SYS|SOC|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS|DR|U")
+UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")
 BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -168,17 +170,42 @@ def _from_nvidia_smi(run: Run) -> Facts | None:
     gpus = tuple(Gpu(name=row[1], bus=bus_address(row[2])) for row in rows)
     facts = Facts(gpus=gpus, driver=rows[0][3], sources=origin(gpus="nvidia-smi", driver="nvidia-smi"))
     for kind, options in (("links", ("-m",)), ("p2p", ("-p2p", "r"))):
-        matrices = find_matrices(run(("nvidia-smi", "topo", *options)) or "")
-        found = [one for one in matrices if one.kind == kind and not one.damage]
-        if len(found) == 1 and found[0].gpus == len(gpus):
-            nics = tuple(Nic(name, links) for name, links in found[0].nics) or None
-            known = {
-                kind: found[0].cells,
-                **({"nics": nics} if nics else {}),
-                "sources": origin(**{kind: f"nvidia-smi topo {' '.join(options)}"}),
-            }
-            facts = merge(facts, Facts(**known))  # type: ignore[arg-type]
+        matrix, nics = _topology(run(("nvidia-smi", "topo", *options)) or "", len(gpus))
+        if matrix:
+            known: dict[str, Any] = {kind: matrix, "nics": nics or facts.nics}
+            source = origin(**{kind: f"nvidia-smi topo {' '.join(options)}"})
+            facts = merge(facts, Facts(**known, sources=source))
     return facts
+
+
+def _topology(output: str, gpus: int) -> tuple[Matrix, tuple[Nic, ...]]:
+    """Read a matrix as `nvidia-smi topo` prints it, and the links of adapters to the GPUs.
+
+    What people paste, and what happens to it on the way, is for `envbuilder.node.pasted`.
+    """
+    lines = [line.split() for line in UNDERLINE.sub("", output).splitlines()]
+    head = next((words for words in lines if words[:1] == ["GPU0"]), [])
+    names = list(itertools.takewhile(lambda word: word not in ("CPU", "NUMA"), head))
+    rows = {words[0]: words[1 : len(names) + 1] for words in lines if words and words != head}
+    wanted = [f"GPU{number}" for number in range(gpus)]
+    cells = [rows.get(name, []) for name in wanted]
+    if (
+        [name for name in names if name.startswith("GPU")] != wanted
+        or not all(len(row) == len(names) and all(map(CELL.fullmatch, row)) for row in cells)
+        or any(
+            (row[other] == "X") != (number == other)
+            for number, row in enumerate(cells)
+            for other in range(gpus)
+        )
+    ):
+        return (), ()
+    models = {words[0][:-1]: words[1] for words in lines if len(words) == 2 and words[0].endswith(":")}
+    nics = tuple(
+        Nic(models.get(name, name), tuple(row[column] for row in cells))
+        for column, name in enumerate(names)
+        if not name.startswith(("GPU", "NVMe"))
+    )
+    return tuple(tuple(row[:gpus]) for row in cells), nics
 
 
 def _place(gpu: Gpu, root: Path) -> Gpu:

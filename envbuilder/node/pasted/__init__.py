@@ -1,17 +1,15 @@
-"""Texts that people saved or pasted, all of one machine → its facts.
+"""Read texts that people saved or pasted, all of one machine, as its facts.
 
 Each text may hold several outputs, in any order, with prompts and prose around them. What cannot be read with certainty
 goes into `Facts.damage` and nothing is concluded from it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 from envbuilder.node.nccl.facts import Facts, Gpu, Interface, Nic, RdmaPort, merge
-from envbuilder.node.nccl.grid import Matrix, clean, find_matrices
-from envbuilder.node.nccl.listing import address, join, parse_listing
+from envbuilder.node.pasted.listing import address, join, parse_listing
+from envbuilder.node.pasted.matrices import Matrix, clean, find_matrices
 
 USING = re.compile(r"NCCL INFO (?:Bootstrap|NET/Socket) : Using (.+)$|NCCL INFO NET : Using interface (\S+)")
 NAMED = re.compile(r"(?:\[\d+\])?([A-Za-z0-9_.@-]+):(\S+)<\d+>")

@@ -5,11 +5,9 @@ cells stick together, lines wrap, rows are cut. A matrix counts only when it pro
 header in order, X on the diagonal and nowhere else, known words only, and the same word both ways.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Iterable, Iterator
 
 LINK = r"X|SYS|NODE|PHB|PXB|PIX|SOC|C2C|NV\d+|N/A"
 STATUS = r"X|OK|CNS|GNS|TNS|DR|NS|U"

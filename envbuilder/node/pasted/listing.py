@@ -1,12 +1,11 @@
 """What `ip`, `ifconfig` and `ip route` print → interfaces and default routes, as far as the text says."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Iterable
+from typing import Any
 
 from envbuilder.node.nccl.facts import Address, Facts, Interface, Route
 
