@@ -85,18 +85,18 @@ def detect_here(
 
 def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
     """Warn where the user's NCCL_SOCKET_IFNAME matches no interface: NCCL then fails."""
-    own = environment.get("NCCL_SOCKET_IFNAME", "")
+    wanted = environment.get("NCCL_SOCKET_IFNAME", "")
     if (
-        len(own) < 2
+        len(wanted) < 2
         or facts.interfaces is None
-        or nccl_choice(facts.interfaces, version_key(facts.nccl), own)
+        or nccl_choice(facts.interfaces, version_key(facts.nccl), wanted)
     ):
         return ()
-    names = ", ".join(one.name for one in facts.interfaces)
+    names = ", ".join(interface.name for interface in facts.interfaces)
     return (
         Finding(
             code=DetectCode.NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
-            message=f"`{own}` matches no interface with an address here", hint=f"there are {names}",
+            message=f"`{wanted}` matches no interface with an address here", hint=f"there are {names}",
         ),
     )  # fmt: skip
 

@@ -71,7 +71,7 @@ def know_secrets(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if _SECRET_SETTING.fullmatch(name) and not value.startswith("/"):  # the path of a file with one
             _KNOWN.update(line.strip() for line in value.splitlines())
-        _KNOWN.update(found["user"][:-1].rpartition(":")[2] for found in _ADDRESS.finditer(value))
+        _KNOWN.update(address["user"][:-1].rpartition(":")[2] for address in _ADDRESS.finditer(value))
     _KNOWN.difference_update([secret for secret in _KNOWN if len(secret) < _SHORTEST])
 
 
@@ -119,17 +119,17 @@ def plain_json(text: str) -> str:
     return _JSON.sub(_json_escape, text)
 
 
-def _without_user(found: re.Match[str]) -> str:
-    scheme, user = found["scheme"], found["user"][:-1]
+def _without_user(address: re.Match[str]) -> str:
+    scheme, user = address["scheme"], address["user"][:-1]
     name, has_password, _ = user.partition(":")
     if scheme.endswith(("ssh", "sftp", "rsync")):
         return f"{scheme}://{name}{f':{HIDDEN}' if has_password else ''}@"
     return f"{scheme}://{HIDDEN}@"
 
 
-def _without_value(found: re.Match[str]) -> str:
-    begin, end = (place - found.start() for place in found.span("value"))
-    return f"{found[0][:begin]}{HIDDEN}{found[0][end:]}"
+def _without_value(match: re.Match[str]) -> str:
+    begin, end = (place - match.start() for place in match.span("value"))
+    return f"{match[0][:begin]}{HIDDEN}{match[0][end:]}"
 
 
 def _json_escape(found: re.Match[str]) -> str:

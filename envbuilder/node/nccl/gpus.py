@@ -36,11 +36,11 @@ def probe_gpus(root: Path, nvml: Any, run: Run) -> Facts:
     seen = _from_kernel(root)
     if not seen.gpus and not any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")):  # dxg: WSL
         return seen
-    found = _from_nvml(nvml) if nvml is not None else None
-    if found is None:
-        found = _from_nvidia_smi(run) or (seen if seen.gpus else replace(seen, gpus=None, sources=_SILENT))
-    placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in found.gpus or ())
-    return replace(found, driver=found.driver or seen.driver, gpus=None if found.gpus is None else placed)
+    facts = _from_nvml(nvml) if nvml is not None else None
+    if facts is None:
+        facts = _from_nvidia_smi(run) or (seen if seen.gpus else replace(seen, gpus=None, sources=_SILENT))
+    placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in facts.gpus or ())
+    return replace(facts, driver=facts.driver or seen.driver, gpus=None if facts.gpus is None else placed)
 
 
 def bus_address(written: str) -> str:
@@ -54,9 +54,9 @@ def _from_kernel(root: Path) -> Facts:
     driver, source = text(root / "sys/module/nvidia/version"), "/sys/module/nvidia/version"
     if driver is None:
         module = text(root / "proc/driver/nvidia/version") or ""
-        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", module)
-        driver = found[1] if found else None
-        source = "/proc/driver/nvidia/version" if found else "the NVIDIA driver is not loaded"
+        match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", module)
+        driver = match[1] if match else None
+        source = "/proc/driver/nvidia/version" if match else "the NVIDIA driver is not loaded"
     devices = root / "sys/bus/pci/devices"
     listed = names(devices)
     if listed is None:
@@ -115,15 +115,15 @@ def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tupl
     """Return the links as `nvidia-smi topo -m` and the statuses as `nvidia-smi topo -p2p r`."""
     ends = [_nvlinks(nvml, handle) for handle in handles]
 
-    def link(one: int, other: int) -> str:
-        pair = (handles[one], handles[other])
-        direct = ends[one].count(gpus[other].bus or "")
-        over_switch = min(ends[one].count("switch"), ends[other].count("switch"))
+    def link(number: int, other: int) -> str:
+        pair = (handles[number], handles[other])
+        direct = ends[number].count(gpus[other].bus or "")
+        over_switch = min(ends[number].count("switch"), ends[other].count("switch"))
         count = direct or over_switch or _says_nvlink(nvml, *pair)
         return f"NV{count:d}" if count else ANCESTORS[nvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
 
-    def status(one: int, other: int) -> str:
-        return STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handles[one], handles[other], READ), "U")
+    def status(number: int, other: int) -> str:
+        return STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handles[number], handles[other], READ), "U")
 
     return _square(len(gpus), link), _square(len(gpus), status)
 

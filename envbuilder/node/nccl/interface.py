@@ -57,9 +57,9 @@ def nccl_choice(
         *(["virbr"] if modern else []),
     ]
     for search in searches:
-        found = names_matching(names, search)
-        if found:
-            return found[:MOST]
+        matching = names_matching(names, search)
+        if matching:
+            return matching[:MOST]
     return ()
 
 
@@ -79,24 +79,29 @@ def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
 def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
     """Return the names of getifaddrs, aliases included, that have an address that NCCL counts."""
     names: dict[str, None] = {}
-    for one in interfaces:
-        if one.running is False and not idle:
+    for interface in interfaces:
+        if interface.running is False and not idle:
             continue
-        for address in one.addresses or ():
+        for address in interface.addresses or ():
             if address.text != "::1":
-                names[address.label or one.name] = None
+                names[address.label or interface.name] = None
     return tuple(names)
 
 
 def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
     """Judge an interface that NCCL took. An alias such as `eno1:avahi` has only its own address."""
     plain = name.partition(":")[0]
-    for one in interfaces:
-        if one.name == plain:
+    for interface in interfaces:
+        if interface.name == plain:
             meant = tuple(
-                address for address in one.addresses or () if address.label == (name if ":" in name else "")
+                address
+                for address in interface.addresses or ()
+                if address.label == (name if ":" in name else "")
             )
-            return judge(replace(one, addresses=meant) if one.addresses is not None else one, interfaces)
+            return judge(
+                replace(interface, addresses=meant) if interface.addresses is not None else interface,
+                interfaces,
+            )
     return Judgement(name, "it is not in the list of interfaces", physical=False, certain=False)
 
 
@@ -143,7 +148,7 @@ def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int
     """Whether it is hardware, or a bond, team, VLAN or bridge on hardware."""
     if interface.hardware is not None and interface.hardware:
         return True
-    ports = [one for one in others if one.master == interface.name or one.name in interface.lower]
+    ports = [other for other in others if other.master == interface.name or other.name in interface.lower]
     if depth and any(_is_physical(port, others, depth - 1) for port in ports):
         return True
     if interface.hardware is False and interface.kind not in ("", "ethernet"):
@@ -155,17 +160,19 @@ def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int
 
 def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
     """Return the value for NCCL_SOCKET_IFNAME: `=name` where the plain name is a prefix of another."""
-    others = [one.name for one in interfaces if one.name != name]
-    others += [address.label for one in interfaces for address in one.addresses or () if address.label]
+    others = [interface.name for interface in interfaces if interface.name != name]
+    others += [
+        address.label for interface in interfaces for address in interface.addresses or () if address.label
+    ]
     return f"={name}" if any(other.startswith(name) for other in others) else name
 
 
 def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
     """Count the IPv4 networks of these interfaces; an address without a mask is one of its own."""
     nets = set()
-    for one in interfaces:
-        if one.name in names:
-            for address in one.addresses or ():
+    for interface in interfaces:
+        if interface.name in names:
+            for address in interface.addresses or ():
                 if address.text and ":" not in address.text:
                     nets.add(str(ipaddress.ip_interface(f"{address.text}/{address.prefix or 32}").network))
     return len(nets)
@@ -174,14 +181,18 @@ def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
 def choose(facts: Facts) -> tuple[str, str]:
     """Return the right interface and the reason, or an empty name where there is no single one."""
     interfaces = facts.interfaces or ()
-    fit = {one.name for one in interfaces if not judge(one, interfaces).fault}
+    fit = {interface.name for interface in interfaces if not judge(interface, interfaces).fault}
     if facts.job.peer_device in fit and facts.job.peer_device:
         return facts.job.peer_device, f"it is the way to `{facts.job.peer}`"
     routes = sorted(facts.routes or (), key=lambda route: route.metric)
     best = {route.device for route in routes if route.metric == routes[0].metric}
     if len(best) == 1 and routes[0].device in fit:
         return routes[0].device, "the default route goes through it"
-    physical = [one.name for one in interfaces if one.name in fit and judge(one, interfaces).physical]
+    physical = [
+        interface.name
+        for interface in interfaces
+        if interface.name in fit and judge(interface, interfaces).physical
+    ]
     if len(physical) == 1:
         return physical[0], "it is the only physical interface that is up and has an address"
     return "", ""

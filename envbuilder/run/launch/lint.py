@@ -95,14 +95,14 @@ def _gpus_per_task(script: Script) -> Iterator[Mistake]:
 def _gpus_hidden(script: Script) -> Iterator[Mistake]:
     """CUDA_VISIBLE_DEVICES is set once, to fewer GPUs than are asked for."""
     pattern = r"\bCUDA_VISIBLE_DEVICES=[\"']?(\d+(?:,\d+)*)(?![\w,$-])"
-    named = [(line, found[1]) for line in script.commands for found in re.finditer(pattern, line.text)]
+    named = [(line, match[1]) for line in script.commands for match in re.finditer(pattern, line.text)]
     if len({devices for _, devices in named}) != 1 or script.find(r"unset\s+CUDA_VISIBLE|-u\s+CUDA_VISIBLE"):
         return
     (line, devices), *_ = named
     wanted = script.gpus
-    for one in script.commands:
+    for command in script.commands:
         for ranks in re.finditer(
-            r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b", one.text
+            r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b", command.text
         ):
             if "processes" not in ranks[0] or not script.many_nodes:
                 wanted = max(wanted, int(ranks[1]))
@@ -121,7 +121,7 @@ def _master(script: Script) -> Iterator[Mistake]:
     if guessed := script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)"):
         yield Mistake(LintCode.MASTER_GUESSED, guessed, is_sure=False)
     inside = rf"{_CONTAINER}.*\bscontrol\b"
-    if line := next((one for one in script.commands if re.search(inside, one.unexpanded)), None):
+    if line := next((command for command in script.commands if re.search(inside, command.unexpanded)), None):
         yield Mistake(LintCode.MASTER_INSIDE, line)
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
@@ -134,7 +134,7 @@ def _master(script: Script) -> Iterator[Mistake]:
 def _cpus(script: Script) -> Iterator[Mistake]:
     line = script.options.get("--cpus-per-task")
     passed_on = script.may_set(r"SRUN_CPUS_PER_TASK") or next(
-        (one for one in script.commands if "--cpus-per-task" in srun_values(one.text)), None
+        (command for command in script.commands if "--cpus-per-task" in srun_values(command.text)), None
     )
     if line and script.value("--cpus-per-task") != "1" and script.steps and passed_on is None:
         yield Mistake(LintCode.CPUS_NOT_INHERITED, line)
@@ -187,7 +187,7 @@ _APART: Final = {
 def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
     """Return the one mistake of a launcher without srun. Its repair also has what the launcher itself lacks."""
     is_torchrun = re.search(TORCHRUN, line.text) is not None
-    lacks = [one.repair for one in unmet] if is_torchrun else [
+    lacks = [mistake.repair for mistake in unmet] if is_torchrun else [
         repair for launcher, tells, repair in _APART.values()
         if re.search(launcher, line.text) and not re.search(tells, line.text)
     ]  # fmt: skip
@@ -215,13 +215,13 @@ def _apart(script: Script) -> Iterator[Mistake]:
 def _each_starts(script: Script, line: Line) -> Iterator[Mistake]:
     """Check that a step has one launcher on a node, and one `mpirun` in all."""
     one_rank = r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]1\b"
-    found = re.search(rf"srun(?=\s).*?({TORCHRUN}|{ACCELERATE}|{MPI})", line.text)
-    if found is None or re.search(one_rank, line.text):
+    launcher = re.search(rf"srun(?=\s).*?({TORCHRUN}|{ACCELERATE}|{MPI})", line.text)
+    if launcher is None or re.search(one_rank, line.text):
         return
-    is_mpi = re.search(MPI, found[1]) is not None
+    is_mpi = re.search(MPI, launcher[1]) is not None
     tasks = script.step_tasks(line, of_node=not is_mpi)
     if tasks > 1:
-        name = re.sub(r"\s+launch$", "", found[1].strip(" ;&|(")).rpartition("/")[2]
+        name = re.sub(r"\s+launch$", "", launcher[1].strip(" ;&|(")).rpartition("/")[2]
         message = f"{tasks} tasks{'' if is_mpi else ' on a node'} each start a {name}, which starts ranks of its own"
         repair = f"#SBATCH --ntasks-per-node=1 with {name}; or python without it"
         repair = (
@@ -260,7 +260,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html has `--block &` and then the program.
     """
     for line in script.commands:
-        if any(not (one.blocks or one.is_open or one.goes_on) for one in ray_starts(line)):
+        if any(not (start.blocks or start.is_open or start.goes_on) for start in ray_starts(line)):
             message = "`ray start` returns at once without `--block`: its step ends, and Slurm kills Ray"
             repair = "srun … ray start … --block &"
             # Slurm's ProctrackType decides.
@@ -269,7 +269,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     # A script without options is one that a job calls.
     if not worked or not script.options or script.may_set(r"\btrap\s.*\bwait\b"):
         return
-    if any(one.is_left for one in ray_starts(worked[-1])):
+    if any(start.is_left for start in ray_starts(worked[-1])):
         message = "the script ends while Ray runs in the background, and the job ends with it"
         repair = "end the script with the program that uses Ray, or with `wait`"
         yield Mistake(LintCode.RAY_ENDS, worked[-1], message, repair)
@@ -277,7 +277,9 @@ def _ray(script: Script) -> Iterator[Mistake]:
 
 def _with_exports(script: Script, options: str) -> str:
     """Return these options, and the variables they need that the script does not set."""
-    unset = [one for one in (ADDRESS, PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
+    unset = [
+        setting for setting in (ADDRESS, PORT) if script.find(rf"\b{setting.partition('=')[0]}=") is None
+    ]
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
@@ -311,7 +313,7 @@ def _container(script: Script) -> Iterator[Mistake]:
             and script.may_set(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
         ):
             yield Mistake(LintCode.CLEAN_ENVIRONMENT, line)
-        asks = any("gpu" in one.text for one in script.options.values())
+        asks = any("gpu" in option.text for option in script.options.values())
         if (
             asks
             and not line.is_open
@@ -337,8 +339,8 @@ def _container(script: Script) -> Iterator[Mistake]:
 
 def _ranks(script: Script) -> Iterator[Mistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
-    own = rf"{LAUNCHER}|[\s'\"]RANK="  # a launcher or the task itself sets it anew
-    if early and any(not re.search(own, line.text) for line in script.steps):
+    anew = rf"{LAUNCHER}|[\s'\"]RANK="  # a launcher or the task itself sets it anew
+    if early and any(not re.search(anew, line.text) for line in script.steps):
         yield Mistake(LintCode.RANK_TOO_EARLY, early)
     if not script.many_nodes or script.find(C10D):
         return
@@ -410,10 +412,12 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
         places = {(line.file, line.number): at for at, line in enumerate(script.lines)}
-        found = [one for rule in RULES for one in rule(script)]
-        found.sort(key=lambda one: places.get((one.line.file, one.line.number), 0) if one.line else 0)
-        findings |= dict.fromkeys(one.finding(path) for one in found)
-    return tuple(sorted(findings, key=lambda one: one.severity != Severity.ERROR))
+        mistakes = [mistake for rule in RULES for mistake in rule(script)]
+        mistakes.sort(
+            key=lambda wrong: places.get((wrong.line.file, wrong.line.number), 0) if wrong.line else 0
+        )
+        findings |= dict.fromkeys(mistake.finding(path) for mistake in mistakes)
+    return tuple(sorted(findings, key=lambda finding: finding.severity != Severity.ERROR))
 
 
 def lint_files(paths: Sequence[Path], runner: Runner) -> tuple[Finding, ...]:
