@@ -17,10 +17,7 @@ from typing import Any, Callable, Final, TypeVar
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 XIDS: Final = Path(__file__).with_name("xids.yaml")
-_KEY: Final = re.compile(r"(\w+):(?: (.+))?")
-_QUOTED: Final = r'"(?:[^"\\]|\\.)*"|' r"'(?:[^']|'')*'"
-_VALUE: Final = re.compile(rf"{_QUOTED}|(?!.*(?:: | #|:$))[\w<(/].*")
-_ENTRY: Final = re.compile(rf"(\w+): ({_QUOTED}|\w+)(?:, |\}}$)")
+_ENTRY: Final = re.compile(r"""(\w+): ("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\w+)""")
 _T = TypeVar("_T")
 
 
@@ -185,73 +182,29 @@ def _row(kind: type[_T], row: Mapping[str, Any]) -> _T:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a table: maps and lists by indentation, `{key: "text"}` in one line, quoted texts, and long ones below `>-`.
-
-    Raises ValueError for a line of another form.
-    """
-    reader = _Reader(path)
-    table: dict[str, Any] = reader.block(0)
-    reader.need(reader.at == len(reader.lines))
+    """Read a table: maps and lists by indentation, `{key: "text"}` in a line, quoted texts, and long ones below `>-`."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    table: dict[str, Any] = _block([line for line in lines if line.strip() and line.lstrip()[0] != "#"])
     return table
 
 
-class _Reader:
-    def __init__(self, path: Path) -> None:
-        text = path.read_text(encoding="utf-8")
-        self.path = path
-        self.numbered = [
-            (number, line)
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.strip() and line.lstrip()[0] != "#"
-        ]
-        self.lines = [line for _, line in self.numbered]
-        self.at = 0
+def _block(lines: list[str]) -> Any:
+    """Return the map or the list of lines of one indentation, each with the lines below it that stand further right."""
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    starts = [at for at, line in enumerate(lines) if line[indent] != " "]
+    parts = [lines[begin:end] for begin, end in zip(starts, [*starts[1:], len(lines)])]
+    if lines[0][indent] == "-":
+        return [_block([f"{part[0][:indent]}  {part[0][indent + 2 :]}", *part[1:]]) for part in parts]
+    if lines[0][indent] == "{":
+        return {key: _text(value) for key, value in _ENTRY.findall(lines[0])}
+    pairs = ((part[0].strip().partition(":"), part[1:]) for part in parts)
+    return {key: _value(value.strip(), below) for (key, _, value), below in pairs}
 
-    def need(self, is_known: object) -> None:
-        if not is_known:
-            number, line = self.numbered[min(self.at, len(self.lines) - 1)]
-            raise ValueError(f"{self.path}:{number}: not the form of these tables: {line.strip()}")
 
-    def indent(self) -> int:
-        line = self.lines[self.at] if self.at < len(self.lines) else ""
-        return len(line) - len(line.lstrip()) if line else -1
-
-    def block(self, indent: int) -> Any:
-        """Return the map or the list whose lines have this indentation."""
-        table: dict[str, Any] = {}
-        rows: list[Any] = []
-        while self.indent() == indent:
-            line = self.lines[self.at][indent:]
-            if line.startswith("- "):  # its map has the indentation of what follows the hyphen
-                self.lines[self.at] = f"{' ' * indent}  {line[2:]}"
-                rows.append(self.block(indent + 2))
-            elif line.startswith("{"):
-                self.need(not table and _ENTRY.sub("", line) == "{")
-                table = {key: _text(value) for key, value in _ENTRY.findall(line)}
-                self.at += 1
-            else:
-                match = _KEY.fullmatch(line)
-                self.need(match and match[1] not in table)
-                key, value = match.groups() if match else ("", "")
-                table[key] = self.text(value) if value and value != ">-" else self.below(indent, value)
-        self.need(bool(table) != bool(rows))
-        return table or rows
-
-    def below(self, indent: int, value: str | None) -> Any:
-        """Return what stands below a key: the lines of a long text as one, or a block."""
-        self.at += 1
-        self.need(self.indent() > indent)
-        if not value:
-            return self.block(self.indent())
-        start = self.at
-        while self.indent() > indent:
-            self.at += 1
-        return " ".join(line.strip() for line in self.lines[start : self.at])
-
-    def text(self, written: str) -> Any:
-        self.need(_VALUE.fullmatch(written))
-        self.at += 1
-        return _text(written)
+def _value(written: str, below: list[str]) -> Any:
+    if written == ">-":
+        return " ".join(map(str.strip, below))
+    return _text(written) if written else _block(below)
 
 
 def _text(written: str) -> Any:

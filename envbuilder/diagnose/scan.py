@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -92,8 +92,8 @@ class Seen:
 
     place: Place
     failure: Failure
-    groups: dict[str, str] = field(default_factory=dict)
-    is_hint: bool = False
+    groups: dict[str, str]
+    is_hint: bool
 
 
 class _Patterns:
@@ -260,38 +260,32 @@ class Scanner:
             self._ranks.add_reader(int(world[1]) if world[1] else None)
         self._ranks.add_reader(rank)
         place = self._place(number, line, rank)
-        known, is_info = False, _INFO.search(line) is not None
-        for failure, mark, groups in self._search.failures(line):
-            known = True
-            if self._pasted is not None:
-                self._known.add((number, failure.code))
-            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.hint or is_info)
+        seen = list(self._seen(place, line))
+        if self._pasted is not None:
+            self._known.update((number, known.failure.code) for known in seen)
+        yield from seen
         if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
             begun = self._tracebacks.pop(rank)
             above_at, link = self._links.pop(rank, (begun, Link.NONE))
             link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
-            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=known)
+            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=bool(seen))
 
     def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
+        for seen in self._seen(self._place(number, line, rank_of(line)), line):
+            keys = {(number, seen.failure.code), (number + 1, seen.failure.code)}
+            if not keys & self._known:
+                self._known.add((number, seen.failure.code))
+                yield seen
+
+    def _seen(self, place: Place, line: bytes) -> Iterator[Seen]:
+        is_info = _INFO.search(line) is not None
         for failure, mark, groups in self._search.failures(line):
-            key = (number, failure.code)
-            if key not in self._known and (number + 1, failure.code) not in self._known:
-                self._known.add(key)
-                yield Seen(
-                    place=self._place(number, line, rank_of(line)),
-                    failure=failure,
-                    groups=groups,
-                    is_hint=mark.hint or _INFO.search(line) is not None,
-                )
+            yield Seen(place, failure, groups, is_hint=mark.hint or is_info)
 
     def _place(self, number: int, line: bytes, rank: int | None) -> Place:
-        return Place(
-            where=f"{self._log.name}:{number}",
-            text=_text(line),
-            rank=self._rank if rank is None else rank,
-            time=time_of(line),
-            order=(self._number, number),
-        )
+        writer = self._rank if rank is None else rank
+        where, order = f"{self._log.name}:{number}", (self._number, number)
+        return Place(where, _text(line), writer, time_of(line), order)
 
 
 def _bounds(data: bytes, place: int, start: int) -> tuple[int, int]:

@@ -27,25 +27,6 @@ def test_a_table_reads_as_any_reader_of_yaml_reads_it(path: Path):
     assert read_table(path) == yaml.safe_load(path.read_text())
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("rows:\n  - {a: b} # more\n", 2),
-        ("rows:\n  - a: |\n     b\n", 2),
-        ("a: b\na: c\n", 2),
-        ("a:\nb: c\n", 2),
-        ("a: b\n   c: d\n", 2),
-        ("a: b\n- c: d\n", 2),
-        ("a: [b, c]\n", 1),
-    ],
-)
-def test_a_line_of_another_form_is_refused_with_its_place(tmp_path: Path, text: str, line: int):
-    path = tmp_path / "a.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"{path}:{line}: "):
-        read_table(path)
-
-
 def test_codes_and_names_are_unique_and_of_their_form():
     codes, names = zip(*((failure.code, failure.name) for failure in CATALOGUE), strict=True)
     assert len(set(codes)) == len(set(names)) == len(codes)
