@@ -162,12 +162,7 @@ def test_the_number_of_gpus_is_unknown_where_a_driver_is_here_and_silent(machine
 
 
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
-    facts = probe(
-        ProbeIO(
-            root=tmp_path / "empty",
-            addresses=lambda: None,
-        )
-    )
+    facts = probe(ProbeIO(root=tmp_path / "empty", addresses=lambda: None))
     assert (
         facts.gpus,
         facts.links,

@@ -45,10 +45,7 @@ srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
 """
 UNNUMBERED = TASKS.replace("RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID ", "")
 MEETS = "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-ALONE = GOOD.replace(
-    f"--nnodes=2 --nproc-per-node=4 {MEETS}",
-    "--nproc-per-node=4",
-)
+ALONE = GOOD.replace(f"--nnodes=2 --nproc-per-node=4 {MEETS}", "--nproc-per-node=4")
 LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
 C10D = "--rdzv-backend=c10d"
 

@@ -9,17 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envbuilder.node.nccl.decide import Setting
-from envbuilder.node.nccl.facts import (
-    Address,
-    Facts,
-    Gpu,
-    Interface,
-    Job,
-    Measured,
-    Nic,
-    RdmaPort,
-    Route,
-)
+from envbuilder.node.nccl.facts import Address, Facts, Gpu, Interface, Job, Measured, Nic, RdmaPort, Route
 
 VERSION = 1
 

@@ -80,9 +80,7 @@ def measured_passed(facts: Facts) -> Verdict | None:
 
 
 @rule(
-    when="There are fewer than two GPUs",
-    why="there is no pair of GPUs",
-    evidence=("set-nothing-by-default",),
+    when="There are fewer than two GPUs", why="there is no pair of GPUs", evidence=("set-nothing-by-default",)
 )
 def too_few(facts: Facts) -> Verdict | None:
     return Verdict() if facts.gpus is not None and len(facts.gpus) < 2 else None
