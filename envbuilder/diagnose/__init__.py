@@ -67,28 +67,26 @@ def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     logs = lines = 0
     skipped: list[str] = []
     ends: list[Place] = []
-    seen_words = set[str]()
+    words_here = set[str]()
     for number, log in enumerate(open_logs(names, stdin, skipped)):
         if is_dump(log.head):
             is_read = read_dump(log.stream, log.name, judge.ranks)
-        else:
-            is_read = b"\0" not in log.head
-            if is_read:
-                scanner = Scanner(search, log, number, judge.ranks)
-                for seen in scanner.scan():
-                    judge.add(seen)
-                judge.end_of_log(number, scanner.lines)
-                lines += scanner.lines
-                if end := scanner.end:
-                    ends.append(end)
-                around = (log.head + scanner.tail).decode(errors="replace")
-                seen_words.update(word for words, _ in _TO_COLLECT for word in words if word in around)
+        elif is_read := b"\0" not in log.head:
+            scanner = Scanner(search, log, number, judge.ranks)
+            for seen in scanner.scan():
+                judge.add(seen)
+            judge.lengths[number] = scanner.lines
+            lines += scanner.lines
+            if end := scanner.end:
+                ends.append(end)
+            around = (log.head + scanner.tail).decode(errors="replace")
+            words_here.update(word for words, _ in _TO_COLLECT for word in words if word in around)
         logs += is_read
         if not is_read:
             skipped.append(log.name)
     ranks = judge.ranks
     wanted = [_ALL_RANKS] if ranks.missing or len(ranks.here) < 2 else []
-    wanted += [thing for words, thing in _TO_COLLECT if not seen_words & set(words)]
+    wanted += [thing for words, thing in _TO_COLLECT if not words_here & set(words)]
     if all(end.time is not None for end in ends):
         ends.sort(key=lambda end: end.time or 0.0)
     incidents = judge.report()
@@ -106,19 +104,14 @@ def as_text(diagnosis: Diagnosis) -> str:
     if after:
         parts.append("\n".join(["what followed, most likely from it:", *after]))
     if diagnosis.skipped:
-        names = ", ".join(diagnosis.skipped)
-        parts.append(
-            f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {names}"
-        )
+        why = "it is neither text nor a dump of the flight recorder, or not open to you"
+        parts.append(f"not read, since {why}: {', '.join(diagnosis.skipped)}")
+    here, missing, logs = named(diagnosis.ranks), named(diagnosis.missing), diagnosis.logs
     if diagnosis.missing:
-        parts.append(
-            f"ranks: these logs have {named(diagnosis.ranks)} of {diagnosis.world}, and no lines of {named(diagnosis.missing)}"
-        )
+        parts.append(f"ranks: these logs have {here} of {diagnosis.world}, and no lines of {missing}")
     if any(incident.role is not Role.NOTE for incident in diagnosis.incidents):
-        if diagnosis.logs > 1:
-            parts.append(
-                f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one"
-            )
+        if logs > 1:
+            parts.append(f"{logs} logs were read as those of one job; for several jobs, name the logs of one")
         return "\n\n".join(parts)
     read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
     return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])
@@ -126,16 +119,15 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 def _silence(diagnosis: Diagnosis) -> list[str]:
     """Say how far the logs got, and what to collect if something failed after all."""
-    ranks = (
-        [f"ranks in the logs: {named(diagnosis.ranks)}"] if diagnosis.ranks and not diagnosis.missing else []
-    )
-    ends = [f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
-    wanted = [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
-    return [
-        *ranks,
-        *(["the last lines:", *ends] if ends else []),
-        *(["if something failed, collect and read again:", *wanted] if wanted else []),
-    ]
+    lines = []
+    if diagnosis.ranks and not diagnosis.missing:
+        lines.append(f"ranks in the logs: {named(diagnosis.ranks)}")
+    if diagnosis.ends:
+        lines += ["the last lines:", *(f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends)]
+    if diagnosis.collect:
+        lines.append("if something failed, collect and read again:")
+        lines += [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
+    return lines
 
 
 def _full(incident: Incident) -> str:
@@ -144,11 +136,8 @@ def _full(incident: Incident) -> str:
     sure = f"; sure with {incident.surer}" if incident.surer else ""
     lines = [f"{label}: {failure.title} [{failure.code}]"]
     lines += [f"  {place.where}: {place.text}" for place in incident.places[:3] or (incident.place,)]
-    lines += [
-        f"  {line}"
-        for line in (*incident.details, _extent(incident))
-        if line and line not in incident.place.text
-    ]
+    more = (*incident.details, _extent(incident))
+    lines += [f"  {line}" for line in more if line and line not in incident.place.text]
     lines.append(f"  known by: {_KNOWN_BY[incident.certainty]}{sure}")
     lines += [f"  why: {failure.cause}", f"  repair: {failure.repair}"]
     if failure.command:

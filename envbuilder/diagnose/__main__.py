@@ -19,8 +19,7 @@ def main(names: list[str]) -> int:
     try:
         print(plain(as_text(diagnose(names, sys.stdin.buffer))))
     except LogError as error:
-        hint = f"\n\nhint: {error.hint}" if error.hint else ""
-        print(plain(f"error: {error}{hint}"), file=sys.stderr)
+        print(plain(f"error: {error}\n\nhint: {error.hint}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -103,7 +103,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, State]] = {}
-        self._world = 0
+        self.world = 0  # how many ranks there are; 0 where no log says it
         self._readers: set[int] = set()
         self._desync: list[Stall] = []  # the last one
         self._states = 0
@@ -111,17 +111,12 @@ class Ranks:
     def add_world(self, size: int) -> None:
         """Note a number of ranks that a log names; the largest counts."""
         if size <= MOST_RANKS:
-            self._world = max(self._world, size)
+            self.world = max(self.world, size)
 
     def add_reader(self, rank: int | None) -> None:
         """Note a rank that a log has lines of."""
         if rank is not None:
             self._readers.add(rank)
-
-    @property
-    def world(self) -> int:
-        """Return how many ranks there are, or 0 where no log says it."""
-        return self._world
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -131,7 +126,7 @@ class Ranks:
     @property
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have no lines in these logs, where their number is known."""
-        return tuple(sorted(set(range(self._world)) - self._readers)) if self._readers else ()
+        return tuple(sorted(set(range(self.world)) - self._readers)) if self._readers else ()
 
     def add_line(self, text: str, rank: int | None, where: str, time: float | None = None) -> None:
         """Read one line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
@@ -215,15 +210,15 @@ class Ranks:
         evidence = ranks[first].evidence
         if stall := _differ(ranks, evidence) or _behind(ranks, waiting, evidence):
             return stall
-        missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
+        missing = tuple(sorted(set(range(self.world)) - set(ranks))) if name in _WORLD else ()
         if not missing and len(ranks) > 1:
             return _stalled(ranks, waiting, first)
         message = f"{named(waiting)} waited for {_work(ranks[first], waiting[first])}"
         if missing and len(missing) < len(ranks):
-            message += f"; nothing about it from {named(missing)} of {self._world}"
+            message += f"; nothing about it from {named(missing)} of {self.world}"
             return Stall(Verdict.SILENT, missing, message, evidence)
         if missing:
-            message += f"; most logs of the job are not here: {named(missing)} of {self._world} say nothing"
+            message += f"; most logs of the job are not here: {named(missing)} of {self.world} say nothing"
         else:
             message += ", and no other rank says what it did"
         return Stall(Verdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)

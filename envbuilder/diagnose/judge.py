@@ -62,12 +62,10 @@ class Incident:
     @property
     def surer(self) -> str:
         """Return what would make it sure, or "" where the words leave no doubt."""
-        needs = (
-            ""
-            if self.certainty is Certainty.EXACT
-            else "the logs of all ranks, and the kernel log of each node"
+        is_sure = self.certainty is Certainty.EXACT
+        return self.failure.surer or (
+            "" if is_sure else "the logs of all ranks, and the kernel log of each node"
         )
-        return self.failure.surer or needs
 
     @property
     def message(self) -> str:
@@ -81,9 +79,8 @@ class Incident:
         self.last[place.order[0]] = place.order[1]
         if place.rank is not None:
             self.ranks.add(place.rank)
-        if len(self.places) < _KEPT and all(
-            place.rank != known.rank or known.rank is None for known in self.places
-        ):
+        is_new = place.rank is None or all(place.rank != known.rank for known in self.places)
+        if is_new and len(self.places) < _KEPT:
             self.places.append(place)
         if detail and detail not in self.details and len(self.details) < _KEPT:
             self.details.append(detail)
@@ -123,7 +120,7 @@ class Judge:
         self._by_name = {failure.name: failure for failure in catalogue}
         self._incidents: dict[str, Incident] = {}
         self._raised: list[Raised] = []
-        self._lengths: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}  # log → its number of lines
         self._events: dict[str, list[tuple[float, Failure]]] = {}  # by GPU, in the order of the log
         self._failed: int | None = None  # the rank that the launcher saw fail first
 
@@ -142,9 +139,6 @@ class Judge:
             moment = place.time if uptime is None else uptime
             events.append((events[-1][0] if moment is None and events else moment or 0.0, failure))
         self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
-
-    def end_of_log(self, log: int, lines: int) -> None:
-        self._lengths[log] = lines
 
     def report(self) -> tuple[Incident, ...]:
         """Return every failure once: the cause, then others by stage and time, then consequences."""
@@ -186,7 +180,7 @@ class Judge:
         ends = [raised.place for raised in self._last_raised() if not raised.is_known]
         for place in sorted(ends, key=self._suspicion):
             log, line = place.order
-            if is_over or line >= self._lengths.get(log, 0) - _LAST:
+            if is_over or line >= self.lengths.get(log, 0) - _LAST:
                 self._count(self._by_name[EXCEPTION], place, place.text)
 
     def _last_raised(self) -> list[Raised]:
@@ -229,7 +223,7 @@ class Judge:
         solid = [incident for incident in self._incidents.values() if not incident.is_hint]
         if all(incident.failure.stage is Stage.PROGRAM for incident in solid):
             for incident in solid:
-                if all(line < self._lengths.get(log, 0) - _LAST for log, line in incident.last.items()):
+                if all(line < self.lengths.get(log, 0) - _LAST for log, line in incident.last.items()):
                     del self._incidents[incident.failure.code]
 
     def _explain(self) -> None:

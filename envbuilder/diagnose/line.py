@@ -71,18 +71,12 @@ def unlabelled(line: bytes) -> bytes:
 
 def rank_of(line: bytes) -> int | None:
     """Return the rank that a plain line names as its writer."""
-    for pattern in _RANK:
-        if match := pattern.search(line):
-            return int(match[1])
-    return None
+    return next((int(match[1]) for pattern in _RANK if (match := pattern.search(line))), None)
 
 
 def rank_of_file(path: str) -> int | None:
     """Return the rank in the name of a file that one rank wrote."""
-    for pattern in _FILE_RANK:
-        if match := pattern.search(path):
-            return int(match[1])
-    return None
+    return next((int(match[1]) for pattern in _FILE_RANK if (match := pattern.search(path))), None)
 
 
 def uptime_of(text: str) -> float | None:

@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
-_HINT: Final = "name log files, folders of them, or `-`"
 _GZIP: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut or damaged gzip file ends
 # A packed log is read up to this many times its size, and so many bytes beside.
@@ -28,11 +27,9 @@ _SPARE: Final = 2 << 30
 
 
 class LogError(Exception):
-    """A log that cannot be read, with a hint."""
+    """A log that cannot be read."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+    hint = "name log files, folders of them, or `-`"
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,9 @@ class Log:
                 yield data
                 left -= len(data)
                 if left < 0:
+                    name = plain(self.name)
                     log.warning(
-                        "%s is read up to %d bytes: it unpacks to more than a log does",
-                        plain(self.name),
-                        self.most,
+                        "%s is read up to %d bytes: it unpacks to more than a log does", name, self.most
                     )
                     return
         except DAMAGED:
@@ -100,7 +96,7 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
             continue
         files = list(_files(Path(name)))
         if not files:
-            raise LogError(f"the folder `{name}` holds no log", _HINT)
+            raise LogError(f"the folder `{name}` holds no log")
         for path in files:
             if path != Path(name) and not os.access(path, os.R_OK):
                 skipped.append(str(path))
@@ -114,9 +110,8 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
                 with path.open("rb") as raw:
                     yield from _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
             except OSError as error:
-                raise LogError(
-                    f"cannot read `{path}`: {(error.strerror or str(error)).lower()}", _HINT
-                ) from error
+                reason = (error.strerror or str(error)).lower()
+                raise LogError(f"cannot read `{path}`: {reason}") from error
 
 
 def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:

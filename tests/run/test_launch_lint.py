@@ -9,9 +9,8 @@ import pytest
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
-from envbuilder.run.launch.lint import lint, lint_files
+from envbuilder.run.launch.lint import check_syntax, lint, lint_files
 from envbuilder.run.launch.mistakes import LintCode
-from envbuilder.run.launch.syntax import check_syntax
 from tests.support.programs import Machine
 from tests.support.runner import FakeRunner
 

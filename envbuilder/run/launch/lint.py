@@ -6,14 +6,15 @@ Where the site, Slurm's version or the program decides, the finding is a warning
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
-from envbuilder.core.process import Runner
+from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.run.launch.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
 from envbuilder.run.launch.reader import read_jobs
@@ -35,7 +36,6 @@ from envbuilder.run.launch.sbatch import (
     ray_starts,
     srun_values,
 )
-from envbuilder.run.launch.syntax import check_syntax
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"  # --rocm adds nothing where /dev is bound
@@ -45,6 +45,11 @@ _ITSELF_FIRST: Final = "every node waits for the others on itself: the job hangs
 _NO_WAIT: Final = r"\s*(?:done|fi|esac|[)}]|echo\b|printf\b)[^|&]*$"  # takes no time
 _NODE_RANK: Final = r"--(?:node|machine)[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+
+_FOR_BASH: Final = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba)?sh(?:\s|$)")
+_REFUSED: Final = re.compile(r"^\S+: line (\d+): (?!warning: )(.+)$", re.MULTILINE)
+# Bash may never read what follows it. `exec >log` only redirects.
+_LEAVES: Final = re.compile(r"exit\b|exec\s+[A-Za-z/$\"]")
 
 
 # Each is a mistake in every script.
@@ -418,6 +423,33 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
         )
         findings |= dict.fromkeys(mistake.finding(path) for mistake in mistakes)
     return tuple(sorted(findings, key=lambda finding: finding.severity != Severity.ERROR))
+
+
+def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
+    """Return the line at which `bash -n` rejects the script, if its first line names bash or sh.
+
+    Nothing is refused where there is no bash, nor in a script with Windows line endings, of which bash says other things.
+    """
+    if not _FOR_BASH.match(text) or "\r\n" in text:
+        return ()
+    # It changes how bash reads, and with `-n` bash does not run the line that sets it.
+    bash = ("bash", *(("-O", "extglob") if "extglob" in text else ()), "-n")
+    command = Command(
+        argv=(*bash, "/dev/stdin"), why="check the syntax of a script", accept=(0, 1, 2), merged=True,
+        input=text.encode(),
+    )  # fmt: skip
+    try:
+        refused = _REFUSED.search(runner.run(command))
+    except ToolError:
+        return ()
+    if refused is None:
+        return ()
+    lines = text.rstrip("\n").split("\n")
+    number = min(int(refused[1]), len(lines))  # of what never ends, bash names the line after the last
+    is_read = not any(map(_LEAVES.match, lines[: number - 1]))
+    line, hint = Line(number=number, text=""), f"`{shlex.join((*bash, str(path)))}` checks it again"
+    mistake = Mistake(LintCode.SYNTAX, line, f"bash stops at this line: {refused[2]}", hint, is_sure=is_read)
+    return (mistake.finding(path),)
 
 
 def lint_files(paths: Sequence[Path], runner: Runner) -> tuple[Finding, ...]:
