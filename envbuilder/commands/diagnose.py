@@ -80,17 +80,11 @@ def diagnose(
         diagnosis = find_failures(logs, sys.stdin.buffer)
     except LogError as error:
         raise UsageError(str(error), hint=error.hint) from error
+    same = {name: getattr(diagnosis, name) for name in ("logs", "lines", "skipped", "ranks", "collect")}
     session.data = Diagnosis(
-        logs=diagnosis.logs,
-        lines=diagnosis.lines,
-        skipped=diagnosis.skipped,
-        world_size=diagnosis.world,
-        ranks=diagnosis.ranks,
-        missing_ranks=diagnosis.missing,
-        last_lines=tuple(map(_place, diagnosis.ends)),
-        collect=diagnosis.collect,
-        failures=tuple(map(_row, diagnosis.incidents)),
-    )
+        **same, world_size=diagnosis.world, missing_ranks=diagnosis.missing,
+        last_lines=tuple(map(_place, diagnosis.ends)), failures=tuple(map(_row, diagnosis.incidents)),
+    )  # fmt: skip
     session.text = as_text(diagnosis)
     if session.as_json:  # the text says the same, and on stdout
         session.findings = findings(diagnosis.incidents)
@@ -115,18 +109,10 @@ def _row(incident: Incident) -> FoundFailure:
     keys = ("code", "name", "title", "cause", "repair", "command", "source")
     return FoundFailure(
         **{key: getattr(incident.failure, key) for key in keys},
-        role=incident.role.value,
-        stage=incident.failure.stage.value,
-        known_by=incident.certainty,
-        surer=incident.surer,
-        where=place.where,
-        evidence=place.text,
-        rank=place.rank,
-        ranks=tuple(sorted(incident.ranks)),
-        count=incident.count,
-        places=tuple(map(_place, incident.places)),
-        details=tuple(incident.details),
-    )
+        role=incident.role.value, stage=incident.failure.stage.value, known_by=incident.certainty, surer=incident.surer,
+        where=place.where, evidence=place.text, rank=place.rank, ranks=tuple(sorted(incident.ranks)), count=incident.count,
+        places=tuple(map(_place, incident.places)), details=tuple(incident.details),
+    )  # fmt: skip
 
 
 def _place(place: Place) -> LogPlace:

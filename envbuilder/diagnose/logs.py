@@ -73,10 +73,8 @@ class Log:
                 yield data
                 left -= len(data)
                 if left < 0:
-                    name = plain(self.name)
-                    log.warning(
-                        "%s is read up to %d bytes: it unpacks to more than a log does", name, self.most
-                    )
+                    why = "it unpacks to more than a log does"
+                    log.warning("%s is read up to %d bytes: %s", plain(self.name), self.most, why)
                     return
         except DAMAGED:
             return  # the text before the damage is used

@@ -52,11 +52,11 @@ def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
         if not isinstance(value, Mapping) or "entries" not in value:
             return False
         written = value.get("rank")
-        rank = _rank(written) if isinstance(written, int) else rank_of_file(name)
+        rank = written if isinstance(written, int) else rank_of_file(name)
         states, world = _states(value, PurePath(name).name), _world(value)
     except _DAMAGE:
         return False
-    if rank is None:
+    if rank is None or not 0 <= rank < MOST_RANKS:
         return False
     ranks.add_world(world)
     for group, state in states.items():
@@ -118,10 +118,6 @@ def _load_json(data: bytes) -> object:
     if sum(map(data.count, (b"[", b"{", b","))) > _MOST_VALUES:
         raise ValueError(f"a dump does not hold more than {_MOST_VALUES} values")
     return json.loads(data)
-
-
-def _rank(number: int) -> int | None:
-    return number if 0 <= number < MOST_RANKS else None
 
 
 def _words(value: object) -> str:

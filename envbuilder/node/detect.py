@@ -93,34 +93,24 @@ def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Findi
     ):
         return ()
     names = ", ".join(interface.name for interface in facts.interfaces)
-    return (
-        Finding(
-            code=DetectCode.NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
-            message=f"`{wanted}` matches no interface with an address here", hint=f"there are {names}",
-        ),
-    )  # fmt: skip
+    message = f"`{wanted}` matches no interface with an address here"
+    return (_warning(DetectCode.NO_INTERFACE, "NCCL_SOCKET_IFNAME", message, f"there are {names}"),)
 
 
 def detect_pasted(path: Path, versions: Facts) -> Detected:
     """Judge the saved outputs of one machine, a file or a folder; raises UsageError."""
     parsed = parse_pasted(_texts(path))
     facts = merge(parsed, versions)
-    findings = [
-        Finding(
-            code=DetectCode.DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
-            hint="save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`",
-        )
-        for damage in facts.damage
-    ]  # fmt: skip
+    anew = "save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`"
+    findings = tuple(_warning(DetectCode.DAMAGED, str(path), damage, anew) for damage in facts.damage)
     if parsed == Facts():
-        findings.append(
-            Finding(
-                code=DetectCode.NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
-                message="no output that `detect` knows was found",
-                hint=f"it reads {', '.join(READS)}",
-            )
-        )  # fmt: skip
-    return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
+        message, reads = "no output that `detect` knows was found", f"it reads {', '.join(READS)}"
+        findings = (*findings, _warning(DetectCode.NOTHING_FOUND, str(path), message, reads))
+    return Detected(facts=facts, decision=decide(facts), findings=findings)
+
+
+def _warning(code: DetectCode, where: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def _texts(path: Path) -> dict[str, str]:

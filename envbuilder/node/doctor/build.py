@@ -33,10 +33,7 @@ from envbuilder.sources.http.proxies import trouble
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
-KERNEL: Final = (
-    4,
-    8,
-)  # since then a tracer decides about a call after the filter of system calls (seccomp(2))
+KERNEL: Final = (4, 8)  # since then a tracer decides after the filter of system calls (seccomp(2))
 # Since then a filter may ask and let a call go on (seccomp_unotify(2)). proot needs that, because only one may trace.
 KERNEL_FOR_PROOT: Final = (5, 5)
 _DOCKER_VERSION: Final = Command(
@@ -160,11 +157,8 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         return
     engine = replace(engine, why=f"{why}; engines before 25 do not read OCI layouts")
     major = server.partition(".")[0]
-    yield (
-        engine.ok(server)
-        if major.isdigit() and int(major) >= 25
-        else engine.warning(server, install_hint("docker.io"))
-    )
+    is_new = major.isdigit() and int(major) >= 25
+    yield engine.ok(server) if is_new else engine.warning(server, install_hint("docker.io"))
 
     why = "`--engine docker` and bases that are images are built with it"
     buildx = Subject(DoctorCode.BUILDX, "buildx", why)
@@ -177,9 +171,8 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     why = "with containerd's the engine keeps the image's digest and takes only the layers that it lacks"
     store = Subject(DoctorCode.IMAGE_STORE, "image store", why)
     repair = 'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine'
-    status = machine.output_of(
-        "docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored"
-    )
+    words = ("docker", "info", "--format", "{{.DriverStatus}}")
+    status = machine.output_of(*words, why="ask how images are stored")
     if status is None:
         yield store.unknown("`docker info` does not say", repair)
     elif "io.containerd.snapshotter" in status:

@@ -1,5 +1,6 @@
 """Checks for running: Apptainer, the driver for each recipe, memory, disk space, fabric and bus."""
 
+import functools
 import os
 import re
 import shutil
@@ -79,10 +80,8 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     shut = shut_switches(machine)
     switches = ", ".join(name for name, _ in shut)
-    repair = (
-        "; ".join(command for _, command in shut)
-        or "ask the administrators for user namespaces or apptainer-suid"
-    )
+    ask = "ask the administrators for user namespaces or apptainer-suid"
+    repair = "; ".join(command for _, command in shut) or ask
     if has_namespaces(machine):
         message = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
         is_shut_to_others = shut and machine.uid == 0
@@ -100,9 +99,8 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
     device = machine.root / "dev/fuse"
     if not device.exists():
         command = ("modprobe", "fuse")
-        fix = Fix(
-            command=" ".join(command), run=lambda: machine.output_of(*command, why="load the kernel's FUSE")
-        )
+        load = functools.partial(machine.output_of, *command, why="load the kernel's FUSE")
+        fix = Fix(command=" ".join(command), run=load)
         yield fuse.warning(f"{device} is not there", fix.command, fix if machine.uid == 0 else None)
         return
     open_to_all = stat.S_IMODE(device.stat().st_mode) & 0o006 == 0o006
@@ -113,9 +111,8 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
         yield fuse.warning(f"{device} is not open to {'all' if ours else 'you'}", f"chmod 666 {device}")
     elif lacking:
         programs = " and no ".join(f"`{program}`" for program in lacking)
-        yield fuse.warning(
-            f"no {programs} on PATH (Apptainer may bring its own)", install_command("fuse3", "squashfuse")
-        )
+        message = f"no {programs} on PATH (Apptainer may bring its own)"
+        yield fuse.warning(message, install_command("fuse3", "squashfuse"))
     else:
         yield fuse.ok(f"{device} and its helpers are there")
 
@@ -302,9 +299,8 @@ def check_fabric(machine: Machine) -> Iterator[Item]:
         + ["libibverbs is not installed"] * (machine.facts.verbs is False)
     )
     if trouble:
-        yield fabric.warning(
-            "; ".join(trouble), f"ibstat; modprobe ib_uverbs; {install_command('rdma-core')}"
-        )
+        repair = f"ibstat; modprobe ib_uverbs; {install_command('rdma-core')}"
+        yield fabric.warning("; ".join(trouble), repair)
     else:
         yield fabric.ok(f"{len(active)} active ports: {', '.join(active)}")
 
@@ -322,9 +318,8 @@ def check_slurm(machine: Machine) -> Iterator[Item]:
     slurm = Subject(DoctorCode.SLURM, "Slurm", why)
     version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
-    yield slurm.ok(
-        (version or "its commands do not answer") + (f", in job {job}" if job else ", not in a job")
-    )
+    where = f"in job {job}" if job else "not in a job"
+    yield slurm.ok(f"{version or 'its commands do not answer'}, {where}")
 
 
 def check_locks(machine: Machine) -> Iterator[Item]:

@@ -67,16 +67,15 @@ def _from_kernel(root: Path) -> Facts:
         if text(devices / bus / "vendor") == NVIDIA
         and (text(devices / bus / "class") or "").startswith(DISPLAY_CLASSES)
     )
-    bus_says = (
-        "PCI bus; NVML and `nvidia-smi` do not answer" if gpus else "there is no NVIDIA GPU on the PCI bus"
-    )
+    silent = "PCI bus; NVML and `nvidia-smi` do not answer"
+    bus_says = silent if gpus else "there is no NVIDIA GPU on the PCI bus"
     return Facts(gpus=gpus, driver=driver, sources=origin(driver=source, gpus=bus_says))
 
 
 def _model(root: Path, bus: str) -> str | None:
     information = text(root / f"proc/driver/nvidia/gpus/{bus}/information") or ""
-    found = re.search(r"^Model:\s*(.+)$", information, re.MULTILINE)
-    return found[1].strip() if found else None
+    model = re.search(r"^Model:\s*(.+)$", information, re.MULTILINE)
+    return model[1].strip() if model else None
 
 
 def _from_nvml(nvml: Any) -> Facts | None:

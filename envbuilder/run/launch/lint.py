@@ -42,6 +42,7 @@ _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of the program
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _ITSELF_FIRST: Final = "every node waits for the others on itself: the job hangs, or each node trains alone"
+_COUNTED: Final = r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b"
 _NO_WAIT: Final = r"\s*(?:done|fi|esac|[)}]|echo\b|printf\b)[^|&]*$"  # takes no time
 _NODE_RANK: Final = r"--(?:node|machine)[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -75,24 +76,16 @@ def _gpus_per_task(script: Script) -> Iterator[Mistake]:
     bound = script.value("--gpu-bind")
     if "none" in bound or script.find(rf"--gpu-bind=none|{RAY}"):
         return
-    each, torchrun = script.find(r"--gpus-per-task"), script.find(TORCHRUN)
+    torchrun = script.find(TORCHRUN)
     gpus = re.search(r"(\d+)$", script.value("--gpus-per-task"))
     ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", torchrun.text) if torchrun else None
     if gpus and ranks and int(ranks[1]) > int(gpus[1]):
-        message = (
-            f"the task of each node sees {gpus[1]} of its GPUs, and torchrun starts {ranks[1]} ranks there"
-        )
-        yield Mistake(
-            LintCode.GPUS_PER_TASK, script.options["--gpus-per-task"], message, f"--gpus-per-node={ranks[1]}"
-        )
-        return
-    places = (
-        script.options.get("--gpus-per-task"),
-        each,
-        script.find(r"--gpu-bind=(?:per_task|single)"),
-        script.options.get("--gpu-bind"),
-    )
-    if script.tasks_of_node > 1:
+        line, repair = script.options["--gpus-per-task"], f"--gpus-per-node={ranks[1]}"
+        message = f"the task of each node sees {gpus[1]} GPUs, and torchrun starts {ranks[1]} ranks there"
+        yield Mistake(LintCode.GPUS_PER_TASK, line, message, repair)
+    elif script.tasks_of_node > 1:
+        each = script.options.get("--gpus-per-task"), script.find(r"--gpus-per-task")
+        places = (*each, script.find(r"--gpu-bind=(?:per_task|single)"), script.options.get("--gpu-bind"))
         for line in dict.fromkeys(line for line in places if line):
             yield Mistake(LintCode.GPUS_PER_TASK, line, is_sure=False)
 
@@ -106,17 +99,14 @@ def _gpus_hidden(script: Script) -> Iterator[Mistake]:
     (line, devices), *_ = named
     wanted = script.gpus
     for command in script.commands:
-        for ranks in re.finditer(
-            r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b", command.text
-        ):
+        for ranks in re.finditer(_COUNTED, command.text):
             if "processes" not in ranks[0] or not script.many_nodes:
                 wanted = max(wanted, int(ranks[1]))
     count = len(devices.split(","))
     if count < wanted:
         message = f"CUDA_VISIBLE_DEVICES={devices} shows {count} GPU{'s'[: count - 1]} of the {wanted} that are asked for"
-        yield Mistake(
-            LintCode.GPUS_HIDDEN, line, message, "leave it out: Slurm sets it to the GPUs of the job"
-        )
+        repair = "leave it out: Slurm sets it to the GPUs of the job"
+        yield Mistake(LintCode.GPUS_HIDDEN, line, message, repair)
 
 
 def _master(script: Script) -> Iterator[Mistake]:
@@ -374,13 +364,11 @@ def _settings(script: Script) -> Iterator[Mistake]:
 def _files(script: Script) -> Iterator[Mistake]:
     if not script.commands:
         yield Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""))
-    for line in script.lines:
-        if line.text.endswith("\r"):
-            yield Mistake(LintCode.CRLF, line)
-            return
-    first = next(
-        (at for at, line in enumerate(script.lines) if not line.text.startswith("#")), len(script.lines)
-    )
+    if windows := next((line for line in script.lines if line.text.endswith("\r")), None):
+        yield Mistake(LintCode.CRLF, windows)
+        return
+    commands = (at for at, line in enumerate(script.lines) if not line.text.startswith("#"))
+    first = next(commands, len(script.lines))
     for line in script.lines[first:]:
         if line.text.startswith("#"):
             message = "Slurm stops reading options at the first command"
@@ -394,9 +382,8 @@ def _files(script: Script) -> Iterator[Mistake]:
 def _unknown(script: Script) -> Iterator[Mistake]:
     for line in script.unknown:
         message = f"{line.text}: what it may set is not reported as missing, and what it starts is not judged"
-        yield Mistake(
-            LintCode.NOT_FOLLOWED, line, message, "run lint beside the file, or give it to lint as well"
-        )
+        repair = "run lint beside the file, or give it to lint as well"
+        yield Mistake(LintCode.NOT_FOLLOWED, line, message, repair)
 
 
 RULES: Final[tuple[Rule, ...]] = (
