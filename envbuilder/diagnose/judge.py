@@ -152,10 +152,11 @@ class Judge:
             return tuple(replace(incident, role=Role.NOTE) for incident in incidents if incident.failure.note)
         cause = incidents[0]
         stage = cause.failure.stage
+        near = {stage, *(tuple(Stage) if stage in _LATE else _LATE)}  # of what hints may explain
         return tuple(
             replace(incident, role=Role.CAUSE if incident is cause else _role(incident, stage))
             for incident in incidents
-            if not incident.is_hint or _explains(incident.failure.stage, stage)
+            if not incident.is_hint or incident.failure.stage in near
         )
 
     def _key(self, incident: Incident) -> tuple[object, ...]:
@@ -281,16 +282,9 @@ class Judge:
 def _later(before: Raised, raised: Raised) -> Raised:
     """Return the one of two exceptions in a process that ended it, the second one unless something speaks against that."""
     is_echo = bool(_ECHO.match(raised.place.text)) and not _ECHO.match(before.place.text)
-    first = (
-        raised.link in (Link.CAUSED, Link.ASIDE)
-        or is_echo
-        or (raised.link is Link.HANDLED and before.is_known and not raised.is_known)
-    )
+    is_known = raised.link is Link.HANDLED and before.is_known and not raised.is_known
+    first = raised.link in (Link.CAUSED, Link.ASIDE) or is_echo or is_known
     return before if first and before.link is not Link.ASIDE else raised
-
-
-def _explains(hint: Stage, cause: Stage) -> bool:
-    return hint is cause or hint in _LATE or cause in _LATE
 
 
 def _role(incident: Incident, first: Stage) -> Role:
@@ -298,12 +292,8 @@ def _role(incident: Incident, first: Stage) -> Role:
     stage = incident.failure.stage
     if incident.follows and incident.failure.name in _BY_NATURE:
         return Role.OTHER
-    followed = (
-        incident.follows
-        or stage in _LATE
-        or incident.failure.end
-        or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
-    )
+    is_late = stage in _LATE or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+    followed = incident.follows or incident.failure.end or is_late
     return Role.CONSEQUENCE if followed else Role.OTHER
 
 

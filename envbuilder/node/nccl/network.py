@@ -38,16 +38,12 @@ def probe_network(root: Path, addresses: Callable[[], Addresses | None]) -> Fact
     routes, rdma = _routes(root), _rdma(root)
     table = "/proc/net/route"
     infiniband = "/sys/class/infiniband" if rdma else "there is no /sys/class/infiniband"
-    return Facts(
-        interfaces=interfaces,
-        routes=routes,
-        rdma=rdma,
-        sources=origin(
-            interfaces=source if interfaces is not None else "/sys/class/net cannot be read",
-            routes=table if routes is not None else f"{table} cannot be read",
-            rdma=infiniband if rdma is not None else "/sys cannot be read",
-        ),
+    sources = origin(
+        interfaces=source if interfaces is not None else "/sys/class/net cannot be read",
+        routes=table if routes is not None else f"{table} cannot be read",
+        rdma=infiniband if rdma is not None else "/sys cannot be read",
     )
+    return Facts(interfaces=interfaces, routes=routes, rdma=rdma, sources=sources)
 
 
 def _interface(device: Path, addresses: tuple[Address, ...] | None) -> Interface:
