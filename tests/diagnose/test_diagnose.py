@@ -37,6 +37,13 @@ def read(text: bytes | str) -> Diagnosis:
     return diagnose(["-"], io.BytesIO(text.encode() if isinstance(text, str) else text))
 
 
+def folder(path: Path, **logs: str | bytes) -> Diagnosis:
+    """Diagnose a folder of these logs; `a` becomes `a.log`."""
+    for name, text in logs.items():
+        (path / f"{name}.log").write_bytes(text.encode() if isinstance(text, str) else text)
+    return diagnose([str(path)], io.BytesIO())
+
+
 def codes(diagnosis: Diagnosis) -> list[str]:
     return [one.failure.code for one in diagnosis.incidents]
 
@@ -124,18 +131,18 @@ def test_lines_are_counted_whether_the_last_one_ends_or_not(text: str, told: str
     assert as_text(read(text)).splitlines()[0] == f"no known failure ({told})"
 
 
+NO_GPU = "RuntimeError: No CUDA GPUs are available\n"
+
+
 def test_a_place_is_the_line_of_the_file(tmp_path: Path):
-    (tmp_path / "a.log").write_text("fine\n" * 41 + "RuntimeError: No CUDA GPUs are available\n")
-    (found,) = diagnose([str(tmp_path)], io.BytesIO()).incidents
+    (found,) = folder(tmp_path, a="fine\n" * 41 + NO_GPU).incidents
     assert found.place.where == f"{tmp_path}/a.log:42"
 
 
 def test_the_answer_says_how_many_logs_were_read_as_those_of_one_job(tmp_path: Path):
-    (tmp_path / "a.log").write_text("RuntimeError: No CUDA GPUs are available\n")
-    assert "of one job" not in as_text(diagnose([str(tmp_path)], io.BytesIO()))
-    (tmp_path / "b.log").write_text("fine\n")
+    assert "of one job" not in as_text(folder(tmp_path, a=NO_GPU))
     end = "2 logs were read as those of one job; for several jobs, name the logs of one"
-    assert as_text(diagnose([str(tmp_path)], io.BytesIO())).endswith(end)
+    assert as_text(folder(tmp_path, b="fine\n")).endswith(end)
 
 
 def test_an_endless_line_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch):
@@ -147,21 +154,19 @@ def test_an_endless_line_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_first_exception_is_the_cause_and_the_others_wait_for_it(tmp_path: Path):
-    for rank in (0, 1, 2):
-        (tmp_path / f"rank{rank}.log").write_text(
-            f"[rank{rank}]:[E302 10:30:30.1 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation "
-            "timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 "
-            "milliseconds before timing out.\n"
-        )
-    (tmp_path / "rank3.log").write_text(
-        'step 8\nTraceback (most recent call last):\n  File "/w/t.py", line 3, in f\nValueError: no voxel\n'
+    timeout = (
+        "[rank{0}]:[E302 10:30:30.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 milliseconds\n"
     )
-    (tmp_path / "slurm.out").write_text(
+    agent = (
         "W0302 10:30:31.0 9 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 41 closing signal SIGTERM\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  rank      : 3 (local_rank: 3)\n"
         "srun: error: cn-1: task 0: Exited with exit code 1\n"
     )
-    found = diagnose([str(tmp_path)], io.BytesIO()).incidents
+    found = folder(
+        tmp_path, **{f"rank{rank}": timeout.format(rank) for rank in (0, 1, 2)}, slurm=agent,
+        rank3='step 8\nTraceback (most recent call last):\n  File "/w/t.py", line 3, in f\nValueError: no voxel\n',
+    ).incidents  # fmt: skip
     assert (found[0].failure.code, found[0].place.where) == ("EB997", f"{tmp_path}/rank3.log:4")
     assert found[0].details == ["ValueError: no voxel"]
     assert {one.failure.code for one in found[1:]} == {"EB977", "EB993", "EB994", "EB998"}
@@ -169,15 +174,11 @@ def test_the_first_exception_is_the_cause_and_the_others_wait_for_it(tmp_path: P
 
 
 def test_the_rank_that_the_launcher_blames_comes_before_the_other_exceptions(tmp_path: Path):
-    for rank, error in ((0, "KeyError: 'image'"), (5, "IndexError: 12")):
-        (tmp_path / f"rank_{rank}.log").write_text(f"Traceback (most recent call last):\n  File x\n{error}\n")
-    (tmp_path / "agent.log").write_text(
-        "Root Cause (first observed failure):\n  rank      : 5 (local_rank: 1)\n"
-    )
-    found = diagnose([str(tmp_path)], io.BytesIO()).incidents
-    assert found[0].failure.code == "EB997"
-    assert found[0].ranks == {0, 5}
-    assert "rank 5" in as_text(diagnose([str(tmp_path)], io.BytesIO())) or found[0].place.rank == 5
+    head = "Traceback (most recent call last):\n  File x\n"
+    blamed = "Root Cause (first observed failure):\n  rank      : 5 (local_rank: 1)\n"
+    logs = {"rank_0": f"{head}KeyError: 'image'\n", "rank_5": f"{head}IndexError: 12\n", "agent": blamed}
+    (found, *_) = folder(tmp_path, **logs).incidents
+    assert (found.failure.code, found.ranks, found.details[0]) == ("EB997", {0, 5}, "IndexError: 12")
 
 
 def test_a_killed_worker_beside_the_killer_is_a_matter_of_memory():
@@ -567,28 +568,22 @@ def test_torchs_own_list_builder_is_taken():
 
 def test_compressed_logs_cut_ones_too_and_what_is_no_text(tmp_path: Path):
     body = gzip.compress(b"RuntimeError: CUDA out of memory. Tried to allocate 1 GiB\n" + b"x" * 99999)
-    (tmp_path / "a.log.gz").write_bytes(body[:-12])
-    (tmp_path / "core").write_bytes(b"\x7fELF\0\0CUDA out of memory")
-    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
-    assert (codes(diagnosis), diagnosis.skipped) == (["EB900"], (f"{tmp_path}/core",))
+    diagnosis = folder(tmp_path, packed=body[:-12], core=b"\x7fELF\0\0CUDA out of memory")
+    assert (codes(diagnosis), diagnosis.skipped) == (["EB900"], (f"{tmp_path}/core.log",))
 
 
 def test_what_a_folder_holds_and_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "a.log").write_text("fine\n")
-    (tmp_path / "b.log").write_text("CUDA out of memory\n")
-    allowed = os.access  # root may read everything
     monkeypatch.setattr(
-        logs.os, "access", lambda path, mode: path != tmp_path / "b.log" and allowed(path, mode)
-    )
-    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
+        logs.os, "access", lambda path, mode: path.name != "b.log"
+    )  # root may read everything
+    diagnosis = folder(tmp_path, a="fine\n", b="CUDA out of memory\n")
     assert (diagnosis.logs, diagnosis.skipped) == (1, (str(tmp_path / "b.log"),))
     assert "not open to you" in as_text(diagnosis)
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path):
-    (tmp_path / "a.log").write_text("No CUDA GPUs are available\n")
     (tmp_path / "b.log").symlink_to("a.log")
-    diagnosis = diagnose([str(tmp_path), str(tmp_path / "a.log")], io.BytesIO())
+    diagnosis = folder(tmp_path, a=NO_GPU)
     assert (diagnosis.logs, diagnosis.incidents[0].count) == (1, 1)
 
 
@@ -753,9 +748,7 @@ def test_ranks_without_a_line_are_named():
 
 
 def test_silence_says_how_far_the_logs_got_and_what_to_collect(tmp_path: Path):
-    (tmp_path / "a.log").write_text("2026-07-01T10:00:09 step 900\n\n")
-    (tmp_path / "b.log").write_text("2026-07-01T10:00:02 step 200\n")
-    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
+    diagnosis = folder(tmp_path, a="2026-07-01T10:00:09 step 900\n\n", b="2026-07-01T10:00:02 step 200\n")
     assert [end.where for end in diagnosis.ends] == [f"{tmp_path}/b.log:1", f"{tmp_path}/a.log:1"]
     assert len(diagnosis.collect) == 3
     assert "the last lines:" in as_text(diagnosis)

@@ -55,14 +55,8 @@ class Machine:
     def port(self, name: str, index: int, *addresses: str, **files: str) -> Path:
         """An interface; `files` are those of its folder."""
         folder = self.top / f"sys/class/net/{name}"
-        texts = {
-            "ifindex": str(index),
-            "flags": "0x1003",
-            "type": "1",
-            "operstate": "up",
-            "carrier": "1",
-        } | files
-        for file, text in texts.items():
+        usual = {"ifindex": str(index), "flags": "0x1003", "type": "1", "operstate": "up", "carrier": "1"}
+        for file, text in (usual | files).items():
             self.write(f"sys/class/net/{name}/{file.replace('__', '/')}", f"{text}\n")
         self.addresses[name] = tuple(Address(one, 24) for one in addresses)
         return folder
@@ -163,16 +157,8 @@ def test_the_number_of_gpus_is_unknown_where_a_driver_is_here_and_silent(machine
 
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
     facts = probe(ProbeIO(root=tmp_path / "empty", addresses=lambda: None))
-    assert (
-        facts.gpus,
-        facts.links,
-        facts.interfaces,
-        facts.routes,
-        facts.rdma,
-        facts.shm,
-        facts.virtual,
-        facts.cpu,
-    ) == (None,) * 8
+    unknown = ("gpus", "links", "interfaces", "routes", "rdma", "shm", "virtual", "cpu")
+    assert [getattr(facts, name) for name in unknown] == [None] * 8
     assert "cannot be read" in facts.source("gpus")
     assert decide(facts).settings == ()
 
@@ -183,16 +169,9 @@ def test_nvml_tells_gpus_links_and_statuses(machine: Machine):
     facts = machine.probe(nvml=Nvml([A, B], p2p=1))
     assert (facts.driver, facts.gpu_names) == ("535.104.05", ("Tesla T4",) * 2)
     assert (facts.links, facts.p2p) == ((("X", "SYS"), ("SYS", "X")), (("X", "CNS"), ("CNS", "X")))
-    assert [(gpu.bus, gpu.numa, gpu.iommu, gpu.iommu_group) for gpu in facts.gpus or ()] == [
-        (A, 1, "DMA-FQ", "7"),
-        (B, 1, "DMA-FQ", "7"),
-    ]
-    assert {name: source for name, source in facts.sources if source == "NVML"}.keys() == {
-        "gpus",
-        "driver",
-        "links",
-        "p2p",
-    }
+    places = [(gpu.bus, gpu.numa, gpu.iommu, gpu.iommu_group) for gpu in facts.gpus or ()]
+    assert places == [(bus, 1, "DMA-FQ", "7") for bus in (A, B)]
+    assert {name for name, source in facts.sources if source == "NVML"} == {"gpus", "driver", "links", "p2p"}
 
 
 @pytest.mark.parametrize(
