@@ -9,13 +9,12 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.diagnose import as_text, diagnose
-from tests.support.excerpts import CLEAN, EXCERPTS, alone, answers_alone
+from tests.support.excerpts import TEXTS, alone, answers_alone
 
 
 @pytest.mark.programs
 def test_every_log_has_the_same_answer_without_a_package(tmp_path: Path):
-    texts = [*(excerpt.text for excerpt in EXCERPTS), *(path.read_bytes() for path in CLEAN)]
-    ours = [as_text(diagnose(["-"], io.BytesIO(text))) for text in texts]
+    ours = [as_text(diagnose(["-"], io.BytesIO(text))) for text in TEXTS]
     assert answers_alone(alone(tmp_path), sys.executable) == ours
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.diagnose import as_text, diagnose
-from tests.support.excerpts import CLEAN, EXCERPTS, alone, answers_alone
+from tests.support.excerpts import TEXTS, alone, answers_alone
 
 pytestmark = pytest.mark.builds
 POOL = "http://deb.debian.org/debian/pool/main/p/python3.9/"
@@ -32,7 +32,6 @@ def python(tmp_path: Path) -> str:
 
 
 def test_every_log_has_the_same_answer(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    texts = [*(excerpt.text for excerpt in EXCERPTS), *(path.read_bytes() for path in CLEAN)]
-    ours = [as_text(diagnose(["-"], io.BytesIO(text))) for text in texts]
+    ours = [as_text(diagnose(["-"], io.BytesIO(text))) for text in TEXTS]
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "root/usr"))
     assert answers_alone(alone(tmp_path / "copy"), python) == ours

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.node.nccl.decide import decide
-from envbuilder.node.nccl.facts import Address, Facts
+from envbuilder.node.nccl.facts import Address, Facts, Route
 from envbuilder.node.nccl.gpus import probe_gpus
 from envbuilder.node.nccl.network import probe_network, system_addresses
 from envbuilder.node.nccl.probe import ProbeIO, expand_hosts, probe, way_to
@@ -304,14 +304,7 @@ def test_two_t4s_across_the_sockets_are_told_by_their_iommu(machine: Machine):
         ({"proc/cpuinfo": INTEL}, ""),
         ({"proc/cpuinfo": INTEL.replace("vme", "hypervisor"), "sys/class/dmi/id/sys_vendor": "QEMU"}, "qemu"),
         ({"proc/cpuinfo": INTEL.replace("vme", "hypervisor")}, "hypervisor"),
-        (
-            {
-                "proc/cpuinfo": INTEL,
-                "sys/class/dmi/id/sys_vendor": "Amazon EC2",
-                "sys/class/dmi/id/product_name": "p4d.metal",
-            },
-            "",
-        ),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2", "sys/class/dmi/id/product_name": "p4d.metal"}, ""),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n", "sys/class/dmi/id/sys_vendor": "Amazon EC2"}, "amazon"),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n", "sys/class/dmi/id/sys_vendor": "Supermicro"}, ""),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n"}, None),
@@ -344,13 +337,8 @@ def test_bonds_teams_bridges_vlans_and_tunnels_are_told_apart(machine: Machine):
     machine.port("docker0", 16, "172.17.0.1", bridge__stp_state="0", carrier="0", operstate="down")
     machine.port("enp0s20u1", 17, "192.168.7.2")
     machine.hardware("enp0s20u1", "devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0")
-    for port, master in (
-        ("eno1", "bond0"),
-        ("eno2", "bond0"),
-        ("ens4f0", "team0"),
-        ("ens4f1", "team0"),
-        ("eth0", "br0"),
-    ):
+    masters = {"eno1": "bond0", "eno2": "bond0", "ens4f0": "team0", "ens4f1": "team0", "eth0": "br0"}
+    for port, master in masters.items():
         machine.enslave(port, master)
     (machine.top / "sys/class/net/bond0.7/lower_bond0").symlink_to(machine.top / "sys/class/net/bond0")
     facts = machine.probe()
@@ -360,17 +348,10 @@ def test_bonds_teams_bridges_vlans_and_tunnels_are_told_apart(machine: Machine):
         "bond0": "bond", "team0": "team", "br0": "bridge", "bond0.7": "vlan", "tun0": "tunnel", "wlp1s0": "wireless", "docker0": "bridge",
         "enp0s20u1": "ethernet",
     }  # fmt: skip
-    assert (found["eno1"].master, found["bond0"].lower, found["bond0.7"].lower) == (
-        "bond0",
-        ("eno1", "eno2"),
-        ("bond0",),
-    )
-    assert (
-        found["docker0"].running,
-        found["eno1"].hardware,
-        found["bond0"].hardware,
-        found["enp0s20u1"].usb,
-    ) == (False, True, False, True)
+    assert found["eno1"].master == "bond0"
+    assert (found["bond0"].lower, found["bond0.7"].lower) == (("eno1", "eno2"), ("bond0",))
+    assert (found["docker0"].running, found["enp0s20u1"].usb) == (False, True)
+    assert (found["eno1"].hardware, found["bond0"].hardware) == (True, False)
     assert [one.name for one in facts.interfaces or ()][:2] == ["lo", "eno1"]
 
 
@@ -391,19 +372,14 @@ def test_the_node_with_a_team_and_virbr0_gets_the_team(machine: Machine):
 
 def test_default_routes_come_with_their_metric(machine: Machine):
     head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
-    machine.write(
-        "proc/net/route",
-        head
-        + "ib0\t00000000\t0100A8C0\t3\t0\t0\t200\t00000000\neno1\t00000000\t0100A8C0\t3\t0\t0\t100\t00000000\neno1\t0000A8C0\t0\t1\t0\t0\t100\t00FFFFFF\n",
-    )
-    assert [(route.device, route.metric) for route in machine.probe().routes or ()] == [
-        ("eno1", 100),
-        ("ib0", 200),
-    ]
+    default = "{}\t00000000\t0100A8C0\t3\t0\t0\t{}\t00000000\n"
+    rows = default.format("ib0", 200) + default.format("eno1", 100)
+    machine.write("proc/net/route", f"{head}{rows}eno1\t0000A8C0\t0\t1\t0\t0\t100\t00FFFFFF\n")
+    assert machine.probe().routes == (Route("eno1", 100), Route("ib0", 200))
     machine.write("proc/net/route", head)
     row = f"{'0' * 32} 00 {'0' * 32} 00 {'f' * 32} 00000064 1 0 3 eno1\n"
     machine.write("proc/net/ipv6_route", row + row.replace("00000064", "ffffffff").replace("eno1", "lo"))
-    assert [(route.device, route.metric) for route in machine.probe().routes or ()] == [("eno1", 100)]
+    assert machine.probe().routes == (Route("eno1", 100),)
 
 
 def test_infiniband_and_roce_ports_are_told_and_libibverbs_is_looked_for(machine: Machine):
@@ -455,22 +431,15 @@ def job(machine: Machine, environment: dict[str, str], ways: dict[str, str] | No
 def test_the_job_tells_its_nodes_and_the_way_to_another(machine: Machine):
     machine.port("eno1", 2, "192.0.2.7")
     machine.port("ib0", 3, "10.1.0.7", type="32")
-    slurm = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "n[01-02],m3",
-        "SLURM_JOB_NUM_NODES": "3",
-        "SLURMD_NODENAME": "n01",
-    }
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[01-02],m3", "SLURM_JOB_NUM_NODES": "3"}
+    slurm["SLURMD_NODENAME"] = "n01"
     found = job(machine, slurm | {"MASTER_ADDR": "n01"}, {"n02": "10.1.0.7"}).job
     assert (found.nodes, found.peer, found.peer_device, found.slurm_id) == (3, "n02", "ib0", "7")
     found = job(machine, {"MASTER_ADDR": "head", "GROUP_WORLD_SIZE": "2"}, {"head": "192.0.2.7"}).job
     assert (found.nodes, found.peer, found.peer_device) == (2, "head", "eno1")
     assert job(machine, {"MASTER_ADDR": "head"}, {"head": "127.0.1.1"}).job.peer_device is None
-    for alone in (
-        {"SLURM_NNODES": "1"},
-        {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"},
-        {"MASTER_ADDR": "localhost"},
-    ):
+    local = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    for alone in ({"SLURM_NNODES": "1"}, local, {"MASTER_ADDR": "localhost"}):
         assert job(machine, alone).job.nodes == 1
     assert job(machine, {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}).job.nodes is None
     assert job(machine, {}).source("job") == ""
@@ -489,12 +458,8 @@ def test_the_short_form_of_slurm_is_written_out(written: str, hosts: list[str]):
 
 def test_the_versions_in_the_environment_are_those_of_its_packages(machine: Machine):
     site = machine.top / "site"
-    for name in (
-        "torch-2.6.0+cu124.dist-info",
-        "nvidia_nccl_cu12-2.21.5.dist-info",
-        "torchvision-0.21.dist-info",
-    ):
-        (site / name).mkdir(parents=True)
+    for name in ("torch-2.6.0+cu124", "nvidia_nccl_cu12-2.21.5", "torchvision-0.21"):
+        (site / f"{name}.dist-info").mkdir(parents=True)
     facts = machine.probe(packages=(site,))
     assert (facts.torch, facts.nccl, facts.source("nccl")) == ("2.6.0+cu124", "2.21.5", str(site))
 

@@ -594,6 +594,9 @@ def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[s
     assert [code for code, _ in found(f"{HEAD}{step}\n")] == codes
 
 
+FIRST = ("#!/bin/bash", "#!/bin/sh -e", "#!/usr/bin/env bash", "#! /usr/bin/env -S bash -l", "#!/opt/x/bash")
+
+
 def syntax(text: str) -> list[tuple[str, str, Severity]]:
     findings = check_syntax(Path("job.sh"), text, ProcessRunner(os.environ))
     assert {one.code for one in findings} <= {LintCode.SYNTAX}
@@ -601,10 +604,7 @@ def syntax(text: str) -> list[tuple[str, str, Severity]]:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(
-    "first",
-    ["#!/bin/bash", "#!/bin/sh -e", "#!/usr/bin/env bash", "#! /usr/bin/env -S bash -l", "#!/opt/x/bash"],
-)
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

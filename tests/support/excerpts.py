@@ -31,6 +31,7 @@ def _excerpts() -> Iterator[Excerpt]:
 
 
 EXCERPTS: Final = list(_excerpts())
+TEXTS: Final = [*(excerpt.text for excerpt in EXCERPTS), *(path.read_bytes() for path in CLEAN)]
 
 # Reads the logs of its stdin, a JSON list, and answers with the text of each.
 _READER: Final = """
@@ -51,10 +52,9 @@ def alone(folder: Path) -> Path:
 
 def answers_alone(folder: Path, *python: str) -> list[str]:
     """What this Python answers to each excerpt and each good log with the copy in a folder, and without packages."""
-    texts = [*(excerpt.text for excerpt in EXCERPTS), *(path.read_bytes() for path in CLEAN)]
     done = subprocess.run(
         [*python, "-S", "-c", _READER], cwd=folder, check=True, capture_output=True, text=True,
-        input=json.dumps([text.decode("latin-1") for text in texts]),
+        input=json.dumps([text.decode("latin-1") for text in TEXTS]),
     )  # fmt: skip
     answers: list[str] = json.loads(done.stdout)
     return answers
