@@ -14,7 +14,7 @@ from pathlib import Path
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import SWITCH_LINKS, Facts, is_nvlink
 from envbuilder.node.nccl.interface import judge_named, nccl_choice
-from envbuilder.node.nccl.pasted import parse_pasted
+from envbuilder.node.pasted import parse_pasted
 
 OLD = (2, 27, 7)  # the last before NCCL left interfaces without a carrier alone
 FIXED = "^docker0,lo"

@@ -20,14 +20,14 @@ STAGES = {
 
 def page(failure: Failure) -> str:
     """One page of `docs/diagnose`."""
-    marks = [f"- `{mark.has.decode()}`" for mark in failure.marks]
+    marks = [f"- `{mark.has.decode()}`" for mark in failure.lines]
     shown = (
         ["A log shows one of:", "", *marks]
         if marks
         else ["It is concluded from the timeouts of all ranks together."]
     )
     command = ["", "```", failure.command, "```"] if failure.command else []
-    alone = "is a note alone" if failure.is_note else "is not reported alone"
+    alone = "is a note alone" if failure.note else "is not reported alone"
     role = f"It explains another failure and {alone}. " if failure.is_hint else ""
     lines = [
         f"# {failure.code}: {failure.title}",
@@ -94,7 +94,7 @@ def sources_page(
     for one in catalogue:
         reasons = [f"{codes.count(one.code)} {name}" for name, codes in why.items() if one.code in codes]
         lines.append(
-            f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.marks)} | {proven.get(one.code, 0)} | {', '.join(reasons)} | {excerpts.get(one.code, 0)} |"
+            f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.lines)} | {proven.get(one.code, 0)} | {', '.join(reasons)} | {excerpts.get(one.code, 0)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -114,12 +114,8 @@ def load_messages_text(messages: Sequence[Message]) -> str:
 
 
 def _mark(mark: Mark) -> dict[str, str]:
-    parts = {
-        "has": mark.has,
-        "like": mark.like and mark.like.pattern,
-        "unless": mark.unless and mark.unless.pattern,
-    }
-    return {name: part.decode() for name, part in parts.items() if part}
+    parts = {"has": mark.has.decode(), "like": mark.like, "unless": mark.unless}
+    return {name: part for name, part in parts.items() if part}
 
 
 def index(catalogue: Sequence[Failure]) -> str:

@@ -35,8 +35,8 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.full import FULL, full_error
-from envbuilder.core.plain import plain, plain_json, redacted
 from envbuilder.core.spelling import nearest
+from envbuilder.core.text.redact import plain, plain_json, redacted
 from envbuilder.sources.http.proxies import blame
 
 ENVELOPE_VERSION: Final = 1

@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from envbuilder.core import log
 from envbuilder.core.cache import Store, cache_folder
 from envbuilder.core.findings import Finding
-from envbuilder.core.plain import know_secrets
 from envbuilder.core.spelling import nearest_name
+from envbuilder.core.text.redact import know_secrets
 
 RECIPES: Final = Path("recipes")
 # zsh evaluates what it completes, so no other name is offered.

@@ -1,13 +1,16 @@
 """`diagnose`: the known failure in the logs of a training, a build or a kernel."""
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from envbuilder.commands.context import Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.diagnose import Found, as_text, findings
+from envbuilder.core.errors import UsageError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.diagnose import Incident, LogError, Role, as_text
 from envbuilder.diagnose import diagnose as find_failures
 from envbuilder.diagnose.catalogue import Certainty
 from envbuilder.diagnose.scan import Place
@@ -73,39 +76,43 @@ def diagnose(
     ],
 ) -> None:
     """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
-    diagnosis = find_failures(logs, sys.stdin.buffer)
+    try:
+        diagnosis = find_failures(logs, sys.stdin.buffer)
+    except LogError as error:
+        raise UsageError(str(error), hint=error.hint) from error
+    same = {name: getattr(diagnosis, name) for name in ("logs", "lines", "skipped", "ranks", "collect")}
     session.data = Diagnosis(
-        logs=diagnosis.logs,
-        lines=diagnosis.lines,
-        skipped=diagnosis.skipped,
-        world_size=diagnosis.world,
-        ranks=diagnosis.ranks,
-        missing_ranks=diagnosis.missing,
-        last_lines=tuple(map(_place, diagnosis.ends)),
-        collect=diagnosis.collect,
-        failures=tuple(map(_row, diagnosis.found)),
-    )
+        **same, world_size=diagnosis.world, missing_ranks=diagnosis.missing,
+        last_lines=tuple(map(_place, diagnosis.ends)), failures=tuple(map(_row, diagnosis.incidents)),
+    )  # fmt: skip
     session.text = as_text(diagnosis)
     if session.as_json:  # the text says the same, and on stdout
-        session.findings = findings(diagnosis)
+        session.findings = findings(diagnosis.incidents)
 
 
-def _row(found: Found) -> FoundFailure:
-    place = found.place
-    keys = ("code", "name", "title", "stage", "cause", "repair", "command", "source")
-    return FoundFailure(
-        **{key: getattr(found.failure, key) for key in keys},
-        role=found.role,
-        known_by=found.certainty,
-        surer=found.surer,
-        where=place.where,
-        evidence=place.text,
-        rank=place.rank,
-        ranks=tuple(sorted(found.ranks)),
-        count=found.count,
-        places=tuple(map(_place, found.places)),
-        details=tuple(found.details),
+def findings(incidents: Iterable[Incident]) -> tuple[Finding, ...]:
+    """Return failures as findings; the cause is the one error."""
+    return tuple(
+        Finding(
+            code=incident.failure.code,
+            severity=Severity.ERROR if incident.role is Role.CAUSE else Severity.WARNING,
+            where=incident.place.where,
+            message=incident.message,
+            hint=incident.failure.repair,
+        )
+        for incident in incidents
     )
+
+
+def _row(incident: Incident) -> FoundFailure:
+    place = incident.place
+    keys = ("code", "name", "title", "cause", "repair", "command", "source")
+    return FoundFailure(
+        **{key: getattr(incident.failure, key) for key in keys},
+        role=incident.role.value, stage=incident.failure.stage.value, known_by=incident.certainty, surer=incident.surer,
+        where=place.where, evidence=place.text, rank=place.rank, ranks=tuple(sorted(incident.ranks)), count=incident.count,
+        places=tuple(map(_place, incident.places)), details=tuple(incident.details),
+    )  # fmt: skip
 
 
 def _place(place: Place) -> LogPlace:

@@ -19,8 +19,8 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
-from envbuilder.core.plain import plain
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.text.redact import plain
 from envbuilder.node.doctor import Purpose, as_text, exit_code, findings, run_checks
 from envbuilder.node.doctor.item import Item
 from envbuilder.node.doctor.machine import RecipeNeeds, probe_machine

@@ -21,8 +21,9 @@ from envbuilder.compat.check import load_tables
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.plain import need_no_credentials, plain
+from envbuilder.core.plain import need_no_credentials
 from envbuilder.core.process import ProcessRunner, Runner
+from envbuilder.core.text.redact import plain
 from envbuilder.init import WrittenRecipe, make, read_source
 from envbuilder.init.examples import copy_example
 from envbuilder.init.prompt import ask_missing, offered, take_gpus, take_version

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.diagnose import findings
 from envbuilder.commands.exec import Form, ProgramCommand
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
@@ -114,7 +115,7 @@ def launch_slurm(
     session.exit_code, session.text = started.code, started.text()
     session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
     if started.code:
-        session.findings = start.failures(started)
+        session.findings = findings(start.failures(started))
 
 
 @becoming(

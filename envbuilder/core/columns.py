@@ -4,7 +4,7 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 
-from envbuilder.core.plain import plain
+from envbuilder.core.text.redact import plain
 
 _GAP = "  "
 

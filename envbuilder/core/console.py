@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from envbuilder.core.log import owned
-from envbuilder.core.plain import plain
 from envbuilder.core.plain_screen import PlainScreen
+from envbuilder.core.text.redact import plain
 
 if TYPE_CHECKING:
     from envbuilder.core.screen import Screen, View

@@ -9,9 +9,9 @@ from typing import Final, TextIO
 
 from envbuilder.core.budget import LOG
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.plain import plain
 from envbuilder.core.private import is_trusted
 from envbuilder.core.system import NO_LINKS
+from envbuilder.core.text.redact import plain
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 

@@ -159,16 +159,6 @@ Seconds = Annotated[int, Strict(), Field(ge=0, lt=1 << 32)]  # since 1970: squas
 Flag = Annotated[bool, Strict()]
 
 
-def _compile(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise Mistake(message=f"`{text}` is no regular expression: {error}").error() from error
-
-
-Pattern = Annotated[re.Pattern[str], ReadAs(Line, _compile)]
-
-
 @functools.cache
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """Return pydantic's reader of a type, which takes milliseconds to make."""

@@ -17,7 +17,8 @@ from typing import Any, Final
 import yaml
 
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.core.plain import GIVE_BY, has_credentials, is_secret, redacted
+from envbuilder.core.plain import GIVE_BY
+from envbuilder.core.text.redact import has_credentials, is_secret, redacted
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other

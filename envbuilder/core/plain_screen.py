@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from envbuilder.core.plain import plain
+from envbuilder.core.text.redact import plain
 
 Part = str | tuple[str, str]  # of a line: a text, or a text and its style
 

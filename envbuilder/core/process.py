@@ -27,7 +27,7 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.full import FULL, full_error
 from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
-from envbuilder.core.plain import redacted
+from envbuilder.core.text.redact import redacted
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from envbuilder.core.plain import plain
 from envbuilder.core.plain_screen import Part
+from envbuilder.core.text.redact import plain
 
 View = tuple[Progress, TaskID]  # of a step: the live view, and its line in it
 

@@ -3,16 +3,17 @@
 logs ──read──▶ blocks ──scan──▶ lines of the catalogue ──judge──▶ cause, others, consequences
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Final
 
-from envbuilder.core.findings import Finding, Severity
-from envbuilder.diagnose.catalogue import Certainty, Failure, load_catalogue
+from envbuilder.diagnose.catalogue import Certainty, load_catalogue
 from envbuilder.diagnose.collectives import named
-from envbuilder.diagnose.judge import Found, Judge, Role
-from envbuilder.diagnose.logs import open_logs
+from envbuilder.diagnose.judge import Incident, Judge, Role
+from envbuilder.diagnose.logs import LogError, open_logs
 from envbuilder.diagnose.recorder import is_dump, read_dump
 from envbuilder.diagnose.scan import Place, Scanner, Search
 
@@ -40,11 +41,11 @@ _TO_COLLECT: Final = (
 _ALL_RANKS: Final = "the log of every rank: torchrun --log-dir logs --redirects 3 --tee 3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Diagnosis:
     """What was read and what was found, the cause first."""
 
-    found: tuple[Found, ...]
+    incidents: tuple[Incident, ...]
     logs: int
     lines: int
     skipped: tuple[str, ...]  # neither text nor a dump, or unreadable
@@ -61,77 +62,56 @@ def _search() -> Search:
 
 
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
-    """Read all logs once; raises UsageError for one that is not there."""
+    """Read all logs once; raises LogError for one that is not there."""
     search, judge = _search(), Judge(load_catalogue())
     logs = lines = 0
     skipped: list[str] = []
     ends: list[Place] = []
-    seen_words = set[str]()
+    words_here = set[str]()
     for number, log in enumerate(open_logs(names, stdin, skipped)):
         if is_dump(log.head):
             is_read = read_dump(log.stream, log.name, judge.ranks)
-        else:
-            is_read = b"\0" not in log.head
-            if is_read:
-                scanner = Scanner(search, log, number, judge.ranks)
-                for seen in scanner.scan():
-                    judge.add(seen)
-                judge.end_of_log(number, scanner.lines)
-                lines += scanner.lines
-                if end := scanner.end:
-                    ends.append(end)
-                around = (log.head + scanner.tail).decode(errors="replace")
-                seen_words.update(word for words, _ in _TO_COLLECT for word in words if word in around)
+        elif is_read := b"\0" not in log.head:
+            scanner = Scanner(search, log, number, judge.ranks)
+            for seen in scanner.scan():
+                judge.add(seen)
+            judge.lengths[number] = scanner.lines
+            lines += scanner.lines
+            if end := scanner.end:
+                ends.append(end)
+            around = (log.head + scanner.tail).decode(errors="replace")
+            words_here.update(word for words, _ in _TO_COLLECT for word in words if word in around)
         logs += is_read
         if not is_read:
             skipped.append(log.name)
     ranks = judge.ranks
     wanted = [_ALL_RANKS] if ranks.missing or len(ranks.here) < 2 else []
-    wanted += [thing for words, thing in _TO_COLLECT if not seen_words & set(words)]
+    wanted += [thing for words, thing in _TO_COLLECT if not words_here & set(words)]
     if all(end.time is not None for end in ends):
         ends.sort(key=lambda end: end.time or 0.0)
-    found = judge.report()
+    incidents = judge.report()
     return Diagnosis(
-        found=found, logs=logs, lines=lines, skipped=tuple(skipped),
+        incidents=incidents, logs=logs, lines=lines, skipped=tuple(skipped),
         world=ranks.world, ranks=ranks.here, missing=ranks.missing,
-        ends=tuple(ends[:_SHOWN]), collect=() if found or not lines else tuple(wanted[:_SHOWN]),
+        ends=tuple(ends[:_SHOWN]), collect=() if incidents or not lines else tuple(wanted[:_SHOWN]),
     )  # fmt: skip
-
-
-def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
-    """Return the diagnosis as findings; the cause is the one error."""
-    return tuple(
-        Finding(
-            code=one.failure.code,
-            severity=Severity.ERROR if one.role is Role.CAUSE else Severity.WARNING,
-            where=one.place.where,
-            message=one.message if one.place.rank is None else f"rank {one.place.rank}: {one.message}",
-            hint=one.failure.repair,
-        )
-        for one in diagnosis.found
-    )
 
 
 def as_text(diagnosis: Diagnosis) -> str:
     """Show the cause and other failures in full, and each consequence in one line."""
-    parts = [_full(one) for one in diagnosis.found if one.role is not Role.CONSEQUENCE]
-    after = [_short(one) for one in diagnosis.found if one.role is Role.CONSEQUENCE]
+    parts = [_full(incident) for incident in diagnosis.incidents if incident.role is not Role.CONSEQUENCE]
+    after = [_short(incident) for incident in diagnosis.incidents if incident.role is Role.CONSEQUENCE]
     if after:
         parts.append("\n".join(["what followed, most likely from it:", *after]))
     if diagnosis.skipped:
-        names = ", ".join(diagnosis.skipped)
-        parts.append(
-            f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {names}"
-        )
+        why = "it is neither text nor a dump of the flight recorder, or not open to you"
+        parts.append(f"not read, since {why}: {', '.join(diagnosis.skipped)}")
+    here, missing, logs = named(diagnosis.ranks), named(diagnosis.missing), diagnosis.logs
     if diagnosis.missing:
-        parts.append(
-            f"ranks: these logs have {named(diagnosis.ranks)} of {diagnosis.world}, and no lines of {named(diagnosis.missing)}"
-        )
-    if any(one.role is not Role.NOTE for one in diagnosis.found):
-        if diagnosis.logs > 1:
-            parts.append(
-                f"{diagnosis.logs} logs were read as those of one job; for several jobs, name the logs of one"
-            )
+        parts.append(f"ranks: these logs have {here} of {diagnosis.world}, and no lines of {missing}")
+    if any(incident.role is not Role.NOTE for incident in diagnosis.incidents):
+        if logs > 1:
+            parts.append(f"{logs} logs were read as those of one job; for several jobs, name the logs of one")
         return "\n\n".join(parts)
     read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
     return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])
@@ -139,39 +119,41 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 def _silence(diagnosis: Diagnosis) -> list[str]:
     """Say how far the logs got, and what to collect if something failed after all."""
-    ranks = (
-        [f"ranks in the logs: {named(diagnosis.ranks)}"] if diagnosis.ranks and not diagnosis.missing else []
-    )
-    ends = [f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
-    wanted = [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
-    return [
-        *ranks,
-        *(["the last lines:", *ends] if ends else []),
-        *(["if something failed, collect and read again:", *wanted] if wanted else []),
-    ]
+    lines = []
+    if diagnosis.ranks and not diagnosis.missing:
+        lines.append(f"ranks in the logs: {named(diagnosis.ranks)}")
+    if diagnosis.ends:
+        lines += ["the last lines:", *(f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends)]
+    if diagnosis.collect:
+        lines.append("if something failed, collect and read again:")
+        lines += [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
+    return lines
 
 
-def _full(one: Found) -> str:
-    label = {Role.CAUSE: "cause", Role.NOTE: "note"}.get(one.role, "also")
-    lines = [f"{label}: {one.failure.title} [{one.failure.code}]"]
-    lines += [f"  {place.where}: {place.text}" for place in one.places[:3] or (one.place,)]
-    lines += [f"  {line}" for line in (*one.details, _extent(one)) if line and line not in one.place.text]
-    lines.append(f"  known by: {_KNOWN_BY[one.certainty]}{f'; sure with {one.surer}' if one.surer else ''}")
-    lines += [f"  why: {one.failure.cause}", f"  repair: {one.failure.repair}"]
-    if one.failure.command:
-        lines.append(f"  try: {one.failure.command}")
+def _full(incident: Incident) -> str:
+    label = {Role.CAUSE: "cause", Role.NOTE: "note"}.get(incident.role, "also")
+    failure = incident.failure
+    sure = f"; sure with {incident.surer}" if incident.surer else ""
+    lines = [f"{label}: {failure.title} [{failure.code}]"]
+    lines += [f"  {place.where}: {place.text}" for place in incident.places[:3] or (incident.place,)]
+    more = (*incident.details, _extent(incident))
+    lines += [f"  {line}" for line in more if line and line not in incident.place.text]
+    lines.append(f"  known by: {_KNOWN_BY[incident.certainty]}{sure}")
+    lines += [f"  why: {failure.cause}", f"  repair: {failure.repair}"]
+    if failure.command:
+        lines.append(f"  try: {failure.command}")
     return "\n".join(lines)
 
 
-def _short(one: Found) -> str:
-    extent = f" ({_extent(one)})" if _extent(one) else ""
-    return f"  {one.failure.code} {one.failure.title}{extent}; first {one.place.where}"
+def _short(incident: Incident) -> str:
+    extent = f" ({_extent(incident)})" if _extent(incident) else ""
+    return f"  {incident.failure.code} {incident.failure.title}{extent}; first {incident.place.where}"
 
 
-def _extent(one: Found) -> str:
+def _extent(incident: Incident) -> str:
     """Return how many lines and which ranks show a failure, or "" for one line of no rank."""
-    ranks = named(one.ranks) if one.ranks else ""
-    times = _count(one.count, "line") if one.count > 1 else ""
+    ranks = named(incident.ranks) if incident.ranks else ""
+    times = _count(incident.count, "line") if incident.count > 1 else ""
     return ", ".join(part for part in (times, ranks) if part)
 
 
@@ -179,4 +161,4 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-__all__ = ["Diagnosis", "Failure", "Found", "Role", "as_text", "diagnose", "findings"]
+__all__ = ["Diagnosis", "Incident", "LogError", "Role", "as_text", "diagnose"]

@@ -4,6 +4,8 @@ A collective ends when every rank of its group has launched it. The rank at faul
 another one, or reports nothing.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +49,7 @@ class Verdict(Enum):
     SILENT = "rank-silent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Work:
     """One collective as one rank launched it."""
 
@@ -56,7 +58,7 @@ class Work:
     place: str = ""  # where the program launched it, from a flight recorder
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass
 class State:
     """The progress of one rank in one group."""
 
@@ -86,7 +88,7 @@ class State:
             self.started[seq] = began
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stall:
     """The verdict on one group of ranks, in words."""
 
@@ -101,7 +103,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, State]] = {}
-        self._world = 0
+        self.world = 0  # how many ranks there are; 0 where no log says it
         self._readers: set[int] = set()
         self._desync: list[Stall] = []  # the last one
         self._states = 0
@@ -109,17 +111,12 @@ class Ranks:
     def add_world(self, size: int) -> None:
         """Note a number of ranks that a log names; the largest counts."""
         if size <= MOST_RANKS:
-            self._world = max(self._world, size)
+            self.world = max(self.world, size)
 
     def add_reader(self, rank: int | None) -> None:
         """Note a rank that a log has lines of."""
         if rank is not None:
             self._readers.add(rank)
-
-    @property
-    def world(self) -> int:
-        """Return how many ranks there are, or 0 where no log says it."""
-        return self._world
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -129,15 +126,15 @@ class Ranks:
     @property
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have no lines in these logs, where their number is known."""
-        return tuple(sorted(set(range(self._world)) - self._readers)) if self._readers else ()
+        return tuple(sorted(set(range(self.world)) - self._readers)) if self._readers else ()
 
     def add_line(self, text: str, rank: int | None, where: str, time: float | None = None) -> None:
         """Read one line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
-        for found in _DESYNC.finditer(text):
-            self._add_desync(found, where)
+        for desync in _DESYNC.finditer(text):
+            self._add_desync(desync, where)
         # `[rankN]:` before a line is the global rank. `Rank N` in the line is the rank in its group.
         inner = _GLOBAL.search(text) or _RANK.search(text)
-        number = next((int(one) for one in inner.groups() if one), None) if inner else rank
+        number = next((int(group) for group in inner.groups() if group), None) if inner else rank
         if number is None:
             return
         group = _GROUP.search(text)
@@ -158,10 +155,10 @@ class Ranks:
 
     def stalls(self) -> tuple[Stall, ...]:
         """Return a verdict for each group in which a collective did not end."""
-        found = [stall for name, ranks in self._joined().items() if (stall := self._judge(name, ranks))]
+        stalls = [stall for name, ranks in self._joined().items() if (stall := self._judge(name, ranks))]
         if self._desync:
-            return (self._desync[-1], *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
-        return tuple(found)
+            return (self._desync[-1], *(stall for stall in stalls if stall.verdict is not Verdict.TIMEOUT))
+        return tuple(stalls)
 
     def _state(self, group: str, rank: int, where: str) -> State:
         if not self._has_room(group, rank):
@@ -177,11 +174,11 @@ class Ranks:
         self._states += 1
         return self._states <= _MOST_STATES and (group in self._groups or len(self._groups) < _MOST_GROUPS)
 
-    def _add_desync(self, found: re.Match[str], where: str) -> None:
-        ranks = tuple(map(int, re.findall(r"\d+", found["ended"] or found["never"])))
+    def _add_desync(self, desync: re.Match[str], where: str) -> None:
+        ranks = tuple(map(int, re.findall(r"\d+", desync["ended"] or desync["never"])))
         message = f"{named(ranks)} never launched any collective"
-        if found["ended"]:
-            last = int(found["last"])
+        if desync["ended"]:
+            last = int(desync["last"])
             message = f"{named(ranks)} finished collective {last} and never launched {last + 1}"
         self._desync = [Stall(Verdict.BEHIND, ranks, message, where)]
 
@@ -213,15 +210,15 @@ class Ranks:
         evidence = ranks[first].evidence
         if stall := _differ(ranks, evidence) or _behind(ranks, waiting, evidence):
             return stall
-        missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
+        missing = tuple(sorted(set(range(self.world)) - set(ranks))) if name in _WORLD else ()
         if not missing and len(ranks) > 1:
             return _stalled(ranks, waiting, first)
         message = f"{named(waiting)} waited for {_work(ranks[first], waiting[first])}"
         if missing and len(missing) < len(ranks):
-            message += f"; nothing about it from {named(missing)} of {self._world}"
+            message += f"; nothing about it from {named(missing)} of {self.world}"
             return Stall(Verdict.SILENT, missing, message, evidence)
         if missing:
-            message += f"; most logs of the job are not here: {named(missing)} of {self._world} say nothing"
+            message += f"; most logs of the job are not here: {named(missing)} of {self.world} say nothing"
         else:
             message += ", and no other rank says what it did"
         return Stall(Verdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)

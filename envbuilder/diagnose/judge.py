@@ -1,9 +1,11 @@
 """Order the failures of all logs: the cause, other failures, and consequences."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
 from envbuilder.diagnose.catalogue import Certainty, Failure, Stage, load_xids
@@ -27,15 +29,15 @@ _ECHO: Final = re.compile(
 _HIDDEN: Final = ("xid", "pci", "failed")  # groups with a meaning of their own
 
 
-class Role(StrEnum):
+class Role(Enum):
     CAUSE = "cause"
     OTHER = "other"  # as near to the root as the cause; it may be a second one
     CONSEQUENCE = "consequence"
     NOTE = "note"  # nothing failed, but it is worth knowing
 
 
-@dataclass(slots=True, kw_only=True)
-class Found:
+@dataclass
+class Incident:
     """One failure, with where it was seen; grows while logs are read, and by a bounded amount."""
 
     failure: Failure
@@ -48,29 +50,28 @@ class Found:
     last: dict[int, int] = field(default_factory=dict)  # log → its last line
     count: int = 0
     is_verdict: bool = False  # on the lines of other failures
-    follows: "Found | None" = None  # an earlier failure of the same device
+    follows: Incident | None = None  # an earlier failure of the same device
     is_survived: bool = False  # by its process, which another exception ended
 
     @property
     def certainty(self) -> Certainty:
         if self.is_verdict:
             return Certainty.COMPARED
-        return Certainty.GUESS if self.is_hint else self.failure.certainty
+        return Certainty.GUESS if self.is_hint else self.failure.sure
 
     @property
     def surer(self) -> str:
         """Return what would make it sure, or "" where the words leave no doubt."""
-        needs = (
-            ""
-            if self.certainty is Certainty.EXACT
-            else "the logs of all ranks, and the kernel log of each node"
+        is_sure = self.certainty is Certainty.EXACT
+        return self.failure.surer or (
+            "" if is_sure else "the logs of all ranks, and the kernel log of each node"
         )
-        return self.failure.surer or needs
 
     @property
     def message(self) -> str:
+        rank = "" if self.place.rank is None else f"rank {self.place.rank}: "
         detail = f": {self.details[0]}" if self.details else ""
-        return f"{self.failure.title}{detail}"
+        return f"{rank}{self.failure.title}{detail}"
 
     def add(self, place: Place, detail: str, *, is_hint: bool) -> None:
         self.count += 1
@@ -78,30 +79,29 @@ class Found:
         self.last[place.order[0]] = place.order[1]
         if place.rank is not None:
             self.ranks.add(place.rank)
-        if len(self.places) < _KEPT and all(
-            place.rank != one.rank or one.rank is None for one in self.places
-        ):
+        is_new = place.rank is None or all(place.rank != known.rank for known in self.places)
+        if is_new and len(self.places) < _KEPT:
             self.places.append(place)
         if detail and detail not in self.details and len(self.details) < _KEPT:
             self.details.append(detail)
         if place.time is not None and self.place.time is not None and place.time < self.place.time:
             self.place = place
 
-    def depth(self, others: Iterable["Found"]) -> float:
+    def depth(self, others: Iterable[Incident]) -> float:
         """Return the distance from the root; failures of the machine are at 1."""
         if self.follows:
             return self.follows.depth(()) + 0.1
-        if self.failure.is_end:
-            return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
+        if self.failure.end:
+            return max((other.depth(()) + 0.1 for other in others if other.is_before(self)), default=0.0)
         if self.is_survived:
             return Stage.PROGRAM.depth + 0.1
         # A hint is always further from the root than a failure of a program.
         return max(self.failure.stage.depth, Stage.PROGRAM.depth + 0.5 if self.is_hint else 0)
 
-    def is_before(self, end: "Found") -> bool:
+    def is_before(self, end: Incident) -> bool:
         """Whether this failure may have caused the end."""
         stage, ours, its = self.failure.stage, self.place, end.place
-        if self.is_hint or self.failure.is_end:
+        if self.is_hint or self.failure.end:
             return False
         if stage is Stage.AFTERMATH and self.failure.name not in _BEFORE_CANCEL:
             return False
@@ -118,9 +118,9 @@ class Judge:
     def __init__(self, catalogue: Sequence[Failure]) -> None:
         self.ranks = Ranks()
         self._by_name = {failure.name: failure for failure in catalogue}
-        self._found: dict[str, Found] = {}
+        self._incidents: dict[str, Incident] = {}
         self._raised: list[Raised] = []
-        self._lengths: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}  # log → its number of lines
         self._events: dict[str, list[tuple[float, Failure]]] = {}  # by GPU, in the order of the log
         self._failed: int | None = None  # the rank that the launcher saw fail first
 
@@ -140,46 +140,48 @@ class Judge:
             events.append((events[-1][0] if moment is None and events else moment or 0.0, failure))
         self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
 
-    def end_of_log(self, log: int, lines: int) -> None:
-        self._lengths[log] = lines
-
-    def report(self) -> tuple[Found, ...]:
+    def report(self) -> tuple[Incident, ...]:
         """Return every failure once: the cause, then others by stage and time, then consequences."""
         self._add_raised()
         self._add_stalls()
         self._drop_survived()
         self._explain()
         self._chain()
-        found = sorted(self._found.values(), key=self._key)
-        if all(one.is_hint for one in found):
-            return tuple(replace(one, role=Role.NOTE) for one in found if one.failure.is_note)
-        cause = found[0].failure.stage
-        kept = [one for one in found if not one.is_hint or _explains(one.failure.stage, cause)]
-        return tuple(replace(one, role=_role(index, one, cause)) for index, one in enumerate(kept))
+        incidents = sorted(self._incidents.values(), key=self._key)
+        if all(incident.is_hint for incident in incidents):
+            return tuple(replace(incident, role=Role.NOTE) for incident in incidents if incident.failure.note)
+        cause = incidents[0]
+        stage = cause.failure.stage
+        near = {stage, *(tuple(Stage) if stage in _LATE else _LATE)}  # of what hints may explain
+        return tuple(
+            replace(incident, role=Role.CAUSE if incident is cause else _role(incident, stage))
+            for incident in incidents
+            if not incident.is_hint or incident.failure.stage in near
+        )
 
-    def _key(self, found: Found) -> tuple[object, ...]:
+    def _key(self, incident: Incident) -> tuple[object, ...]:
         """Order by stage, then by the rank that the launcher blames, then by time where all have one, then by place."""
-        every = self._found.values()
-        depth = found.depth(every)
-        same = [one for one in every if one.depth(every) == depth]
-        timed = all(one.place.time is not None for one in same)
-        blamed = self._failed is not None and self._failed in found.ranks
-        return (depth, not blamed, found.place.time if timed else 0.0, *found.place.order)
+        every = self._incidents.values()
+        depth = incident.depth(every)
+        same = [other for other in every if other.depth(every) == depth]
+        timed = all(other.place.time is not None for other in same)
+        blamed = self._failed is not None and self._failed in incident.ranks
+        return (depth, not blamed, incident.place.time if timed else 0.0, *incident.place.order)
 
-    def _count(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Found:
-        found = self._found.get(failure.code)
-        if found is None:
-            found = self._found[failure.code] = Found(failure=failure, place=place)
-        found.add(place, detail, is_hint=is_hint)
-        return found
+    def _count(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Incident:
+        incident = self._incidents.setdefault(failure.code, Incident(failure=failure, place=place))
+        incident.add(place, detail, is_hint=is_hint)
+        return incident
 
     def _add_raised(self) -> None:
         """Count an exception where its log ends with it, or where other processes noticed a failure."""
-        is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._found.values())
+        is_over = any(
+            incident.failure.stage in _LATE and not incident.is_hint for incident in self._incidents.values()
+        )
         ends = [raised.place for raised in self._last_raised() if not raised.is_known]
         for place in sorted(ends, key=self._suspicion):
             log, line = place.order
-            if is_over or line >= self._lengths.get(log, 0) - _LAST:
+            if is_over or line >= self.lengths.get(log, 0) - _LAST:
                 self._count(self._by_name[EXCEPTION], place, place.text)
 
     def _last_raised(self) -> list[Raised]:
@@ -191,7 +193,7 @@ class Judge:
         several = (
             self.ranks.world > 1
             or len(self.ranks.here) > 1
-            or any(one.failure.name in _BEFORE_CANCEL for one in self._found.values())
+            or any(incident.failure.name in _BEFORE_CANCEL for incident in self._incidents.values())
         )
         processes: dict[tuple[int, int | None], tuple[int, int | None]] = {}
         last: dict[tuple[int, int | None], Raised] = {}
@@ -209,9 +211,9 @@ class Judge:
 
     def _mark_survived(self, place: Place) -> None:
         log, line = place.order
-        for one in self._found.values():
-            if one.failure.stage is Stage.PROGRAM and one.last == {log: line} and one.ranks <= {place.rank}:
-                one.is_survived = True
+        for incident in self._incidents.values():
+            is_there = incident.last == {log: line} and incident.ranks <= {place.rank}
+            incident.is_survived |= is_there and incident.failure.stage is Stage.PROGRAM
 
     def _suspicion(self, raised: Place) -> tuple[bool, bool]:
         """Put the rank that the launcher blames first, and exceptions that only echo another rank's end last."""
@@ -219,20 +221,20 @@ class Judge:
 
     def _drop_survived(self) -> None:
         """Drop failures that a program survived: it went on for long, and no other process noticed."""
-        solid = [one for one in self._found.values() if not one.is_hint]
-        if all(one.failure.stage is Stage.PROGRAM for one in solid):
-            for one in solid:
-                if all(line < self._lengths.get(log, 0) - _LAST for log, line in one.last.items()):
-                    del self._found[one.failure.code]
+        solid = [incident for incident in self._incidents.values() if not incident.is_hint]
+        if all(incident.failure.stage is Stage.PROGRAM for incident in solid):
+            for incident in solid:
+                if all(line < self.lengths.get(log, 0) - _LAST for log, line in incident.last.items()):
+                    del self._incidents[incident.failure.code]
 
     def _explain(self) -> None:
         """Let a failure that explains another one take its place, and drop it where there is nothing to explain."""
-        for one in [one for one in self._found.values() if one.failure.explains]:
-            explained = self._found.get(one.failure.explains or "")
+        for incident in [incident for incident in self._incidents.values() if incident.failure.explains]:
+            explained = self._incidents.get(incident.failure.explains)
             if explained is not None:
-                one.is_hint, explained.follows = False, one
-            elif one.is_hint and not one.failure.is_note:
-                del self._found[one.failure.code]
+                incident.is_hint, explained.follows = False, incident
+            elif incident.is_hint and not incident.failure.note:
+                del self._incidents[incident.failure.code]
 
     def _chain(self) -> None:
         """Let a failure follow an earlier one of its GPU. Each time that it is seen, the earlier one was there before."""
@@ -241,67 +243,57 @@ class Judge:
             first, last = None, 0.0
             for moment, failure in events:
                 if first is None or moment - last > _CHAIN:
-                    solid = not self._found[failure.code].is_hint and failure.stage is not Stage.AFTERMATH
+                    solid = not self._incidents[failure.code].is_hint and failure.stage is not Stage.AFTERMATH
                     first = failure if solid else None
                 earlier = {first.code} if first else set()
                 before[failure.code] = before.get(failure.code, earlier) & earlier
                 last = moment
         for code, earlier in before.items():
-            follower = self._found[code]
+            follower = self._incidents[code]
             if follower.failure.stage is not Stage.AFTERMATH and not follower.is_hint:
-                follower.follows = next((self._found[one] for one in sorted(earlier) if one != code), None)
+                follower.follows = next(
+                    (self._incidents[other] for other in sorted(earlier) if other != code), None
+                )
 
     def _add_stalls(self) -> None:
         """Replace timeouts by the verdict on the ranks that explains them."""
         stalls = self.ranks.stalls()
-        timeouts = self._found.get(self._by_name[Verdict.TIMEOUT.value].code)
+        timeouts = self._incidents.get(self._by_name[Verdict.TIMEOUT.value].code)
         for stall in stalls:
             if stall.verdict is not Verdict.TIMEOUT:
                 self._add_stall(stall, timeouts)
             elif timeouts is not None and stall.message not in timeouts.details:
                 timeouts.details.insert(0, stall.message)
         if timeouts is not None and any(stall.verdict is not Verdict.TIMEOUT for stall in stalls):
-            del self._found[timeouts.failure.code]
+            del self._incidents[timeouts.failure.code]
 
-    def _add_stall(self, stall: Stall, timeouts: Found | None) -> None:
+    def _add_stall(self, stall: Stall, timeouts: Incident | None) -> None:
         places = timeouts.places if timeouts else []
-        place = next((one for one in places if one.where == stall.evidence), None)
+        place = next((place for place in places if place.where == stall.evidence), None)
         if place is None:
             place = timeouts.place if timeouts else Place(where=stall.evidence, text=stall.message)
-        found = self._count(self._by_name[stall.verdict.value], place, stall.message)
-        found.is_verdict = True
-        found.ranks.update(stall.ranks)
-        found.count = max(found.count, timeouts.count if timeouts else 0)
-        found.places += [one for one in places if one not in found.places]
+        incident = self._count(self._by_name[stall.verdict.value], place, stall.message)
+        incident.is_verdict = True
+        incident.ranks.update(stall.ranks)
+        incident.count = max(incident.count, timeouts.count if timeouts else 0)
+        incident.places += [place for place in places if place not in incident.places]
 
 
 def _later(before: Raised, raised: Raised) -> Raised:
     """Return the one of two exceptions in a process that ended it, the second one unless something speaks against that."""
     is_echo = bool(_ECHO.match(raised.place.text)) and not _ECHO.match(before.place.text)
-    first = (
-        raised.link in (Link.CAUSED, Link.ASIDE)
-        or is_echo
-        or (raised.link is Link.HANDLED and before.is_known and not raised.is_known)
-    )
+    is_known = raised.link is Link.HANDLED and before.is_known and not raised.is_known
+    first = raised.link in (Link.CAUSED, Link.ASIDE) or is_echo or is_known
     return before if first and before.link is not Link.ASIDE else raised
 
 
-def _explains(hint: Stage, cause: Stage) -> bool:
-    return hint is cause or hint in _LATE or cause in _LATE
-
-
-def _role(index: int, found: Found, first: Stage) -> Role:
-    if index == 0:
-        return Role.CAUSE
-    stage = found.failure.stage
-    if found.follows and found.failure.name in _BY_NATURE:
+def _role(incident: Incident, first: Stage) -> Role:
+    """Return the role of a failure that is not the cause, whose stage is `first`."""
+    stage = incident.failure.stage
+    if incident.follows and incident.failure.name in _BY_NATURE:
         return Role.OTHER
-    followed = (
-        bool(found.follows)
-        or stage in _LATE
-        or found.failure.is_end
-        or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
-    )
+    is_late = stage in _LATE or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+    followed = incident.follows or incident.failure.end or is_late
     return Role.CONSEQUENCE if followed else Role.OTHER
 
 

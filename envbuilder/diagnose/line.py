@@ -1,5 +1,7 @@
 """Strip from a log line what programs add to it: colors, control characters, rank labels, times."""
 
+from __future__ import annotations
+
 import re
 from datetime import datetime
 from typing import Final
@@ -62,37 +64,31 @@ def plain_lines(data: bytes) -> list[bytes]:
 def unlabelled(line: bytes) -> bytes:
     """Remove the labels before the program's own words from a plain line; its indentation stays."""
     start = 0
-    while (found := _LABELS.match(line, start)) and found.end() > start:
-        start = found.end()
+    while (label := _LABELS.match(line, start)) and label.end() > start:
+        start = label.end()
     return line[start:]
 
 
 def rank_of(line: bytes) -> int | None:
     """Return the rank that a plain line names as its writer."""
-    for pattern in _RANK:
-        if found := pattern.search(line):
-            return int(found[1])
-    return None
+    return next((int(match[1]) for pattern in _RANK if (match := pattern.search(line))), None)
 
 
 def rank_of_file(path: str) -> int | None:
     """Return the rank in the name of a file that one rank wrote."""
-    for pattern in _FILE_RANK:
-        if found := pattern.search(path):
-            return int(found[1])
-    return None
+    return next((int(match[1]) for pattern in _FILE_RANK if (match := pattern.search(path))), None)
 
 
 def uptime_of(text: str) -> float | None:
     """Return the seconds since the boot that the kernel writes before a line."""
-    return float(found[1]) if (found := _UPTIME.match(text)) else None
+    return float(match[1]) if (match := _UPTIME.match(text)) else None
 
 
 def time_of(line: bytes) -> float | None:
     """Return the line's own time in seconds, without its year: comparable between lines of one job."""
     for pattern, form in _TIMES:
-        if found := pattern.search(line):
-            month, day, clock, fraction = ((part or b"").decode() for part in found.groups())
+        if match := pattern.search(line):
+            month, day, clock, fraction = ((part or b"").decode() for part in match.groups())
             try:
                 moment = datetime.strptime(f"2000 {month} {day} {clock}", f"%Y {form} %d %H:%M:%S")  # noqa: DTZ007
             except ValueError:

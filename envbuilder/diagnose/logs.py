@@ -1,5 +1,7 @@
 """Find the log files and read them in blocks of whole lines, with constant memory."""
 
+from __future__ import annotations
+
 import gzip
 import logging
 import os
@@ -11,19 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from envbuilder.core.budget import most_unpacked
-from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.core.text.redact import plain
 
 log = logging.getLogger(__name__)
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
-_HINT: Final = "name log files, folders of them, or `-`"
 _GZIP: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut or damaged gzip file ends
+# A packed log is read up to this many times its size, and so many bytes beside.
+_TIMES: Final = 100
+_SPARE: Final = 2 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class LogError(Exception):
+    """A log that cannot be read."""
+
+    hint = "name log files, folders of them, or `-`"
+
+
+@dataclass(frozen=True)
 class Block:
     """Whole lines of one log. A line longer than a block is cut."""
 
@@ -31,7 +40,7 @@ class Block:
     line: int  # the number of its first line, from 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Log:
     """One file, or the standard input."""
 
@@ -64,18 +73,17 @@ class Log:
                 yield data
                 left -= len(data)
                 if left < 0:
-                    log.warning(
-                        "%s is read up to %d bytes: it unpacks to more than a log does", self.name, self.most
-                    )
+                    why = "it unpacks to more than a log does"
+                    log.warning("%s is read up to %d bytes: %s", plain(self.name), self.most, why)
                     return
         except DAMAGED:
             return  # the text before the damage is used
         except OSError as error:
-            raise UsageError(f"cannot read `{self.name}`: {error.strerror or error}") from error
+            raise LogError(f"cannot read `{self.name}`: {error.strerror or error}") from error
 
 
 def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Iterator[Log]:
-    """Open each log once, in the order given, files of a folder by name. Raises UsageError for one that is not there.
+    """Open each log once, in the order given, files of a folder by name. Raises LogError for one that is not there.
 
     Files of a folder that may not be read are added to `skipped`.
     """
@@ -86,12 +94,12 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
             continue
         files = list(_files(Path(name)))
         if not files:
-            raise UsageError(f"the folder `{name}` holds no log", hint=_HINT)
+            raise LogError(f"the folder `{name}` holds no log")
         for path in files:
             if path != Path(name) and not os.access(path, os.R_OK):
                 skipped.append(str(path))
                 continue
-            with blaming_path(f"cannot read `{path}`", hint=_HINT):
+            try:
                 status = path.stat()
                 key = (status.st_dev, status.st_ino)
                 if key in seen:
@@ -99,6 +107,9 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
                 seen.add(key)
                 with path.open("rb") as raw:
                     yield from _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise LogError(f"cannot read `{path}`: {reason}") from error
 
 
 def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:
@@ -111,7 +122,7 @@ def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:
     raw.seek(0)
     if head.startswith(_GZIP):
         packed = gzip.GzipFile(fileobj=raw)
-        most = most_unpacked(path.stat().st_size)
+        most = _SPARE + _TIMES * path.stat().st_size
         stream = cast("IO[bytes]", packed)
         try:
             head = packed.peek(_HEAD)[:_HEAD]
@@ -136,8 +147,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _older_jobs(folder: Path) -> list[str]:
     """Return the jobs in a folder of `launch slurm` but the newest: what failed there is not the cause of what fails now."""
-    logs = [one for one in folder.glob("*-*.log") if one.with_suffix(".sh").exists()]
-    *older, newest = sorted(logs, key=lambda one: one.stat().st_mtime) or [folder]
+    logs = [path for path in folder.glob("*-*.log") if path.with_suffix(".sh").exists()]
+    *older, newest = sorted(logs, key=lambda path: path.stat().st_mtime) or [folder]
     if older:
-        log.warning("of %d jobs in %s, this is the newest: %s", len(logs), folder, newest)
-    return [one.stem for one in older]
+        log.warning(
+            "of %d jobs in %s, this is the newest: %s", len(logs), plain(str(folder)), plain(str(newest))
+        )
+    return [path.stem for path in older]

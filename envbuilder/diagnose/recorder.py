@@ -1,5 +1,7 @@
 """Read dumps of torch's flight recorder, pickles and JSON, without running anything in them."""
 
+from __future__ import annotations
+
 import functools
 import io
 import json
@@ -50,11 +52,11 @@ def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
         if not isinstance(value, Mapping) or "entries" not in value:
             return False
         written = value.get("rank")
-        rank = _rank(written) if isinstance(written, int) else rank_of_file(name)
+        rank = written if isinstance(written, int) else rank_of_file(name)
         states, world = _states(value, PurePath(name).name), _world(value)
     except _DAMAGE:
         return False
-    if rank is None:
+    if rank is None or not 0 <= rank < MOST_RANKS:
         return False
     ranks.add_world(world)
     for group, state in states.items():
@@ -74,7 +76,7 @@ def _obey(unpickler: Any, code: int) -> None:
     stack = unpickler.stack
     if code in _SETS:  # to hash a tuple of tuples of tuples takes any time
         keys = stack[::2] if code == _SET_MANY else stack[-2:-1]
-        if not all(isinstance(key, str | int) for key in keys):
+        if not all(isinstance(key, (str, int)) for key in keys):
             _refuse("a key that is neither a text nor a number")
     if code == _CALL and not (isinstance(stack[-1], tuple) and len(stack[-1]) <= 1):
         _refuse("a call with more than one argument")
@@ -118,13 +120,9 @@ def _load_json(data: bytes) -> object:
     return json.loads(data)
 
 
-def _rank(number: int) -> int | None:
-    return number if 0 <= number < MOST_RANKS else None
-
-
 def _words(value: object) -> str:
     """Return a text or a number. A list may hold itself, or one list any number of times."""
-    return str(value)[:_MOST_TEXT] if isinstance(value, str | int) else ""
+    return str(value)[:_MOST_TEXT] if isinstance(value, (str, int)) else ""
 
 
 def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
@@ -155,9 +153,11 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
 def _world(value: Mapping[object, object]) -> int:
     """Return the world size, or 0 where the dump does not state it."""
     config = value.get("pg_config")
-    for one in config.values() if isinstance(config, Mapping) else ():
-        members = one.get("ranks") if isinstance(one, Mapping) else None
-        if isinstance(members, str) and isinstance(one, Mapping) and one.get("desc") == "default_pg":
+    for group in config.values() if isinstance(config, Mapping) else ():
+        members = (
+            group.get("ranks") if isinstance(group, Mapping) and group.get("desc") == "default_pg" else None
+        )
+        if isinstance(members, str):
             return len([word for word in members.strip("[]").split(",") if word.strip()])
     return 0
 
@@ -176,7 +176,7 @@ def _size(entry: Mapping[object, object]) -> str:
 
 def _numbers(value: object, depth: int = 2) -> str:
     """Return numbers, or lists of them up to a depth, as JSON without blanks, and further ones as `…`."""
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and depth:
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and depth:
         shown = [_numbers(item, depth - 1) for item in value[:_MOST_SIZES]]
         return f"[{','.join([*shown, '…'] if len(value) > _MOST_SIZES else shown)}]"
     return _words(value)

@@ -1,29 +1,26 @@
 """Scan a log once for all literals of the catalogue, then match the few lines that have one.
 
-The search is RE2's: one automaton whatever the number of literals, without backtracking, so that no line can make it slow.
+The search is RE2's, where google-re2 is installed: one automaton whatever the number of literals, without backtracking.
 """
+
+from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final
-
-import re2
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
 
 from envbuilder.diagnose.catalogue import Failure, Mark
 from envbuilder.diagnose.collectives import Ranks
-from envbuilder.diagnose.line import (
-    WIDEST,
-    plain,
-    plain_lines,
-    rank_of,
-    rank_of_file,
-    time_of,
-    unlabelled,
-)
+from envbuilder.diagnose.line import WIDEST, plain, plain_lines, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.diagnose.logs import Block, Log
+
+try:
+    import re2
+except ImportError:  # a node may have nothing but Python
+    re2 = None
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 # The last line of a Python traceback, with or without a message.
@@ -52,7 +49,7 @@ _TAIL: Final = 16 << 10  # bytes at the end of a log that tell how far it got
 _LOOK: Final = 4096  # bytes on either side of a match in which a carriage return ends the line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Place:
     """A line of a log: where it is, what it says, which rank wrote it, and when."""
 
@@ -63,7 +60,7 @@ class Place:
     order: tuple[int, int] = (0, 0)  # number of the log, line
 
 
-class Link(StrEnum):
+class Link(Enum):
     """What an exception is to the one before it in the same process."""
 
     NONE = ""
@@ -72,7 +69,7 @@ class Link(StrEnum):
     ASIDE = "aside"  # it does not end the process
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Raised:
     """An exception that ended a traceback."""
 
@@ -81,14 +78,37 @@ class Raised:
     is_known: bool  # its line shows a failure of the catalogue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Seen:
     """A line that shows a failure."""
 
     place: Place
     failure: Failure
-    groups: dict[str, str] = field(default_factory=dict)
-    is_hint: bool = False
+    groups: dict[str, str]
+    is_hint: bool
+
+
+class _Patterns:
+    """Searches for literals in any case, and for one more pattern. Stands in for RE2."""
+
+    def __init__(self, literals: Sequence[bytes], ending: bytes = b"") -> None:
+        self._literals = [(literal.lower(), re.escape(literal)) for literal in literals]
+        self._ending = [ending] if ending else []
+        self._data = b""
+        self._present: re.Pattern[bytes] | None = None
+
+    def search(self, data: bytes, start: int) -> re.Match[bytes] | None:
+        """Return the first match from `start` on. A pattern of all literals would be slow, and few are in a block."""
+        if data is not self._data:
+            self._data, lower = data, data.lower()
+            present = [pattern for literal, pattern in self._literals if literal in lower] + self._ending
+            self._present = re.compile(b"|".join(present), re.IGNORECASE) if present else None
+        return self._present.search(data, start) if self._present else None
+
+    def which(self, line: bytes) -> list[int]:
+        """Return the numbers of the literals that are in a line."""
+        lower = line.lower()
+        return [number for number, (literal, _) in enumerate(self._literals) if literal in lower]
 
 
 class Search:
@@ -97,23 +117,28 @@ class Search:
     def __init__(self, catalogue: Sequence[Failure]) -> None:
         by_literal: dict[bytes, list[tuple[Failure, Mark]]] = {}
         for failure in catalogue:
-            for mark in failure.marks:
+            for mark in failure.lines:
                 by_literal.setdefault(mark.has, []).append((failure, mark))
-        literals = sorted(by_literal)
-        self._by_literal = [by_literal[literal] for literal in literals]
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.never_capture = True
-        options.case_sensitive = False
-        options.max_mem = 64 << 20
-        quoted = [re.escape(literal) for literal in literals]
-        known = [*quoted, *map(re.escape, (_TRACEBACK, *_ABOVE)), b"nranks ", b"world_size"]
-        self._known = re2.compile(b"|".join(known), options)
-        self._known_or_ending = re2.compile(b"|".join([*known, _ENDINGS]), options)
-        self._which = re2.Set.SearchSet(options)
-        for one in quoted:
-            self._which.Add(one)
-        self._which.Compile()
+        literals = list(by_literal)
+        self._by_literal = list(by_literal.values())
+        known = [*sorted(literals), _TRACEBACK, *_ABOVE, b"nranks ", b"world_size"]
+        self._known: Any = _Patterns(known)
+        self._known_or_ending: Any = _Patterns(known, _ENDINGS)
+        self._which: Callable[[bytes], list[int] | None] = _Patterns(literals).which
+        if re2:
+            options = re2.Options()
+            options.encoding = re2.Options.Encoding.LATIN1
+            options.never_capture = True
+            options.case_sensitive = False
+            options.max_mem = 64 << 20
+            quoted = list(map(re.escape, known))
+            self._known = re2.compile(b"|".join(quoted), options)
+            self._known_or_ending = re2.compile(b"|".join([*quoted, _ENDINGS]), options)
+            which = re2.Set.SearchSet(options)
+            for literal in literals:
+                which.Add(re.escape(literal))
+            which.Compile()
+            self._which = which.Match
 
     def lines(self, block: Block, in_traceback: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
         """Return the lines of a block that hold a literal, each once, with its number.
@@ -121,12 +146,12 @@ class Search:
         While a traceback is open, lines that may end it are returned as well.
         """
         data, number, counted, start = block.data, block.line, 0, 0
-        while found := (self._known_or_ending if in_traceback() else self._known).search(data, start):
-            begin, end = _bounds(data, found.start(), start)
+        while match := (self._known_or_ending if in_traceback() else self._known).search(data, start):
+            begin, end = _bounds(data, match.start(), start)
             number += data.count(b"\n", counted, begin)
             counted = begin
-            yield number, data[max(begin, found.start() - WIDEST) : min(end, found.start() + WIDEST)]
-            start = max(end, found.end())
+            yield number, data[max(begin, match.start() - WIDEST) : min(end, match.start() + WIDEST)]
+            start = max(end, match.end())
 
     def broken(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Return lines that something broke in the middle of a message, whole again, with the number of the first."""
@@ -134,24 +159,25 @@ class Search:
         for lines, glue in ((raw, b""), ([line.strip() for line in raw], b" ")):
             whole, begins = _joined(lines, glue)
             start = 0
-            while found := self._known.search(whole, start):
-                start = found.end()
-                first, last = (bisect_right(begins, place) - 1 for place in (found.start(), found.end() - 1))
+            while match := self._known.search(whole, start):
+                start = match.end()
+                first, last = (bisect_right(begins, place) - 1 for place in (match.start(), start - 1))
                 if last > first:
-                    is_broken = found.end() - found.start() >= _BROKEN
+                    is_broken = start - match.start() >= _BROKEN
                 else:
                     is_broken = last + 1 < len(lines) and _goes_on(lines[last], lines[last + 1])
                 if is_broken:
                     yield first + 1, glue.join(lines[first : last + 2])
 
     def failures(self, line: bytes) -> Iterator[tuple[Failure, Mark, dict[str, str]]]:
-        """Return the failures that a line shows, each once."""
-        found: set[str] = set()
-        for index in self._which.Match(line) or ():
-            for failure, mark in self._by_literal[index]:
-                if failure.code not in found and (groups := mark.groups(line)) is not None:
-                    found.add(failure.code)
-                    yield failure, mark, groups
+        """Return the failures that a line shows, each once: with the first pattern that has named groups."""
+        shown: dict[str, tuple[Failure, Mark, dict[str, str]]] = {}
+        for number in sorted(self._which(line) or ()):
+            for failure, mark in self._by_literal[number]:
+                groups, before = mark.groups(line), shown.get(failure.code)
+                if groups is not None and (before is None or (groups and not before[2] and not mark.hint)):
+                    shown[failure.code] = failure, mark, groups
+        yield from shown.values()
 
 
 def _joined(lines: Sequence[bytes], glue: bytes) -> tuple[bytes, list[int]]:
@@ -226,38 +252,32 @@ class Scanner:
             self._ranks.add_reader(int(world[1]) if world[1] else None)
         self._ranks.add_reader(rank)
         place = self._place(number, line, rank)
-        known, is_info = False, _INFO.search(line) is not None
-        for failure, mark, groups in self._search.failures(line):
-            known = True
-            if self._pasted is not None:
-                self._known.add((number, failure.code))
-            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint or is_info)
+        seen = list(self._seen(place, line))
+        if self._pasted is not None:
+            self._known.update((number, known.failure.code) for known in seen)
+        yield from seen
         if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
             begun = self._tracebacks.pop(rank)
             above_at, link = self._links.pop(rank, (begun, Link.NONE))
             link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
-            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=known)
+            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=bool(seen))
 
     def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
+        for seen in self._seen(self._place(number, line, rank_of(line)), line):
+            keys = {(number, seen.failure.code), (number + 1, seen.failure.code)}
+            if not keys & self._known:
+                self._known.add((number, seen.failure.code))
+                yield seen
+
+    def _seen(self, place: Place, line: bytes) -> Iterator[Seen]:
+        is_info = _INFO.search(line) is not None
         for failure, mark, groups in self._search.failures(line):
-            key = (number, failure.code)
-            if key not in self._known and (number + 1, failure.code) not in self._known:
-                self._known.add(key)
-                yield Seen(
-                    place=self._place(number, line, rank_of(line)),
-                    failure=failure,
-                    groups=groups,
-                    is_hint=mark.is_hint or _INFO.search(line) is not None,
-                )
+            yield Seen(place, failure, groups, is_hint=mark.hint or is_info)
 
     def _place(self, number: int, line: bytes, rank: int | None) -> Place:
-        return Place(
-            where=f"{self._log.name}:{number}",
-            text=_text(line),
-            rank=self._rank if rank is None else rank,
-            time=time_of(line),
-            order=(self._number, number),
-        )
+        writer = self._rank if rank is None else rank
+        where, order = f"{self._log.name}:{number}", (self._number, number)
+        return Place(where, _text(line), writer, time_of(line), order)
 
 
 def _bounds(data: bytes, place: int, start: int) -> tuple[int, int]:

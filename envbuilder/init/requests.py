@@ -16,7 +16,8 @@ from envbuilder.core.beneath import leads_out
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.core.plain import GIVE_BY, is_secret, plain, without_credentials
+from envbuilder.core.plain import GIVE_BY
+from envbuilder.core.text.redact import is_secret, plain, without_credentials
 from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES

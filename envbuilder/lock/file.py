@@ -12,7 +12,8 @@ from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import Line, Whole, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
-from envbuilder.core.plain import has_credentials, pasted, redacted
+from envbuilder.core.plain import pasted
+from envbuilder.core.text.redact import has_credentials, redacted
 from envbuilder.lock.model import Artifact, Lock, LockCode
 from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
 from envbuilder.recipe.model import SUFFIX

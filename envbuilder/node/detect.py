@@ -15,9 +15,9 @@ from envbuilder.node.nccl.decide import Decision, decide
 from envbuilder.node.nccl.facts import Facts, Measured, merge, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
-from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
 from envbuilder.node.nccl.profile import Profile, parse_measured, profile_data
+from envbuilder.node.pasted import parse_pasted
 
 MOST_BYTES: Final = 64 << 20  # of one saved output; what matters in an NCCL log stands in its first lines
 # Saved output → the facts in it.
@@ -85,42 +85,32 @@ def detect_here(
 
 def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
     """Warn where the user's NCCL_SOCKET_IFNAME matches no interface: NCCL then fails."""
-    own = environment.get("NCCL_SOCKET_IFNAME", "")
+    wanted = environment.get("NCCL_SOCKET_IFNAME", "")
     if (
-        len(own) < 2
+        len(wanted) < 2
         or facts.interfaces is None
-        or nccl_choice(facts.interfaces, version_key(facts.nccl), own)
+        or nccl_choice(facts.interfaces, version_key(facts.nccl), wanted)
     ):
         return ()
-    names = ", ".join(one.name for one in facts.interfaces)
-    return (
-        Finding(
-            code=DetectCode.NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
-            message=f"`{own}` matches no interface with an address here", hint=f"there are {names}",
-        ),
-    )  # fmt: skip
+    names = ", ".join(interface.name for interface in facts.interfaces)
+    message = f"`{wanted}` matches no interface with an address here"
+    return (_warning(DetectCode.NO_INTERFACE, "NCCL_SOCKET_IFNAME", message, f"there are {names}"),)
 
 
 def detect_pasted(path: Path, versions: Facts) -> Detected:
     """Judge the saved outputs of one machine, a file or a folder; raises UsageError."""
     parsed = parse_pasted(_texts(path))
     facts = merge(parsed, versions)
-    findings = [
-        Finding(
-            code=DetectCode.DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
-            hint="save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`",
-        )
-        for damage in facts.damage
-    ]  # fmt: skip
+    anew = "save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`"
+    findings = tuple(_warning(DetectCode.DAMAGED, str(path), damage, anew) for damage in facts.damage)
     if parsed == Facts():
-        findings.append(
-            Finding(
-                code=DetectCode.NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
-                message="no output that `detect` knows was found",
-                hint=f"it reads {', '.join(READS)}",
-            )
-        )  # fmt: skip
-    return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
+        message, reads = "no output that `detect` knows was found", f"it reads {', '.join(READS)}"
+        findings = (*findings, _warning(DetectCode.NOTHING_FOUND, str(path), message, reads))
+    return Detected(facts=facts, decision=decide(facts), findings=findings)
+
+
+def _warning(code: DetectCode, where: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def _texts(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from envbuilder.core.plain import without_credentials
+from envbuilder.core.text.redact import without_credentials
 
 LONGEST_LINE: Final = 1 << 15
 INDEXES: Final = ("--index-url", "--extra-index-url", "--find-links")

@@ -14,7 +14,6 @@ from envbuilder.core.models import (
     LineOrEmpty,
     MajorMinor,
     Mistake,
-    Pattern,
     RawRule,
     ReadAs,
     Rule,
@@ -38,7 +37,6 @@ class Outer:
     count: Whole = 0
     flag: Flag = False
     choice: Literal["one", "two"] = "one"
-    pattern: Pattern | None = None
     names: tuple[Line, ...] = ()
     inner: Inner | None = None
     inners: tuple[Inner, ...] = ()
@@ -64,12 +62,11 @@ def only(text: str, kind: Any = Outer, **more: Any) -> Finding:
 
 def test_values_get_their_types():
     found, findings = read(
-        'cuda: "3.10"\ncount: 12\nflag: true\nchoice: two\npattern: a.c\nnames: [a, b]\ninner: {name: x, from: y}\n'
+        'cuda: "3.10"\ncount: 12\nflag: true\nchoice: two\nnames: [a, b]\ninner: {name: x, from: y}\n'
         'either: {name: z}\nby_name: {"1.2": c}\n'
     )
     assert findings == ()
     assert (found.cuda, found.count, found.flag, found.choice) == ("3.10", 12, True, "two")
-    assert found.pattern.fullmatch("abc")
     assert (found.names, found.inner, found.either) == (
         ("a", "b"),
         Inner(name="x", first="y"),
@@ -102,7 +99,6 @@ def test_an_unquoted_version_must_be_quoted(written):
         ("count: 0x10", Code.TYPE, "$.count: expected a whole number, found 0x10"),
         ("flag: yes", Code.TYPE, "$.flag: expected true or false, found yes"),
         ("choice: onw", Code.VALUE, '$.choice: expected one or two, found "onw"'),
-        ("pattern: (", Code.VALUE, "$.pattern: `(` is no regular expression: missing ), unterminated subpattern at position 0"),
         ("inner: {}", Code.MISSING_KEY, "$.inner: the key `name` is missing"),
         ("inners: [{name: a}, {}]", Code.MISSING_KEY, "$.inners[1]: the key `name` is missing"),
         ("either: {}", Code.MISSING_KEY, "$.either: the key `name` is missing"),

@@ -13,8 +13,9 @@ from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, UsageError
 from envbuilder.core.log import log_to, setup
-from envbuilder.core.plain import know_secrets, one_line, plain, plain_json, redacted, without_credentials
+from envbuilder.core.plain import one_line
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.text.redact import know_secrets, plain, plain_json, redacted, without_credentials
 
 SECRET = "s3cr3tPW99"
 LEAKS = [

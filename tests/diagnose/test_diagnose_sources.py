@@ -78,7 +78,7 @@ def proven() -> dict[str, list[Mark]]:
     found = {failure.code: set[Mark]() for failure in load_catalogue()}
     for failure in load_catalogue():
         rows = [(program, row) for program, row in STRINGS if row["code"] == failure.code]
-        for mark, (program, row) in itertools.product(failure.marks, rows):
+        for mark, (program, row) in itertools.product(failure.lines, rows):
             pairs = zip(row.get("before", program["before"]), lines(program, row), strict=True)
             if any(matches(mark, line) and not matches(mark, before.encode()) for before, line in pairs):
                 found[failure.code].add(mark)
@@ -98,7 +98,7 @@ def test_the_strings_of_envbuilder_are_in_its_files():
 def test_a_pattern_without_a_source_says_why():
     found = Counter[tuple[str, str]]()
     for failure in load_catalogue():
-        unproven = [mark for mark in failure.marks if mark not in proven()[failure.code]]
+        unproven = [mark for mark in failure.lines if mark not in proven()[failure.code]]
         found.update((failure.code, mark.has.decode()) for mark in unproven)
     said = Counter((row["code"], row["has"]) for row in DATA["without"])
     assert {row["why"] for row in DATA["without"]} == set(DATA["reasons"])

@@ -109,8 +109,8 @@ def test_the_folders_python_runs_with_the_environments_compiled_module(flat: Fla
 def test_where_the_folder_hides_the_module_its_error_is_known(flat: Flat):
     ended = attempt(*flat.inside, "env", "ENVBUILDER_EXTENSIONS=off", "python", "train.py")
     assert ended.returncode == 1
-    found = diagnose(["-"], io.BytesIO(ended.stderr.encode())).found
-    assert [one.failure.code for one in found] == ["EB848"]
+    incidents = diagnose(["-"], io.BytesIO(ended.stderr.encode())).incidents
+    assert [incident.failure.code for incident in incidents] == ["EB848"]
 
 
 def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat: Flat):

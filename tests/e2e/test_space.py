@@ -52,9 +52,7 @@ class Small:
     def trees(self, name: str) -> dict[str, Path]:
         """Return the places of the recipe's trees by the names of their layers."""
         _, plan, _ = make_plan(str(self.recipes[name]), self.recipes[name].parent, self.store)
-        return {
-            step.name: self.store.tree(key) for step, key in layer_keys(plan).items()
-        }
+        return {step.name: self.store.tree(key) for step, key in layer_keys(plan).items()}
 
     def sizes(self, limit: str) -> dict[str, object]:
         return dict(json.loads(run(ENVBUILDER, "cache", "--json", env=self.env(limit)))["data"])

@@ -70,10 +70,8 @@ def test_the_number_of_gpus_is_null_where_it_is_not_known(tmp_path: Path, call: 
     assert (code, envelope["data"]["gpus"], envelope["findings"][0]["code"]) == (0, None, "EB660")
     (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV4\tPIX\nGPU1\tNV4\t X \tSYS\n")
     _, envelope = answer(call, "--from", str(tmp_path))
-    assert (envelope["data"]["gpus"], envelope["data"]["nics"]) == (
-        2,
-        [{"name": "NIC0", "links": ["PIX", "SYS"]}],
-    )
+    assert envelope["data"]["gpus"] == 2
+    assert envelope["data"]["nics"] == [{"name": "NIC0", "links": ["PIX", "SYS"]}]
 
 
 def test_the_recipe_decides_which_nccl_is_judged_for(node: Path, call: Call):

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,11 @@ from envbuilder import cli
 from envbuilder.commands.doctor import recipe_needs, recipes_meant
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, findings, run_checks
+from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, run_checks
 from envbuilder.node.doctor.build import check_sources
 from envbuilder.node.doctor.item import DoctorCode, Item, State, forbids_programs
 from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
-from envbuilder.node.doctor.node import has_slurm, redirects
+from envbuilder.node.doctor.node import redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.recipe.load import load
 from envbuilder.sources.http.reachable import Reached, reach
@@ -42,6 +43,11 @@ ALL = SAYS | {
     "sinfo": "slurm 23.11.4\n",
     "git": "git version 2.39.5\n",
 }
+SWITCHES = (
+    ("kernel/unprivileged_userns_clone", "0"),
+    ("user/max_user_namespaces", "0"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+)
 
 
 @pytest.fixture
@@ -169,26 +175,86 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(
     assert asked == [tmp_path / "a/b", tmp_path / "a", tmp_path]
 
 
-def test_build_tools_do_not_matter_to_a_node(machine: Machine):
-    runner = FakePrograms({name: ALL[name] for name in ("apptainer", "unshare")})
-    assert exit_code(examine(replace(machine, runner=runner), [Purpose.RUN])) == 0
+def a100s(
+    count: int, iommu: str | None = "identity", *, switch: str = "", groups: str = "same"
+) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(
+            name="NVIDIA A100-SXM4-80GB", bus=f"0000:{number}b:00.0", iommu=iommu, switch=switch,
+            iommu_group=str(number) if groups == "apart" else "1",
+        )
+        for number in range(count)
+    )  # fmt: skip
 
 
-def test_without_apptainer_nothing_runs(machine: Machine):
-    seen = examine(replace(machine, runner=FakePrograms({"unshare": ""})), [Purpose.RUN])
-    assert exit_code(seen) == 8
-    assert "module avail apptainer" in findings(seen)[0].hint
+def changed(
+    machine: Machine, *, says: dict[str, str] = ALL, files: Mapping[str, str] = {}, facts: Mapping[str, object] = {},
+    environment: Mapping[str, str] = {}, **more: object,
+) -> Machine:  # fmt: skip
+    for name, text in files.items():
+        (machine.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (machine.root / name).write_text(text)
+    return replace(
+        machine, runner=FakePrograms(says), environment={**machine.environment, **environment},
+        facts=replace(machine.facts, **facts), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
-def test_an_older_engine_without_containerds_store_is_a_warning(machine: Machine):
-    old = items(replace(machine, runner=FakePrograms(ALL | {"docker": "20.10.24 overlay2"})), Purpose.BUILD)
-    assert (old["Docker engine"].state, old["image store"].state) == (State.WARNING, State.WARNING)
-    assert "containerd-snapshotter" in old["image store"].repair
+def reached(trouble: str = "", skew: float | None = None) -> Callable[[], tuple[Reached, ...]]:
+    return lambda: (Reached(url="https://mirror.example/", trouble=trouble, skew=skew),)
 
 
-def test_an_engine_that_does_not_answer_is_a_warning(machine: Machine):
-    found = items(replace(machine, runner=FakePrograms(SAYS)), Purpose.BUILD)["Docker engine"]
-    assert (found.state, "systemctl start docker" in found.repair) == (State.WARNING, True)
+def without(*names: str) -> dict[str, str]:
+    return {name: text for name, text in ALL.items() if name not in names}
+
+
+PORT = RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand")
+DOWN = replace(PORT, state="DOWN")
+SYNCED, UNSYNCED = (True, 0.01), (False, 16.0)
+# What is changed of a machine on which all is well, the item, its state, and words of what was found and of the repair.
+CASES: list[tuple[dict[str, Any], str, State, str]] = [
+    ({"says": ALL | {"docker": "20.10.24 overlay2"}}, "Docker engine", State.WARNING, ""),
+    ({"says": ALL | {"docker": "20.10.24 overlay2"}}, "image store", State.WARNING, "containerd-snapshotter"),
+    ({"says": SAYS}, "Docker engine", State.WARNING, "systemctl start docker"),
+    ({"says": {"unshare": ""}}, "Apptainer", State.MISSING, "module avail apptainer"),
+    ({"files": {"cache/x": ""}, "uid": os.geteuid() + 1}, "cache", State.MISSING, "is not a folder of yours"),
+    ({"reach": reached("no answer in time")}, "source", State.WARNING, "https://mirror.example/ no answer in time"),
+    ({"clock": SYNCED, "reach": reached()}, "clock", State.OK, "synchronised, at most 0.010 s off"),
+    ({"clock": UNSYNCED, "reach": reached()}, "clock", State.WARNING, "not synchronised"),
+    ({"clock": UNSYNCED, "reach": reached(skew=0.5)}, "clock", State.WARNING, "not synchronised, says the kernel; within 2 s"),
+    ({"clock": SYNCED, "reach": reached(skew=500.0)}, "clock", State.WARNING, "500 s ahead of"),
+    ({"clock": SYNCED, "reach": reached(skew=-90.0)}, "clock", State.WARNING, "90 s behind"),
+    ({"clock": None, "reach": reached()}, "clock", State.UNKNOWN, "neither"),
+    ({"clock": None, "reach": reached(skew=1.0)}, "clock", State.OK, "within 2 s of a source's"),
+    *(({"says": without("unshare"), "uid": 1000, "files": {f"proc/sys/{name}": f"{value}\n"}}, "user namespaces", State.MISSING,
+       f"({name}); sysctl -w {name.replace('/', '.')}=") for name, value in SWITCHES),
+    ({"facts": {"gpus": a100s(2)}}, "driver", State.WARNING, ""),
+    ({"facts": {"gpus": None, "sources": (("gpus", "sysfs cannot be read"),)}}, "driver", State.UNKNOWN, "sysfs cannot be read"),
+    ({"facts": {"gpus": a100s(1), "driver": "580.95.05"}}, "recipe a100", State.OK, ""),
+    ({"facts": {"gpus": a100s(2, "DMA-FQ")}}, "IOMMU", State.WARNING, "boot with iommu=pt"),
+    ({"facts": {"gpus": a100s(2, "DMA"), "virtual": "kvm"}}, "IOMMU", State.OK, ""),
+    ({"facts": {"gpus": a100s(2, "identity")}}, "IOMMU", State.OK, ""),
+    ({"facts": {"gpus": a100s(2, "off")}}, "IOMMU", State.OK, ""),
+    ({"facts": {"gpus": a100s(2, None)}}, "IOMMU", State.UNKNOWN, ""),
+    ({"facts": {"shm": 64 << 20}}, "/dev/shm", State.WARNING, "0.1 GB"),
+    ({"facts": {"shm": None}}, "/dev/shm", State.UNKNOWN, ""),
+    ({"facts": {"rdma": (DOWN,), "verbs": False}}, "RDMA", State.WARNING,
+     "no port is active; /dev/infiniband/uverbs* is not there; libibverbs is not installed"),
+    ({"facts": {"rdma": (PORT,), "verbs": True}, "files": {"dev/infiniband/uverbs0": ""}}, "RDMA", State.OK, "1 active ports: mlx5_0"),
+    ({"facts": {"rdma": None}}, "RDMA", State.UNKNOWN, ""),
+    ({"facts": {"rdma": (DOWN,)}, "memlock": 65536}, "locked memory", State.WARNING, "ulimit -l unlimited"),
+    ({"environment": {"SLURM_JOB_ID": "77"}}, "Slurm", State.OK, "slurm 23.11.4, in job 77"),
+    ({"files": {"etc/slurm/slurm.conf": ""}}, "Slurm", State.OK, "not in a job"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "name", "state", "words"), CASES)
+def test_what_is_not_well_has_an_item_with_its_repair(
+    machine: Machine, change: dict[str, Any], name: str, state: State, words: str
+):
+    item = items(changed(machine, **change))[name]
+    assert (item.state, words in f"{item.found}; {item.repair}") == (state, True)
+    assert item.repair or state in (State.OK, State.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -201,22 +267,24 @@ def test_space_is_judged_by_what_an_environment_takes(
     assert items(machine, Purpose.BUILD)["cache space"].state is state
 
 
+def test_a_node_needs_apptainer_and_no_tools_of_a_build(machine: Machine):
+    says = {name: ALL[name] for name in ("apptainer", "unshare")}
+    assert exit_code(examine(changed(machine, says=says), [Purpose.RUN])) == 0
+    assert exit_code(examine(changed(machine, says={"unshare": ""}), [Purpose.RUN])) == 8
+    assert "Slurm" not in items(machine, Purpose.RUN)
+
+
 def test_a_cache_that_others_may_write_is_closed_by_fix(machine: Machine):
     machine.cache.mkdir(mode=0o777)
     machine.cache.chmod(0o777)
     assert items(machine, Purpose.BUILD)["cache"].state is State.MISSING
+    assert run_checks(lambda: machine, list(Purpose), fix=False, report=pytest.fail).done == ()
+    assert machine.cache.stat().st_mode & 0o777 == 0o777
     told: list[str] = []
     seen = run_checks(lambda: machine, [Purpose.BUILD], fix=True, report=told.append)
     assert told == [f"doctor: chmod go-w {machine.cache}"]
     assert seen.done == (f"chmod go-w {machine.cache}",)
     assert machine.cache.stat().st_mode & 0o777 == 0o755
-
-
-def test_without_fix_nothing_is_changed(machine: Machine):
-    machine.cache.mkdir()
-    machine.cache.chmod(0o777)
-    seen = run_checks(lambda: machine, list(Purpose), fix=False, report=pytest.fail)
-    assert (seen.done, machine.cache.stat().st_mode & 0o777) == ((), 0o777)
 
 
 def test_leftovers_of_killed_builds_are_swept_by_fix(machine: Machine):
@@ -225,54 +293,6 @@ def test_leftovers_of_killed_builds_are_swept_by_fix(machine: Machine):
     assert items(machine, Purpose.BUILD)["leftovers"].state is State.WARNING
     run_checks(lambda: machine, [Purpose.BUILD], fix=True, report=lambda _: None)
     assert list((machine.cache / "work").iterdir()) == []
-
-
-def test_someone_elses_cache_is_refused(machine: Machine):
-    machine.cache.mkdir(mode=0o700)
-    found = items(replace(machine, uid=machine.uid + 1), Purpose.BUILD)["cache"]
-    assert (found.state, found.fix) == (State.MISSING, None)
-
-
-def test_a_source_that_does_not_answer_is_a_warning(machine: Machine):
-    silent = (Reached(url="https://mirror.example/", trouble="no answer in time"),)
-    found = items(replace(machine, reach=lambda: silent), Purpose.BUILD)["source"]
-    assert (found.state, found.found) == (State.WARNING, "https://mirror.example/ no answer in time")
-
-
-@pytest.mark.parametrize(
-    ("clock", "skew", "state", "words"),
-    [
-        ((True, 0.01), None, State.OK, "synchronised, at most 0.010 s off"),
-        ((False, 16.0), None, State.WARNING, "not synchronised"),
-        ((False, 16.0), 0.5, State.WARNING, "not synchronised, says the kernel; within 2 s"),
-        ((True, 0.01), 500.0, State.WARNING, "500 s ahead of"),
-        ((True, 0.01), -90.0, State.WARNING, "90 s behind"),
-        (None, None, State.UNKNOWN, "neither"),
-        (None, 1.0, State.OK, "within 2 s of a source's"),
-    ],
-)
-def test_the_clock(
-    machine: Machine, clock: tuple[bool, float] | None, skew: float | None, state: State, words: str
-):
-    answer = (Reached(url="https://mirror.example/", trouble="", skew=skew),)
-    found = items(replace(machine, clock=clock, reach=lambda: answer), Purpose.BUILD)["clock"]
-    assert (found.state, words in found.found) == (state, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kernel/unprivileged_userns_clone", "0"),
-        ("user/max_user_namespaces", "0"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
-    ],
-)
-def test_forbidden_namespaces_name_the_switch(machine: Machine, name: str, value: str):
-    (machine.root / "proc/sys" / name).write_text(f"{value}\n")
-    without = FakePrograms({key: said for key, said in ALL.items() if key != "unshare"})
-    found = items(replace(machine, runner=without, uid=1000), Purpose.RUN)["user namespaces"]
-    assert (found.state, name in found.found) == (State.MISSING, True)
-    assert found.repair.startswith(f"sysctl -w {name.replace('/', '.')}=")
 
 
 def test_a_setuid_apptainer_needs_no_namespaces(machine: Machine):
@@ -287,6 +307,8 @@ def test_a_setuid_apptainer_needs_no_namespaces(machine: Machine):
 
 
 def test_fuse_without_a_device_is_loaded_by_fix_only_as_root(machine: Machine):
+    (machine.root / "dev/fuse").chmod(0o600)
+    assert items(machine, Purpose.RUN)["FUSE"].repair == f"chmod 666 {machine.root}/dev/fuse"
     (machine.root / "dev/fuse").unlink()
     programs = FakePrograms(ALL | {"modprobe": ""})
     fix = items(replace(machine, uid=0, runner=programs), Purpose.RUN)["FUSE"].fix
@@ -294,21 +316,6 @@ def test_fuse_without_a_device_is_loaded_by_fix_only_as_root(machine: Machine):
     fix.run()
     assert programs.commands[-1].argv == ("modprobe", "fuse")
     assert items(replace(machine, uid=1000), Purpose.RUN)["FUSE"].fix is None
-
-
-def test_fuse_that_is_not_open_to_all(machine: Machine):
-    (machine.root / "dev/fuse").chmod(0o600)
-    assert items(machine, Purpose.RUN)["FUSE"].repair == f"chmod 666 {machine.root}/dev/fuse"
-
-
-def a100s(count: int, iommu: str = "identity", *, switch: str = "", groups: str = "same") -> tuple[Gpu, ...]:
-    return tuple(
-        Gpu(
-            name="NVIDIA A100-SXM4-80GB", bus=f"0000:{number}b:00.0", iommu=iommu, switch=switch,
-            iommu_group=str(number) if groups == "apart" else "1",
-        )
-        for number in range(count)
-    )  # fmt: skip
 
 
 def test_an_old_driver_is_compared_with_each_recipe(machine: Machine):
@@ -343,11 +350,6 @@ def test_the_sifs_that_were_built_are_compared_or_the_one_that_is_named(tmp_path
             meant(name)
 
 
-def test_a_new_driver_runs_the_recipe_of_its_gpu(machine: Machine):
-    facts = replace(machine.facts, gpus=a100s(1), driver="580.95.05")
-    assert items(replace(machine, facts=facts), Purpose.RUN)["recipe a100"].state is State.OK
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_driver_libraries_that_apptainer_would_not_find(machine: Machine, *, elsewhere: bool):
     folder = machine.root / "usr/local/nvidia/lib64"
@@ -369,32 +371,6 @@ def test_driver_libraries_that_apptainer_would_not_find(machine: Machine, *, els
     with_them = f"{cached}\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\n"
     assert items(where(with_them), Purpose.RUN)["driver libraries"].state is State.OK
     assert items(replace(machine, facts=facts), Purpose.RUN)["driver libraries"].state is State.UNKNOWN
-
-
-def test_gpus_without_a_driver_and_gpus_that_could_not_be_looked_for(machine: Machine):
-    bare = replace(machine.facts, gpus=a100s(2))
-    assert items(replace(machine, facts=bare), Purpose.RUN)["driver"].state is State.WARNING
-    blind = replace(machine.facts, gpus=None, sources=(("gpus", "sysfs cannot be read"),))
-    found = items(replace(machine, facts=blind), Purpose.RUN)["driver"]
-    assert (found.state, found.found) == (State.UNKNOWN, "sysfs cannot be read")
-
-
-@pytest.mark.parametrize(
-    ("iommu", "virtual", "state"),
-    [
-        ("DMA-FQ", "", State.WARNING),
-        ("DMA", "kvm", State.OK),
-        ("identity", "", State.OK),
-        ("off", "", State.OK),
-        (None, "", State.UNKNOWN),
-    ],
-)
-def test_a_translating_iommu_on_bare_metal_is_a_warning(
-    machine: Machine, iommu: str | None, virtual: str, state: State
-):
-    gpus = tuple(replace(gpu, iommu=iommu) for gpu in a100s(2))
-    facts = replace(machine.facts, gpus=gpus, virtual=virtual)
-    assert items(replace(machine, facts=facts), Purpose.RUN)["IOMMU"].state is state
 
 
 def bridge(machine: Machine, name: str, control: int | None) -> Path:
@@ -439,30 +415,6 @@ def test_acs_where_only_root_can_read_it_is_unknown(
     assert items(replace(machine, facts=facts), Purpose.RUN)["ACS"].state is state
 
 
-def test_a_small_shared_memory_and_one_that_cannot_be_read(machine: Machine):
-    small = items(replace(machine, facts=replace(machine.facts, shm=64 << 20)), Purpose.RUN)["/dev/shm"]
-    assert (small.state, small.found) == (State.WARNING, "0.1 GB")
-    assert (
-        items(replace(machine, facts=replace(machine.facts, shm=None)), Purpose.RUN)["/dev/shm"].state
-        is State.UNKNOWN
-    )
-
-
-def test_rdma_needs_an_active_port_its_devices_and_the_library(machine: Machine):
-    port = RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand")
-    facts = replace(machine.facts, rdma=(replace(port, state="DOWN"),), verbs=False)
-    found = items(replace(machine, facts=facts, memlock=65536), Purpose.RUN)
-    assert found["RDMA"].found == (
-        "no port is active; /dev/infiniband/uverbs* is not there; libibverbs is not installed"
-    )
-    assert found["locked memory"].state is State.WARNING
-    (machine.root / "dev/infiniband/uverbs0").touch()
-    well = items(replace(machine, facts=replace(facts, rdma=(port,), verbs=True)), Purpose.RUN)["RDMA"]
-    assert (well.state, well.found) == (State.OK, "1 active ports: mlx5_0")
-    blind = items(replace(machine, facts=replace(facts, rdma=None)), Purpose.RUN)["RDMA"]
-    assert blind.state is State.UNKNOWN
-
-
 def test_an_old_lock_of_a_killed_compilation_is_named(machine: Machine):
     folder = machine.home / ".cache/torch_extensions/py311_cu124/fused"
     folder.mkdir(parents=True)
@@ -470,15 +422,6 @@ def test_an_old_lock_of_a_killed_compilation_is_named(machine: Machine):
     assert "extension locks" not in items(machine, Purpose.RUN)
     later = items(replace(machine, now=machine.now + 7200), Purpose.RUN)["extension locks"]
     assert later.repair == f"rm {folder}/lock  # when nothing compiles"
-
-
-def test_slurm_is_said_where_it_is(machine: Machine):
-    assert "Slurm" not in items(machine, Purpose.RUN)
-    job = replace(machine, environment=dict(machine.environment) | {"SLURM_JOB_ID": "77"})
-    assert items(job, Purpose.RUN)["Slurm"].found == "slurm 23.11.4, in job 77"
-    (machine.root / "etc/slurm").mkdir()
-    (machine.root / "etc/slurm/slurm.conf").touch()
-    assert has_slurm({}, machine.root)
 
 
 def test_the_report_says_why_and_how_for_what_is_not_well(machine: Machine):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Route
-from envbuilder.node.nccl.grid import find_matrices
-from envbuilder.node.nccl.pasted import parse_pasted
+from envbuilder.node.pasted import parse_pasted
+from envbuilder.node.pasted.matrices import find_matrices
 
 CORPUS = Path(__file__).parents[3] / "shared/corpus/hosts"
 
@@ -260,10 +260,8 @@ veth12@if2       UP
     links = pasted(
         "lo  UNKNOWN  00:00:00:00:00:00 <LOOPBACK,UP,LOWER_UP>\neth0  DOWN  02:00:00:00:00:01 <NO-CARRIER,UP>\n"
     )
-    assert [(one.up, one.running, one.addresses) for one in links.interfaces or ()] == [
-        (True, True, None),
-        (True, False, None),
-    ]
+    states = [(one.up, one.running, one.addresses) for one in links.interfaces or ()]
+    assert states == [(True, True, None), (True, False, None)]
 
 
 IFCONFIG_NEW = """
@@ -351,10 +349,8 @@ def test_the_log_of_nccl_tells_what_it_took():
     facts = pasted(LOG)
     assert facts.taken == ("eno1", "veth1", "eno1:avahi")
     assert facts.nccl == "2.21.5"
-    assert [(port.device, port.layer) for port in facts.rdma or ()] == [
-        ("mlx5_0", "InfiniBand"),
-        ("mlx5_1", "Ethernet"),
-    ]
+    ports = [(port.device, port.layer) for port in facts.rdma or ()]
+    assert ports == [("mlx5_0", "InfiniBand"), ("mlx5_1", "Ethernet")]
     assert [(one.name, [place.text for place in one.addresses or ()]) for one in facts.interfaces or ()] == [
         ("eno1", ["192.0.2.7", "169.254.7.2"]), ("veth1", ["fe80::42"]),
     ]  # fmt: skip
@@ -362,10 +358,8 @@ def test_the_log_of_nccl_tells_what_it_took():
         "n:1:1 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\nn:1:1 [0] NCCL INFO NET : Using interface eth0:192.0.2.4<0>\n"
     )
     assert old.taken == ("lo", "eth0")
-    assert [(one.name, one.value) for one in decide(old).settings] == [
-        ("NCCL_SOCKET_IFNAME", "eth0"),
-        ("GLOO_SOCKET_IFNAME", "eth0"),
-    ]
+    names = {one.name: one.value for one in decide(old).settings}
+    assert names == {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def test_names_and_versions_are_taken_from_what_else_was_pasted():
@@ -373,22 +367,14 @@ def test_names_and_versions_are_taken_from_what_else_was_pasted():
         "GPU 0: Tesla T4 (UUID: GPU-1)\nGPU 1: Tesla T4 (UUID: GPU-2)\n| NVIDIA-SMI 535.1  Driver Version: 535.104.05 |\n"
         "[pip3] nvidia-nccl-cu12==2.20.5\n[pip3] torch==2.4.0\nVendor ID: AuthenticAMD\n" + TABS
     )
-    assert (facts.gpu_names, facts.driver, facts.nccl, facts.torch, facts.cpu) == (
-        ("Tesla T4",) * 2,
-        "535.104.05",
-        "2.20.5",
-        "2.4.0",
-        "amd",
-    )
+    assert (facts.gpu_names, facts.driver, facts.cpu) == (("Tesla T4",) * 2, "535.104.05", "amd")
+    assert (facts.nccl, facts.torch) == ("2.20.5", "2.4.0")
     assert pasted("torch==2.4.0\ntorch==2.6.0").torch is None
     assert pasted("GPU 0: Tesla T4 (UUID: GPU-1)\n" + TABS).damage
 
 
-INDEX = (
-    [json.loads(line) for line in (CORPUS / "index.jsonl").read_text().splitlines()]
-    if CORPUS.is_dir()
-    else []
-)
+LINES = (CORPUS / "index.jsonl").read_text().splitlines() if CORPUS.is_dir() else []
+INDEX = [json.loads(line) for line in LINES]
 
 
 @pytest.mark.parametrize("row", INDEX, ids=lambda row: row["id"])
@@ -416,10 +402,8 @@ def test_the_collected_hosts_are_read_exactly_or_called_damaged(row):
         assert names == [name.partition("@")[0] for name in row["interfaces"]]
 
 
-MIXED, FAR = (
-    ["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV4", "NV12", "NV18"],
-    ["SYS", "SYS", "SYS", "SYS", "NV2"],
-)
+MIXED = ["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV4", "NV12", "NV18"]
+FAR = ["SYS", "SYS", "SYS", "SYS", "NV2"]
 LAYOUTS = {
     "tabs": "\t".join,
     "wide": lambda cells: "".join(f"{cell:<8}" for cell in cells),
@@ -442,9 +426,8 @@ def matrices(draw: st.DrawFn) -> tuple[tuple[tuple[str, ...], ...], str]:
     tail = draw(st.sampled_from([[], ["CPU Affinity", "NUMA Affinity"]]))
     lines = [layout(["", *names, *tail])]
     for name, cells in zip(names, square, strict=True):
-        lines.append(
-            layout([name, *cells, *(["0-31,64-95", "0"] if tail and name.startswith("GPU") else [])])
-        )
+        places = ["0-31,64-95", "0"] if tail and name.startswith("GPU") else []
+        lines.append(layout([name, *cells, *places]))
     text = "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n" + NVLINK_LEGEND]))
     return tuple(tuple(row[:count]) for row in square[:count]), text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.node.nccl.decide import decide
-from envbuilder.node.nccl.facts import Address, Facts
+from envbuilder.node.nccl.facts import Address, Facts, Route
 from envbuilder.node.nccl.gpus import probe_gpus
 from envbuilder.node.nccl.network import probe_network, system_addresses
 from envbuilder.node.nccl.probe import ProbeIO, expand_hosts, probe, way_to
@@ -55,14 +55,8 @@ class Machine:
     def port(self, name: str, index: int, *addresses: str, **files: str) -> Path:
         """An interface; `files` are those of its folder."""
         folder = self.top / f"sys/class/net/{name}"
-        texts = {
-            "ifindex": str(index),
-            "flags": "0x1003",
-            "type": "1",
-            "operstate": "up",
-            "carrier": "1",
-        } | files
-        for file, text in texts.items():
+        usual = {"ifindex": str(index), "flags": "0x1003", "type": "1", "operstate": "up", "carrier": "1"}
+        for file, text in (usual | files).items():
             self.write(f"sys/class/net/{name}/{file.replace('__', '/')}", f"{text}\n")
         self.addresses[name] = tuple(Address(one, 24) for one in addresses)
         return folder
@@ -162,22 +156,9 @@ def test_the_number_of_gpus_is_unknown_where_a_driver_is_here_and_silent(machine
 
 
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
-    facts = probe(
-        ProbeIO(
-            root=tmp_path / "empty",
-            addresses=lambda: None,
-        )
-    )
-    assert (
-        facts.gpus,
-        facts.links,
-        facts.interfaces,
-        facts.routes,
-        facts.rdma,
-        facts.shm,
-        facts.virtual,
-        facts.cpu,
-    ) == (None,) * 8
+    facts = probe(ProbeIO(root=tmp_path / "empty", addresses=lambda: None))
+    unknown = ("gpus", "links", "interfaces", "routes", "rdma", "shm", "virtual", "cpu")
+    assert [getattr(facts, name) for name in unknown] == [None] * 8
     assert "cannot be read" in facts.source("gpus")
     assert decide(facts).settings == ()
 
@@ -188,16 +169,9 @@ def test_nvml_tells_gpus_links_and_statuses(machine: Machine):
     facts = machine.probe(nvml=Nvml([A, B], p2p=1))
     assert (facts.driver, facts.gpu_names) == ("535.104.05", ("Tesla T4",) * 2)
     assert (facts.links, facts.p2p) == ((("X", "SYS"), ("SYS", "X")), (("X", "CNS"), ("CNS", "X")))
-    assert [(gpu.bus, gpu.numa, gpu.iommu, gpu.iommu_group) for gpu in facts.gpus or ()] == [
-        (A, 1, "DMA-FQ", "7"),
-        (B, 1, "DMA-FQ", "7"),
-    ]
-    assert {name: source for name, source in facts.sources if source == "NVML"}.keys() == {
-        "gpus",
-        "driver",
-        "links",
-        "p2p",
-    }
+    places = [(gpu.bus, gpu.numa, gpu.iommu, gpu.iommu_group) for gpu in facts.gpus or ()]
+    assert places == [(bus, 1, "DMA-FQ", "7") for bus in (A, B)]
+    assert {name for name, source in facts.sources if source == "NVML"} == {"gpus", "driver", "links", "p2p"}
 
 
 @pytest.mark.parametrize(
@@ -245,24 +219,39 @@ def test_links_that_nvml_cannot_tell_stay_unknown(machine: Machine):
     assert machine.probe(nvml=nvml).source("gpus") == "PCI bus; NVML and `nvidia-smi` do not answer"
 
 
-def test_without_nvml_nvidia_smi_is_asked(machine: Machine):
+HEAD = "\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+TOPO = f"{HEAD}GPU0\t X \tPHB\tPIX\t0-7\t0\nGPU1\tPHB\t X \tSYS\t8-15\t1\nNIC0\tPIX\tSYS\t X \n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+
+
+@pytest.mark.parametrize(
+    ("topo", "pairs", "nics"),
+    [
+        (TOPO, ("PHB",), [("mlx5_0", ("PIX", "SYS"))]),
+        ("\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n", ("PHB",), []),
+        (TOPO.replace("GPU1\tPHB\t X ", "GPU1\tPHB\tPHB"), (), []),
+        (TOPO.replace("GPU1\tPHB", "GPU1\t?"), (), []),
+        (TOPO.replace("\tSYS\t8-15\t1", ""), (), []),
+        ("\tGPU0\nGPU0\t X \n", (), []),
+        ("", (), []),
+    ],
+)
+def test_without_nvml_nvidia_smi_is_asked(
+    machine: Machine, topo: str, pairs: tuple[str, ...], nics: list[tuple[str, tuple[str, ...]]]
+):
     machine.gpu(f"0000:00:01.0/{A}")
     asked = []
 
     def run(argv: tuple[str, ...]) -> str | None:
         asked.append(argv[1])
         if argv[1] == "topo":
-            return "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n" if argv[2] == "-m" else None
+            return topo if argv[2] == "-m" else None
         return f"0, Tesla T4, 0000{A.upper()}, 535.1\n1, Tesla T4, 0000{B.upper()}, 535.1\n"
 
     facts = machine.probe(run=run)
-    assert (facts.pairs, facts.p2p, facts.driver, [gpu.bus for gpu in facts.gpus or ()]) == (
-        ("PHB",),
-        None,
-        "535.1",
-        [A, B],
-    )
-    assert facts.source("links") == "nvidia-smi topo -m"
+    assert (facts.pairs, facts.p2p, facts.driver) == (pairs, None, "535.1")
+    assert [gpu.bus for gpu in facts.gpus or ()] == [A, B]
+    assert [(nic.name, nic.links) for nic in facts.nics or ()] == nics
+    assert facts.source("links") == ("nvidia-smi topo -m" if pairs else "")
     assert asked == ["--query-gpu=index,name,pci.bus_id,driver_version", "topo", "topo"]
 
 
@@ -315,14 +304,7 @@ def test_two_t4s_across_the_sockets_are_told_by_their_iommu(machine: Machine):
         ({"proc/cpuinfo": INTEL}, ""),
         ({"proc/cpuinfo": INTEL.replace("vme", "hypervisor"), "sys/class/dmi/id/sys_vendor": "QEMU"}, "qemu"),
         ({"proc/cpuinfo": INTEL.replace("vme", "hypervisor")}, "hypervisor"),
-        (
-            {
-                "proc/cpuinfo": INTEL,
-                "sys/class/dmi/id/sys_vendor": "Amazon EC2",
-                "sys/class/dmi/id/product_name": "p4d.metal",
-            },
-            "",
-        ),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2", "sys/class/dmi/id/product_name": "p4d.metal"}, ""),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n", "sys/class/dmi/id/sys_vendor": "Amazon EC2"}, "amazon"),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n", "sys/class/dmi/id/sys_vendor": "Supermicro"}, ""),
         ({"proc/cpuinfo": "CPU implementer : 0x41\n"}, None),
@@ -355,13 +337,8 @@ def test_bonds_teams_bridges_vlans_and_tunnels_are_told_apart(machine: Machine):
     machine.port("docker0", 16, "172.17.0.1", bridge__stp_state="0", carrier="0", operstate="down")
     machine.port("enp0s20u1", 17, "192.168.7.2")
     machine.hardware("enp0s20u1", "devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0")
-    for port, master in (
-        ("eno1", "bond0"),
-        ("eno2", "bond0"),
-        ("ens4f0", "team0"),
-        ("ens4f1", "team0"),
-        ("eth0", "br0"),
-    ):
+    masters = {"eno1": "bond0", "eno2": "bond0", "ens4f0": "team0", "ens4f1": "team0", "eth0": "br0"}
+    for port, master in masters.items():
         machine.enslave(port, master)
     (machine.top / "sys/class/net/bond0.7/lower_bond0").symlink_to(machine.top / "sys/class/net/bond0")
     facts = machine.probe()
@@ -371,17 +348,10 @@ def test_bonds_teams_bridges_vlans_and_tunnels_are_told_apart(machine: Machine):
         "bond0": "bond", "team0": "team", "br0": "bridge", "bond0.7": "vlan", "tun0": "tunnel", "wlp1s0": "wireless", "docker0": "bridge",
         "enp0s20u1": "ethernet",
     }  # fmt: skip
-    assert (found["eno1"].master, found["bond0"].lower, found["bond0.7"].lower) == (
-        "bond0",
-        ("eno1", "eno2"),
-        ("bond0",),
-    )
-    assert (
-        found["docker0"].running,
-        found["eno1"].hardware,
-        found["bond0"].hardware,
-        found["enp0s20u1"].usb,
-    ) == (False, True, False, True)
+    assert found["eno1"].master == "bond0"
+    assert (found["bond0"].lower, found["bond0.7"].lower) == (("eno1", "eno2"), ("bond0",))
+    assert (found["docker0"].running, found["enp0s20u1"].usb) == (False, True)
+    assert (found["eno1"].hardware, found["bond0"].hardware) == (True, False)
     assert [one.name for one in facts.interfaces or ()][:2] == ["lo", "eno1"]
 
 
@@ -402,19 +372,14 @@ def test_the_node_with_a_team_and_virbr0_gets_the_team(machine: Machine):
 
 def test_default_routes_come_with_their_metric(machine: Machine):
     head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
-    machine.write(
-        "proc/net/route",
-        head
-        + "ib0\t00000000\t0100A8C0\t3\t0\t0\t200\t00000000\neno1\t00000000\t0100A8C0\t3\t0\t0\t100\t00000000\neno1\t0000A8C0\t0\t1\t0\t0\t100\t00FFFFFF\n",
-    )
-    assert [(route.device, route.metric) for route in machine.probe().routes or ()] == [
-        ("eno1", 100),
-        ("ib0", 200),
-    ]
+    default = "{}\t00000000\t0100A8C0\t3\t0\t0\t{}\t00000000\n"
+    rows = default.format("ib0", 200) + default.format("eno1", 100)
+    machine.write("proc/net/route", f"{head}{rows}eno1\t0000A8C0\t0\t1\t0\t0\t100\t00FFFFFF\n")
+    assert machine.probe().routes == (Route("eno1", 100), Route("ib0", 200))
     machine.write("proc/net/route", head)
     row = f"{'0' * 32} 00 {'0' * 32} 00 {'f' * 32} 00000064 1 0 3 eno1\n"
     machine.write("proc/net/ipv6_route", row + row.replace("00000064", "ffffffff").replace("eno1", "lo"))
-    assert [(route.device, route.metric) for route in machine.probe().routes or ()] == [("eno1", 100)]
+    assert machine.probe().routes == (Route("eno1", 100),)
 
 
 def test_infiniband_and_roce_ports_are_told_and_libibverbs_is_looked_for(machine: Machine):
@@ -466,22 +431,15 @@ def job(machine: Machine, environment: dict[str, str], ways: dict[str, str] | No
 def test_the_job_tells_its_nodes_and_the_way_to_another(machine: Machine):
     machine.port("eno1", 2, "192.0.2.7")
     machine.port("ib0", 3, "10.1.0.7", type="32")
-    slurm = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "n[01-02],m3",
-        "SLURM_JOB_NUM_NODES": "3",
-        "SLURMD_NODENAME": "n01",
-    }
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[01-02],m3", "SLURM_JOB_NUM_NODES": "3"}
+    slurm["SLURMD_NODENAME"] = "n01"
     found = job(machine, slurm | {"MASTER_ADDR": "n01"}, {"n02": "10.1.0.7"}).job
     assert (found.nodes, found.peer, found.peer_device, found.slurm_id) == (3, "n02", "ib0", "7")
     found = job(machine, {"MASTER_ADDR": "head", "GROUP_WORLD_SIZE": "2"}, {"head": "192.0.2.7"}).job
     assert (found.nodes, found.peer, found.peer_device) == (2, "head", "eno1")
     assert job(machine, {"MASTER_ADDR": "head"}, {"head": "127.0.1.1"}).job.peer_device is None
-    for alone in (
-        {"SLURM_NNODES": "1"},
-        {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"},
-        {"MASTER_ADDR": "localhost"},
-    ):
+    local = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    for alone in ({"SLURM_NNODES": "1"}, local, {"MASTER_ADDR": "localhost"}):
         assert job(machine, alone).job.nodes == 1
     assert job(machine, {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}).job.nodes is None
     assert job(machine, {}).source("job") == ""
@@ -500,12 +458,8 @@ def test_the_short_form_of_slurm_is_written_out(written: str, hosts: list[str]):
 
 def test_the_versions_in_the_environment_are_those_of_its_packages(machine: Machine):
     site = machine.top / "site"
-    for name in (
-        "torch-2.6.0+cu124.dist-info",
-        "nvidia_nccl_cu12-2.21.5.dist-info",
-        "torchvision-0.21.dist-info",
-    ):
-        (site / name).mkdir(parents=True)
+    for name in ("torch-2.6.0+cu124", "nvidia_nccl_cu12-2.21.5", "torchvision-0.21"):
+        (site / f"{name}.dist-info").mkdir(parents=True)
     facts = machine.probe(packages=(site,))
     assert (facts.torch, facts.nccl, facts.source("nccl")) == ("2.6.0+cu124", "2.21.5", str(site))
 

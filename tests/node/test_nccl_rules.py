@@ -23,10 +23,10 @@ from envbuilder.node.nccl.facts import (
 )
 from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.interface import names_matching, nccl_choice, spelled
-from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.profile import Profile, misfit, parse_profile, profile_data
 from envbuilder.node.nccl.report import as_text, user_variable
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
+from envbuilder.node.pasted import parse_pasted
 
 RULES_PAGE = Path(__file__).parents[2] / "docs/reference/nccl-rules.md"
 T4 = "Tesla T4"
@@ -48,14 +48,10 @@ def told(facts: Facts) -> dict[str, str]:
     return {one.name: one.value for one in decide(facts).settings}
 
 
-def rule(facts: Facts) -> str:
-    """The rule that decided P2P."""
+def rule(facts: Facts, *names: str) -> str:
+    """The rule that decided about the first of these variables."""
     decision = decide(facts)
-    return next(
-        one.rule
-        for one in (*decision.settings, *decision.left)
-        if one.name == "NCCL_P2P_DISABLE" or one.name == "NCCL_P2P_LEVEL"
-    )
+    return next(one.rule for one in (*decision.settings, *decision.left) if one.name in names)
 
 
 def measured(facts: Facts, *, passed: bool, without: bool = True) -> Facts:
@@ -111,7 +107,7 @@ CASES = {
 def test_each_rule_decides_its_case(case):
     facts, values, name = CASES[case]
     assert told(facts) == values
-    assert rule(facts) == name
+    assert rule(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL") == name
 
 
 def test_every_p2p_rule_is_tried():
@@ -234,11 +230,8 @@ def test_the_syntax_of_the_variable_is_that_of_nccl():
     assert nccl_choice((LO, DOCKER, ENO1), OLD, "eth9") == ()
     aliased = replace(ENO1, addresses=(*(ENO1.addresses or ()), Address("169.254.1.1", 16, "eno1:avahi")))
     assert nccl_choice((LO, aliased), OLD) == ("eno1", "eno1:avahi")
-    assert [
-        spelled("eno1", (ENO1,)),
-        spelled("eno1", (ENO1, port("eno10"))),
-        spelled("eno1", (aliased,)),
-    ] == ["eno1", "=eno1", "=eno1"]
+    for others, name in (((ENO1,), "eno1"), ((ENO1, port("eno10")), "=eno1"), ((aliased,), "=eno1")):
+        assert spelled("eno1", others) == name
 
 
 BAD = {
@@ -300,21 +293,8 @@ def test_nothing_is_set_where_the_choice_is_good_or_the_right_one_is_not_known(f
 
 
 def test_every_interface_rule_has_decided_something():
-    seen = {
-        next(
-            one.rule
-            for one in (*decide(facts).settings, *decide(facts).left)
-            if one.name == "GLOO_SOCKET_IFNAME"
-        )
-        for facts in (
-            net(LO, ENO1),
-            net(LO, ENO1, TUN),
-            net(LO, ENO1, ENO2, TUN),
-            net(job=Job(nodes=1)),
-            Facts(),
-        )
-    }
-    assert seen == {one.name for one in INTERFACE_RULES}
+    cases = (net(LO, ENO1), net(LO, ENO1, TUN), net(LO, ENO1, ENO2, TUN), net(job=Job(nodes=1)), Facts())
+    assert {rule(facts, "GLOO_SOCKET_IFNAME") for facts in cases} == {one.name for one in INTERFACE_RULES}
 
 
 @settings(max_examples=200, deadline=None)
@@ -458,11 +438,8 @@ def test_the_short_form_of_a_profile_is_read():
     profile = parse_profile(
         {"driver": "535.1", "gpus": ["A100", "A100"], "fixed": {"NCCL_IB_HCA": "=mlx5_0"}}
     )
-    assert (profile.facts.driver, profile.facts.gpu_names, profile.fixed) == (
-        "535.1",
-        ("A100", "A100"),
-        (("NCCL_IB_HCA", "=mlx5_0"),),
-    )
+    assert (profile.facts.driver, profile.facts.gpu_names) == ("535.1", ("A100", "A100"))
+    assert profile.fixed == (("NCCL_IB_HCA", "=mlx5_0"),)
 
 
 def test_the_answer_says_facts_reasons_and_what_was_left_alone():

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +19,7 @@ from envbuilder.node.nccl.facts import Facts, Gpu, Measured
 from envbuilder.node.nccl.profile import Profile, profile_data
 from tests.support import nccl_in_image
 
+TORCH, NCCL = "torch-2.6.0+cu124.dist-info", "nvidia_nccl_cu12-2.21.5.dist-info"
 HOST = Path(__file__).parents[2] / "envbuilder/node/nccl"
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-7\nGPU1\t{0}\t X \t8-15\n"
 SMI = """#!/bin/sh
@@ -49,13 +52,13 @@ class Node:
         for place in (
             self.root / "dev",
             self.root / "proc",
-            self.site / "torch-2.6.0+cu124.dist-info",
+            self.site / TORCH,
             self.bin,
             self.run,
             self.home,
         ):
             place.mkdir(parents=True)
-        (self.site / "nvidia_nccl_cu12-2.21.5.dist-info").mkdir()
+        (self.site / NCCL).mkdir()
         (self.root / "dev/nvidiactl").touch()
         (self.bin / "libcuda.so.1").write_text("no library\n")  # hides that of a machine with a driver
         self.smi("SYS")
@@ -128,32 +131,32 @@ def test_it_decides_says_so_saves_and_is_quick_from_then_on(node: Node):
     assert again.took < 0.03
 
 
+def copy_rules(node: Node) -> None:
+    """Put other rules into the image."""
+    folder = node.lib / "envbuilder/node/nccl"
+    folder.unlink()
+    folder.mkdir()
+    for path in HOST.glob("*.py"):
+        (folder / path.name).write_text(path.read_text() + "\n")
+
+
+CHANGES: dict[str, Callable[[Node], object]] = {
+    "driver": lambda node: node.write("sys/module/nvidia/version", "570.1\n"),
+    "boot": lambda node: node.write("proc/sys/kernel/random/boot_id", "another\n"),
+    "interface": lambda node: node.write("sys/class/net/eth0/operstate", "up\n"),
+    "torch": lambda node: (node.site / NCCL).rename(node.site / NCCL.replace("2.21.5", "2.26.2")),
+    "job": lambda node: None,
+    "rules": copy_rules,
+}
+
+
 @programs
-@pytest.mark.parametrize("change", ["driver", "boot", "interface", "torch", "job", "rules"])
-def test_a_saved_decision_is_for_this_boot_driver_network_environment_and_job_alone(
-    node: Node, change: str, tmp_path: Path
-):
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_saved_decision_is_for_this_boot_driver_network_environment_and_job_alone(node: Node, change: str):
     node.start()
     node.smi("PIX")
-    environment = {}
-    if change == "driver":
-        node.write("sys/module/nvidia/version", "570.1\n")
-    elif change == "boot":
-        node.write("proc/sys/kernel/random/boot_id", "another\n")
-    elif change == "interface":
-        node.write("sys/class/net/eth0/operstate", "up\n")
-    elif change == "torch":
-        (node.site / "nvidia_nccl_cu12-2.21.5.dist-info").rename(
-            node.site / "nvidia_nccl_cu12-2.26.2.dist-info"
-        )
-    elif change == "job":
-        environment = {"SLURM_JOB_ID": "7"}
-    else:
-        (node.lib / "envbuilder/node/nccl").unlink()
-        (node.lib / "envbuilder/node/nccl").mkdir()
-        for path in HOST.glob("*.py"):
-            (node.lib / f"envbuilder/node/nccl/{path.name}").write_text(path.read_text() + "\n")
-    assert node.start(**environment).variables == {}
+    CHANGES[change](node)
+    assert node.start(**({"SLURM_JOB_ID": "7"} if change == "job" else {})).variables == {}
     assert len(node.saved()) == 2
 
 
@@ -176,21 +179,22 @@ def test_a_file_of_the_users_wins_too_for_nccl_would_take_the_environment_before
     assert node.start(NCCL_CONF_FILE="/none", HOME="/nonexistent").variables == {"NCCL_CONF_FILE": "/none"}
 
 
+UNUSED: dict[str, Callable[[Node], object]] = {
+    "no driver": lambda node: (node.root / "dev/nvidiactl").unlink(),
+    "cpu": lambda node: (node.site / TORCH).rename(node.site / "torch-2.13.0+cpu.dist-info"),
+    "recipe off": lambda node: node.write("opt/envbuilder/nccl.json", '{"mode": "off"}'),
+    "CUDA_VISIBLE_DEVICES=": lambda node: None,
+    "CUDA_VISIBLE_DEVICES=-1": lambda node: None,
+    "ENVBUILDER_NCCL=off": lambda node: None,
+}
+
+
 @programs
-@pytest.mark.parametrize("case", ["no driver", "hidden", "cpu", "off", "recipe off", "hidden by -1"])
+@pytest.mark.parametrize("case", UNUSED)
 def test_nothing_is_done_in_a_process_that_uses_no_gpus(node: Node, case: str):
-    environment = {
-        "hidden": {"CUDA_VISIBLE_DEVICES": ""},
-        "hidden by -1": {"CUDA_VISIBLE_DEVICES": "-1"},
-        "off": {"ENVBUILDER_NCCL": "off"},
-    }.get(case, {})
-    if case == "no driver":
-        (node.root / "dev/nvidiactl").unlink()
-    elif case == "cpu":
-        (node.site / "torch-2.6.0+cu124.dist-info").rename(node.site / "torch-2.13.0+cpu.dist-info")
-    elif case == "recipe off":
-        node.write("opt/envbuilder/nccl.json", '{"mode": "off"}')
-    started = node.start(**environment)
+    UNUSED[case](node)
+    name, is_set, value = case.partition("=")
+    started = node.start(**({name: value} if is_set else {}))
     assert (started.variables, started.mark, started.said, node.saved()) == ({}, None, "", [])
     if case == "no driver":
         assert "there is no NVIDIA driver here" in node.start(ENVBUILDER_NCCL="explain").said
@@ -202,10 +206,8 @@ def test_a_driver_that_hangs_costs_two_seconds_once_and_its_late_answer_is_kept(
     node.program(slow.replace("printf '0", "sleep 2; printf '0"))
     started = node.start()
     assert started.took < 2
-    assert (started.variables, started.said) == (
-        {},
-        "envbuilder: NCCL defaults were not decided: no answer within 2 s\n",
-    )
+    undecided = "envbuilder: NCCL defaults were not decided: no answer within 2 s\n"
+    assert (started.variables, started.said) == ({}, undecided)
     again = node.start()
     assert again.took < 0.5
     assert again.variables == {}
@@ -229,10 +231,8 @@ def test_a_driver_that_fails_leaves_everything_unset(node: Node, text: str):
 def test_a_crash_of_the_child_is_one_line_and_no_more(node: Node):
     (node.lib / "envbuilder/node/nccl").unlink()
     started = node.start()
-    assert (started.variables, started.said) == (
-        {},
-        "envbuilder: NCCL defaults were not decided: no answer\n",
-    )
+    assert started.variables == {}
+    assert started.said == "envbuilder: NCCL defaults were not decided: no answer\n"
 
 
 @programs
@@ -255,12 +255,7 @@ def test_children_say_nothing_again_and_ranks_of_a_node_speak_once(node: Node):
 def test_a_profile_that_fits_is_used_and_one_that_does_not_is_said_and_not_used(node: Node):
     node.smi("PIX")
     captured = Facts(gpus=(Gpu("Tesla T4"),) * 2, driver="535.104.05", links=(("X", "PIX"), ("PIX", "X")))
-    captured = Facts(
-        **{
-            **captured.__dict__,
-            "measured": Measured(False, True, "535.104.05", None, None, ("Tesla T4",) * 2),
-        }
-    )
+    captured = replace(captured, measured=Measured(False, True, "535.104.05", None, None, ("Tesla T4",) * 2))
     profile = Profile(captured, decide(captured).settings)
     assert profile.settings
     node.write("opt/envbuilder/nccl.json", json.dumps({"mode": "profile", "profile": profile_data(profile)}))
@@ -278,14 +273,8 @@ def test_a_profile_that_fits_is_used_and_one_that_does_not_is_said_and_not_used(
 def test_the_verdict_of_a_test_on_this_node_beats_every_rule(node: Node, kept: ModuleType):
     kernel = Path("/proc/sys/kernel/osrelease").read_text().strip()
     node.write("proc/sys/kernel/osrelease", kernel)
-    verdict = {
-        "passed": True,
-        "passed_without": True,
-        "driver": "535.104.05",
-        "kernel": kernel,
-        "nccl": "2.21.5",
-        "gpus": ["Tesla T4"] * 2,
-    }
+    versions = {"driver": "535.104.05", "kernel": kernel, "nccl": "2.21.5", "gpus": ["Tesla T4"] * 2}
+    verdict = {"passed": True, "passed_without": True, **versions}
     place = Path(kept.measured_path({"HOME": str(node.home)}))
     place.parent.mkdir(parents=True, mode=0o700)
     place.write_text(json.dumps(verdict))
@@ -360,12 +349,8 @@ def test_gpus_that_the_container_lacks_are_told_once_and_only_to_cuda(node: Node
     assert node.start(APPTAINER_CONTAINER="/a.sif").said == line.format("--nv")
     mark = node.start().mark
     assert mark == ""
-    ranks = (
-        {"LOCAL_RANK": "1"},
-        {"RANK": "8", "LOCAL_RANK": "0"},
-        {"SLURM_PROCID": "1"},
-        {"OMPI_COMM_WORLD_RANK": "1"},
-    )
+    named = {"LOCAL_RANK": "1"}, {"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_RANK": "1"}
+    ranks = (*named, {"RANK": "8", "LOCAL_RANK": "0"})
     for silent in ({"CUDA_VISIBLE_DEVICES": ""}, {"_ENVBUILDER_NCCL": mark}, *ranks):
         assert node.start(**silent).said == ""
     (node.root / "dev/nvidiactl").unlink()

@@ -786,9 +786,9 @@ def test_the_failure_in_the_log_of_a_job_is_told(tmp_path):
         text.write(
             "srun: error: n2: task 1: Exited with exit code 1\n"
         )  # follows from it, and tells nothing new
-    (finding,) = start.failures(started)
-    assert "ran out of memory" in finding.message
-    assert finding.where == f"{log}:1"
+    (incident,) = start.failures(started)
+    assert "ran out of memory" in incident.message
+    assert incident.place.where == f"{log}:1"
 
 
 def test_the_parts_have_no_line_that_nothing_uses():

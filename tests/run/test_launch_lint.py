@@ -9,9 +9,8 @@ import pytest
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
-from envbuilder.run.launch.lint import lint, lint_files
+from envbuilder.run.launch.lint import check_syntax, lint, lint_files
 from envbuilder.run.launch.mistakes import LintCode
-from envbuilder.run.launch.syntax import check_syntax
 from tests.support.programs import Machine
 from tests.support.runner import FakeRunner
 
@@ -45,10 +44,7 @@ srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
 """
 UNNUMBERED = TASKS.replace("RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID ", "")
 MEETS = "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-ALONE = GOOD.replace(
-    f"--nnodes=2 --nproc-per-node=4 {MEETS}",
-    "--nproc-per-node=4",
-)
+ALONE = GOOD.replace(f"--nnodes=2 --nproc-per-node=4 {MEETS}", "--nproc-per-node=4")
 LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
 C10D = "--rdzv-backend=c10d"
 
@@ -598,6 +594,9 @@ def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[s
     assert [code for code, _ in found(f"{HEAD}{step}\n")] == codes
 
 
+FIRST = ("#!/bin/bash", "#!/bin/sh -e", "#!/usr/bin/env bash", "#! /usr/bin/env -S bash -l", "#!/opt/x/bash")
+
+
 def syntax(text: str) -> list[tuple[str, str, Severity]]:
     findings = check_syntax(Path("job.sh"), text, ProcessRunner(os.environ))
     assert {one.code for one in findings} <= {LintCode.SYNTAX}
@@ -605,10 +604,7 @@ def syntax(text: str) -> list[tuple[str, str, Severity]]:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(
-    "first",
-    ["#!/bin/bash", "#!/bin/sh -e", "#!/usr/bin/env bash", "#! /usr/bin/env -S bash -l", "#!/opt/x/bash"],
-)
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -54,6 +54,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "sdists",
         "wall",
         "driver",
+        "old_python",
     ),
     "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
     "registry": ("transfers", "bases", "travel"),

@@ -133,8 +133,8 @@ def build(
 
 def assert_healthy(logs: Path) -> None:
     """Check that `diagnose` finds nothing in the log, or the folder of logs, of what went well."""
-    found = diagnose([str(logs)], io.BytesIO()).found
-    assert found == (), f"what went well has a failure in its log: {[one.place for one in found]}"
+    incidents = diagnose([str(logs)], io.BytesIO()).incidents
+    assert incidents == (), f"what went well has a failure in its log: {[one.place for one in incidents]}"
 
 
 def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:

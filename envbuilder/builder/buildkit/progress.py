@@ -15,7 +15,7 @@ from typing import Final, Self
 from envbuilder.core.budget import LastLines
 from envbuilder.core.console import Console
 from envbuilder.core.log import owned
-from envbuilder.core.plain import redacted
+from envbuilder.core.text.redact import redacted
 from envbuilder.plan.program import PROGRAMS, SPEC
 
 _NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)

@@ -11,6 +11,7 @@ from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
+from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.plan.extension import BUILD_DIRECTORY, SOURCE
 
 SHOWN: Final = 12  # lines of the compiler in a message
@@ -70,8 +71,6 @@ def explain_failure(
     A capture compiles nothing, so the most general message does not apply. Its error is the report of `capture_calls.py` or the
     program's own message.
     """
-    from envbuilder.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
-
     printed = [_UNPACKED.sub("", line) for line in (*lines, *failure.message.splitlines()[1:])]
     ended_at = (at for at, line in enumerate(printed) if line.startswith(_UV))
     printed = printed[: next(ended_at, None)]

@@ -14,7 +14,8 @@ from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
-from envbuilder.core.plain import GIVE_BY, has_credentials, pasted
+from envbuilder.core.plain import GIVE_BY, pasted
+from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD

@@ -33,10 +33,7 @@ from envbuilder.sources.http.proxies import trouble
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
-KERNEL: Final = (
-    4,
-    8,
-)  # since then a tracer decides about a call after the filter of system calls (seccomp(2))
+KERNEL: Final = (4, 8)  # since then a tracer decides after the filter of system calls (seccomp(2))
 # Since then a filter may ask and let a call go on (seccomp_unotify(2)). proot needs that, because only one may trace.
 KERNEL_FOR_PROOT: Final = (5, 5)
 _DOCKER_VERSION: Final = Command(
@@ -76,8 +73,10 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     needed = ".".join(map(str, KERNEL if spaces else KERNEL_FOR_PROOT))
     without = "" if spaces else " where namespaces are refused"
     kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {needed}{without}")
-    found = re.match(r"(\d+)\.(\d+)", machine.kernel)
-    is_new = found is not None and (int(found[1]), int(found[2])) >= (KERNEL if spaces else KERNEL_FOR_PROOT)
+    release = re.match(r"(\d+)\.(\d+)", machine.kernel)
+    is_new = release is not None and (int(release[1]), int(release[2])) >= (
+        KERNEL if spaces else KERNEL_FOR_PROOT
+    )
     docker = "`--engine docker` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
@@ -112,9 +111,9 @@ def check_programs(machine: Machine) -> Iterator[Item]:
     ):
         if forbids_programs(path):
             runs = Subject(DoctorCode.EXECUTE, f"{name} noexec", "programs of a build run there")
-            found = f"{path} lies on a file system that is mounted noexec"
+            message = f"{path} lies on a file system that is mounted noexec"
             repair = f"point {setting} at a folder where programs may run"
-            yield runs.missing(found, repair) if name == "cache" else runs.warning(found, repair)
+            yield runs.missing(message, repair) if name == "cache" else runs.warning(message, repair)
 
 
 def check_emulation(machine: Machine) -> Iterator[Item]:
@@ -158,11 +157,8 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         return
     engine = replace(engine, why=f"{why}; engines before 25 do not read OCI layouts")
     major = server.partition(".")[0]
-    yield (
-        engine.ok(server)
-        if major.isdigit() and int(major) >= 25
-        else engine.warning(server, install_hint("docker.io"))
-    )
+    is_new = major.isdigit() and int(major) >= 25
+    yield engine.ok(server) if is_new else engine.warning(server, install_hint("docker.io"))
 
     why = "`--engine docker` and bases that are images are built with it"
     buildx = Subject(DoctorCode.BUILDX, "buildx", why)
@@ -175,9 +171,8 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     why = "with containerd's the engine keeps the image's digest and takes only the layers that it lacks"
     store = Subject(DoctorCode.IMAGE_STORE, "image store", why)
     repair = 'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine'
-    status = machine.output_of(
-        "docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored"
-    )
+    words = ("docker", "info", "--format", "{{.DriverStatus}}")
+    status = machine.output_of(*words, why="ask how images are stored")
     if status is None:
         yield store.unknown("`docker info` does not say", repair)
     elif "io.containerd.snapshotter" in status:
@@ -198,13 +193,13 @@ def check_space(machine: Machine) -> Iterator[Item]:
         if free is None:
             yield space.unknown(f"{path} cannot be read", repair)
             continue
-        found = f"{gigabytes(free)} free at {path}"
+        room = f"{gigabytes(free)} free at {path}"
         if inodes := lacks_inodes(path):
             yield space.missing(inodes, repair)
         elif free >= ROOM:
-            yield space.ok(found)
+            yield space.ok(room)
         else:
-            yield space.warning(found, repair) if free >= LEAST else space.missing(found, repair)
+            yield space.warning(room, repair) if free >= LEAST else space.missing(room, repair)
 
 
 def check_cache(machine: Machine) -> Iterator[Item]:
@@ -248,14 +243,15 @@ def check_sources(machine: Machine) -> Iterator[Item]:
     source = Subject(DoctorCode.SOURCES, "source", why)
     repair = "look at the network, the proxy, or the settings (ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_INDEX, …)"
     reached = machine.reach()
-    for one in reached:
-        if one.trouble:
+    for answer in reached:
+        if answer.trouble:
             yield source.warning(
-                trouble(one.url, one.trouble, machine.environment) or f"{one.url} {one.trouble}", repair
+                trouble(answer.url, answer.trouble, machine.environment) or f"{answer.url} {answer.trouble}",
+                repair,
             )
         else:
-            yield source.ok(f"{one.url} answers")
-    yield _clock(machine, [one.skew for one in reached if one.skew is not None])
+            yield source.ok(f"{answer.url} answers")
+    yield _clock(machine, [answer.skew for answer in reached if answer.skew is not None])
 
 
 def _clock(machine: Machine, skews: list[float]) -> Item:
@@ -273,5 +269,5 @@ def _clock(machine: Machine, skews: list[float]) -> Item:
     synchronised, error = machine.clock
     if synchronised:
         return clock.ok(f"synchronised, at most {error:.3f} s off")
-    found = "not synchronised, says the kernel"
-    return clock.warning(f"{found}; {near}" if near else found, repair)
+    message = "not synchronised, says the kernel"
+    return clock.warning(f"{message}; {near}" if near else message, repair)

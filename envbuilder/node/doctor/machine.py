@@ -69,16 +69,9 @@ def probe_machine(
             sources = probe_sources(environment, runner)
         except (UsageError, ToolError) as error:
             return (Reached(url="the settings:", trouble=error.message),)
-        return reach(
-            (
-                *sources.debian,
-                *sources.security,
-                *sources.indexes,
-                sources.pytorch,
-                *filter(None, (sources.cuda,)),
-            ),
-            sources.certificates,
-        )
+        cuda = (sources.cuda,) if sources.cuda else ()
+        urls = (*sources.debian, *sources.security, *sources.indexes, sources.pytorch, *cuda)
+        return reach(urls, sources.certificates)
 
     return Machine(
         root=Path("/"),

@@ -1,5 +1,6 @@
 """Checks for running: Apptainer, the driver for each recipe, memory, disk space, fabric and bus."""
 
+import functools
 import os
 import re
 import shutil
@@ -42,8 +43,8 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
     )
     for program in (apptainer, singularity):
         answer = machine.output_of(program.name.lower(), "--version", why=f"ask for {program.name}'s version")
-        if found := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
-            yield program.ok(found[0] + (", setuid" if has_setuid(machine) else ""))
+        if version := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
+            yield program.ok(version[0] + (", setuid" if has_setuid(machine) else ""))
             return
     yield apptainer.missing(
         "not installed",
@@ -54,9 +55,9 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
 def has_setuid(machine: Machine) -> bool:
     """Whether Apptainer is setuid, and so needs neither user namespaces nor FUSE."""
     settings = machine.output_of("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
-    found = re.search(r"^LIBEXECDIR=(.+)$", settings, re.MULTILINE)
+    folder = re.search(r"^LIBEXECDIR=(.+)$", settings, re.MULTILINE)
     try:
-        return bool(found and Path(found[1], "apptainer/bin/starter-suid").stat().st_mode & stat.S_ISUID)
+        return bool(folder and Path(folder[1], "apptainer/bin/starter-suid").stat().st_mode & stat.S_ISUID)
     except OSError:
         return False
 
@@ -79,20 +80,18 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     shut = shut_switches(machine)
     switches = ", ".join(name for name, _ in shut)
-    repair = (
-        "; ".join(command for _, command in shut)
-        or "ask the administrators for user namespaces or apptainer-suid"
-    )
+    ask = "ask the administrators for user namespaces or apptainer-suid"
+    repair = "; ".join(command for _, command in shut) or ask
     if has_namespaces(machine):
-        found = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
+        message = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
         is_shut_to_others = shut and machine.uid == 0
-        yield namespaces.warning(found, repair) if is_shut_to_others else namespaces.ok(found)
+        yield namespaces.warning(message, repair) if is_shut_to_others else namespaces.ok(message)
         return
-    found = f"cannot be made ({switches or 'the kernel or a container forbids it'})"
+    message = f"cannot be made ({switches or 'the kernel or a container forbids it'})"
     if machine.uid == 0 or has_setuid(machine):
-        yield namespaces.warning(found, repair)
+        yield namespaces.warning(message, repair)
     else:
-        yield namespaces.missing(found, repair)
+        yield namespaces.missing(message, repair)
 
 
 def check_fuse(machine: Machine) -> Iterator[Item]:
@@ -100,22 +99,20 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
     device = machine.root / "dev/fuse"
     if not device.exists():
         command = ("modprobe", "fuse")
-        fix = Fix(
-            command=" ".join(command), run=lambda: machine.output_of(*command, why="load the kernel's FUSE")
-        )
+        load = functools.partial(machine.output_of, *command, why="load the kernel's FUSE")
+        fix = Fix(command=" ".join(command), run=load)
         yield fuse.warning(f"{device} is not there", fix.command, fix if machine.uid == 0 else None)
         return
     open_to_all = stat.S_IMODE(device.stat().st_mode) & 0o006 == 0o006
     ours = os.access(device, os.R_OK | os.W_OK)
     path = machine.environment.get("PATH")
-    lacking = [one for one in ("fusermount3", "squashfuse") if not shutil.which(one, path=path)]
+    lacking = [program for program in ("fusermount3", "squashfuse") if not shutil.which(program, path=path)]
     if not ours or not open_to_all:
         yield fuse.warning(f"{device} is not open to {'all' if ours else 'you'}", f"chmod 666 {device}")
     elif lacking:
-        programs = " and no ".join(f"`{one}`" for one in lacking)
-        yield fuse.warning(
-            f"no {programs} on PATH (Apptainer may bring its own)", install_command("fuse3", "squashfuse")
-        )
+        programs = " and no ".join(f"`{program}`" for program in lacking)
+        message = f"no {programs} on PATH (Apptainer may bring its own)"
+        yield fuse.warning(message, install_command("fuse3", "squashfuse"))
     else:
         yield fuse.ok(f"{device} and its helpers are there")
 
@@ -150,11 +147,13 @@ def _driver_libraries(machine: Machine) -> Iterator[Item]:
         yield libraries.ok("in the cache of ldconfig")
     else:
         searched = (*machine.environment.get("LD_LIBRARY_PATH", "").split(":"), *_DRIVER_FOLDERS)
-        here = [one for one in searched if one and (machine.root / one.lstrip("/") / _LIBCUDA).exists()]
+        here = [
+            entry for entry in searched if entry and (machine.root / entry.lstrip("/") / _LIBCUDA).exists()
+        ]
         folder = here[0] if here else "FOLDER"
-        found = f", but in {folder}" if here else ""
+        place = f", but in {folder}" if here else ""
         yield libraries.warning(
-            f"`{_LIBCUDA}` is not in the cache of ldconfig{found}: no program in a SIF sees a GPU",
+            f"`{_LIBCUDA}` is not in the cache of ldconfig{place}: no program in a SIF sees a GPU",
             f"as root: echo {folder} >/etc/ld.so.conf.d/nvidia.conf && ldconfig; otherwise: export "
             f"APPTAINER_CONTAINLIBS={folder}/{_LIBCUDA},{folder}/libnvidia-ml.so.1",
         )
@@ -245,7 +244,7 @@ def _acs(machine: Machine) -> Item:
     repair = "turn ACS off in the BIOS, or `setpci -s BRIDGE ECAP_ACS+6.w=0000` after each boot"
     folder = machine.root / "sys/bus/pci/devices"
     devices = [folder / name for name in names(folder) or ()]
-    bridges = [one for one in devices if (text(one / "class") or "").startswith("0x0604")]
+    bridges = [device for device in devices if (text(device / "class") or "").startswith("0x0604")]
     answers = [redirects(bridge / "config") for bridge in bridges]
     if any(answers):
         return acs.warning(f"on at {sum(map(bool, answers))} bridges", repair)
@@ -300,9 +299,8 @@ def check_fabric(machine: Machine) -> Iterator[Item]:
         + ["libibverbs is not installed"] * (machine.facts.verbs is False)
     )
     if trouble:
-        yield fabric.warning(
-            "; ".join(trouble), f"ibstat; modprobe ib_uverbs; {install_command('rdma-core')}"
-        )
+        repair = f"ibstat; modprobe ib_uverbs; {install_command('rdma-core')}"
+        yield fabric.warning("; ".join(trouble), repair)
     else:
         yield fabric.ok(f"{len(active)} active ports: {', '.join(active)}")
 
@@ -320,9 +318,8 @@ def check_slurm(machine: Machine) -> Iterator[Item]:
     slurm = Subject(DoctorCode.SLURM, "Slurm", why)
     version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
-    yield slurm.ok(
-        (version or "its commands do not answer") + (f", in job {job}" if job else ", not in a job")
-    )
+    where = f"in job {job}" if job else "not in a job"
+    yield slurm.ok(f"{version or 'its commands do not answer'}, {where}")
 
 
 def check_locks(machine: Machine) -> Iterator[Item]:

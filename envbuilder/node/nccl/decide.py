@@ -61,7 +61,7 @@ def decide(facts: Facts) -> Decision:
     left: list[Left] = []
     hints: list[str] = []
     for rules, names in ((P2P_RULES, P2P_VARIABLES), (INTERFACE_RULES, SOCKET_VARIABLES)):
-        rule, verdict = next((rule, found) for rule in rules if (found := rule.judge(facts)) is not None)
+        rule, verdict = next((rule, judged) for rule in rules if (judged := rule.judge(facts)) is not None)
         for name, value in verdict.values:
             # An interface that a user named for NCCL is no reason to name another for Gloo, and the same for P2P.
             unless = (name,) if name == "NCCL_SOCKET_IFNAME" else names

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from envbuilder.node.nccl.facts import Facts, Gpu, Nic, merge, origin
 from envbuilder.node.nccl.files import names, text
-from envbuilder.node.nccl.grid import find_matrices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,8 @@ Run = Callable[["tuple[str, ...]"], Optional[str]]  # a program's output; None w
 
 Matrix = Tuple[Tuple[str, ...], ...]
 
+CELL = re.compile(r"X|SYS|SOC|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS|DR|U")
+UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")
 BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -34,11 +36,11 @@ def probe_gpus(root: Path, nvml: Any, run: Run) -> Facts:
     seen = _from_kernel(root)
     if not seen.gpus and not any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")):  # dxg: WSL
         return seen
-    found = _from_nvml(nvml) if nvml is not None else None
-    if found is None:
-        found = _from_nvidia_smi(run) or (seen if seen.gpus else replace(seen, gpus=None, sources=_SILENT))
-    placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in found.gpus or ())
-    return replace(found, driver=found.driver or seen.driver, gpus=None if found.gpus is None else placed)
+    facts = _from_nvml(nvml) if nvml is not None else None
+    if facts is None:
+        facts = _from_nvidia_smi(run) or (seen if seen.gpus else replace(seen, gpus=None, sources=_SILENT))
+    placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in facts.gpus or ())
+    return replace(facts, driver=facts.driver or seen.driver, gpus=None if facts.gpus is None else placed)
 
 
 def bus_address(written: str) -> str:
@@ -52,9 +54,9 @@ def _from_kernel(root: Path) -> Facts:
     driver, source = text(root / "sys/module/nvidia/version"), "/sys/module/nvidia/version"
     if driver is None:
         module = text(root / "proc/driver/nvidia/version") or ""
-        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", module)
-        driver = found[1] if found else None
-        source = "/proc/driver/nvidia/version" if found else "the NVIDIA driver is not loaded"
+        match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", module)
+        driver = match[1] if match else None
+        source = "/proc/driver/nvidia/version" if match else "the NVIDIA driver is not loaded"
     devices = root / "sys/bus/pci/devices"
     listed = names(devices)
     if listed is None:
@@ -65,16 +67,15 @@ def _from_kernel(root: Path) -> Facts:
         if text(devices / bus / "vendor") == NVIDIA
         and (text(devices / bus / "class") or "").startswith(DISPLAY_CLASSES)
     )
-    bus_says = (
-        "PCI bus; NVML and `nvidia-smi` do not answer" if gpus else "there is no NVIDIA GPU on the PCI bus"
-    )
+    silent = "PCI bus; NVML and `nvidia-smi` do not answer"
+    bus_says = silent if gpus else "there is no NVIDIA GPU on the PCI bus"
     return Facts(gpus=gpus, driver=driver, sources=origin(driver=source, gpus=bus_says))
 
 
 def _model(root: Path, bus: str) -> str | None:
     information = text(root / f"proc/driver/nvidia/gpus/{bus}/information") or ""
-    found = re.search(r"^Model:\s*(.+)$", information, re.MULTILINE)
-    return found[1].strip() if found else None
+    model = re.search(r"^Model:\s*(.+)$", information, re.MULTILINE)
+    return model[1].strip() if model else None
 
 
 def _from_nvml(nvml: Any) -> Facts | None:
@@ -113,15 +114,15 @@ def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tupl
     """Return the links as `nvidia-smi topo -m` and the statuses as `nvidia-smi topo -p2p r`."""
     ends = [_nvlinks(nvml, handle) for handle in handles]
 
-    def link(one: int, other: int) -> str:
-        pair = (handles[one], handles[other])
-        direct = ends[one].count(gpus[other].bus or "")
-        over_switch = min(ends[one].count("switch"), ends[other].count("switch"))
+    def link(number: int, other: int) -> str:
+        pair = (handles[number], handles[other])
+        direct = ends[number].count(gpus[other].bus or "")
+        over_switch = min(ends[number].count("switch"), ends[other].count("switch"))
         count = direct or over_switch or _says_nvlink(nvml, *pair)
         return f"NV{count:d}" if count else ANCESTORS[nvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
 
-    def status(one: int, other: int) -> str:
-        return STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handles[one], handles[other], READ), "U")
+    def status(number: int, other: int) -> str:
+        return STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handles[number], handles[other], READ), "U")
 
     return _square(len(gpus), link), _square(len(gpus), status)
 
@@ -168,17 +169,42 @@ def _from_nvidia_smi(run: Run) -> Facts | None:
     gpus = tuple(Gpu(name=row[1], bus=bus_address(row[2])) for row in rows)
     facts = Facts(gpus=gpus, driver=rows[0][3], sources=origin(gpus="nvidia-smi", driver="nvidia-smi"))
     for kind, options in (("links", ("-m",)), ("p2p", ("-p2p", "r"))):
-        matrices = find_matrices(run(("nvidia-smi", "topo", *options)) or "")
-        found = [one for one in matrices if one.kind == kind and not one.damage]
-        if len(found) == 1 and found[0].gpus == len(gpus):
-            nics = tuple(Nic(name, links) for name, links in found[0].nics) or None
-            known = {
-                kind: found[0].cells,
-                **({"nics": nics} if nics else {}),
-                "sources": origin(**{kind: f"nvidia-smi topo {' '.join(options)}"}),
-            }
-            facts = merge(facts, Facts(**known))  # type: ignore[arg-type]
+        matrix, nics = _topology(run(("nvidia-smi", "topo", *options)) or "", len(gpus))
+        if matrix:
+            known: dict[str, Any] = {kind: matrix, "nics": nics or facts.nics}
+            source = origin(**{kind: f"nvidia-smi topo {' '.join(options)}"})
+            facts = merge(facts, Facts(**known, sources=source))
     return facts
+
+
+def _topology(output: str, gpus: int) -> tuple[Matrix, tuple[Nic, ...]]:
+    """Read a matrix as `nvidia-smi topo` prints it, and the links of adapters to the GPUs.
+
+    What people paste, and what happens to it on the way, is for `envbuilder.node.pasted`.
+    """
+    lines = [line.split() for line in UNDERLINE.sub("", output).splitlines()]
+    head = next((words for words in lines if words[:1] == ["GPU0"]), [])
+    names = list(itertools.takewhile(lambda word: word not in ("CPU", "NUMA"), head))
+    rows = {words[0]: words[1 : len(names) + 1] for words in lines if words and words != head}
+    wanted = [f"GPU{number}" for number in range(gpus)]
+    cells = [rows.get(name, []) for name in wanted]
+    if (
+        [name for name in names if name.startswith("GPU")] != wanted
+        or not all(len(row) == len(names) and all(map(CELL.fullmatch, row)) for row in cells)
+        or any(
+            (row[other] == "X") != (number == other)
+            for number, row in enumerate(cells)
+            for other in range(gpus)
+        )
+    ):
+        return (), ()
+    models = {words[0][:-1]: words[1] for words in lines if len(words) == 2 and words[0].endswith(":")}
+    nics = tuple(
+        Nic(models.get(name, name), tuple(row[column] for row in cells))
+        for column, name in enumerate(names)
+        if not name.startswith(("GPU", "NVMe"))
+    )
+    return tuple(tuple(row[:gpus]) for row in cells), nics
 
 
 def _place(gpu: Gpu, root: Path) -> Gpu:

@@ -152,7 +152,11 @@ def hint_grace_nic(facts: Facts) -> str | None:
 @hint("slingshot")
 def hint_slingshot(facts: Facts) -> str | None:
     """A job on several nodes with Slingshot's interfaces (`hsn0`), and no network plugin of NCCL that can be loaded."""
-    fast = [one.name for one in facts.interfaces or () if SLINGSHOT.fullmatch(one.name) and one.up]
+    fast = [
+        interface.name
+        for interface in facts.interfaces or ()
+        if SLINGSHOT.fullmatch(interface.name) and interface.up
+    ]
     if not fast or facts.plugin is not False or facts.job.nodes == 1:
         return None
     return (

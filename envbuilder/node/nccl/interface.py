@@ -25,6 +25,7 @@ VIRTUAL = re.compile(
 USB = re.compile(r"usb\d|enx[0-9a-f]{12}$|en\w*u\d+(u\d+)*(i\d+)?(c\d+)?$|idrac|bmc")
 WIRELESS = re.compile(r"wl")
 SLINGSHOT = re.compile(r"hsn\d+")
+UNREAD, MASKED = "its addresses are not known", "its addresses are masked"
 PHYSICAL = re.compile(r"(en|eth|em\d|p\d+p\d|ib|hsn|slingshot|rail|roce|rdma|mlx|bond|team|opa)")
 
 
@@ -49,18 +50,9 @@ def nccl_choice(
     names = _named(interfaces, idle=not modern)
     if len(wanted) > 1:
         return names_matching(names, wanted)[:MOST]
-    searches = [
-        "ib",
-        "^docker,lo,virbr" if modern else "^docker,lo",
-        "docker",
-        "lo",
-        *(["virbr"] if modern else []),
-    ]
-    for search in searches:
-        found = names_matching(names, search)
-        if found:
-            return found[:MOST]
-    return ()
+    others = ("^docker,lo,virbr", "docker", "lo", "virbr") if modern else ("^docker,lo", "docker", "lo")
+    searches = (names_matching(names, search) for search in ("ib", *others))
+    return next((matching[:MOST] for matching in searches if matching), ())
 
 
 def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
@@ -79,57 +71,47 @@ def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
 def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
     """Return the names of getifaddrs, aliases included, that have an address that NCCL counts."""
     names: dict[str, None] = {}
-    for one in interfaces:
-        if one.running is False and not idle:
+    for interface in interfaces:
+        if interface.running is False and not idle:
             continue
-        for address in one.addresses or ():
+        for address in interface.addresses or ():
             if address.text != "::1":
-                names[address.label or one.name] = None
+                names[address.label or interface.name] = None
     return tuple(names)
 
 
 def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
     """Judge an interface that NCCL took. An alias such as `eno1:avahi` has only its own address."""
     plain = name.partition(":")[0]
-    for one in interfaces:
-        if one.name == plain:
-            meant = tuple(
-                address for address in one.addresses or () if address.label == (name if ":" in name else "")
-            )
-            return judge(replace(one, addresses=meant) if one.addresses is not None else one, interfaces)
+    label = name if ":" in name else ""
+    for interface in interfaces:
+        if interface.name == plain:
+            known = interface.addresses
+            meant = None if known is None else tuple(address for address in known if address.label == label)
+            return judge(replace(interface, addresses=meant), interfaces)
     return Judgement(name, "it is not in the list of interfaces", physical=False, certain=False)
 
 
 def judge(interface: Interface, others: tuple[Interface, ...]) -> Judgement:
     """Judge whether a job on several nodes can use an interface."""
-    name = interface.name
+    name, kind, addresses = interface.name, interface.kind, interface.addresses or ()
     physical = _is_physical(interface, others)
-
-    def verdict(fault: str, *, certain: bool = True) -> Judgement:
-        return Judgement(name, fault, physical, certain)
-
-    if interface.kind == "loopback" or re.fullmatch(r"lo\d*", name):
-        return verdict("it is the loopback")
-    if interface.up is False:
-        return verdict("it is down")
-    if interface.master:
-        return verdict(f"it is a port of `{interface.master}`")
-    if interface.usb or (interface.hardware is None and USB.match(name)):
-        return verdict("it is a USB or management port")
-    if not physical and (VIRTUAL.match(name) or interface.kind in ("veth", "tunnel", "bridge")):
-        return verdict("it was made by containers, virtual machines or a tunnel")
-    if interface.running is False:
-        return verdict("it has no carrier")
-    if interface.addresses is None:
-        return verdict("its addresses are not known", certain=False)
-    texts = [address.text for address in interface.addresses]
-    if not texts:
-        return verdict("it has no address")
-    if any(map(_is_routable, interface.addresses)):
-        return verdict("")
-    if "" in texts:
-        return verdict("its addresses are masked", certain=False)
-    return verdict("it has only link-local addresses")
+    is_virtual = VIRTUAL.match(name) or kind in ("veth", "tunnel", "bridge")
+    faults = (
+        (kind == "loopback" or re.fullmatch(r"lo\d*", name), "it is the loopback"),
+        (interface.up is False, "it is down"),
+        (interface.master, f"it is a port of `{interface.master}`"),
+        (interface.usb or (interface.hardware is None and USB.match(name)), "it is a USB or management port"),
+        (not physical and is_virtual, "it was made by containers, virtual machines or a tunnel"),
+        (interface.running is False, "it has no carrier"),
+        (interface.addresses is None, UNREAD),
+        (not addresses, "it has no address"),
+        (any(map(_is_routable, addresses)), ""),
+        (any(not address.text for address in addresses), MASKED),
+        (True, "it has only link-local addresses"),
+    )
+    fault = next(fault for applies, fault in faults if applies)
+    return Judgement(name, fault, physical, fault not in (UNREAD, MASKED))
 
 
 def _is_routable(address: Address) -> bool:
@@ -141,9 +123,9 @@ def _is_routable(address: Address) -> bool:
 
 def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int = 3) -> bool:
     """Whether it is hardware, or a bond, team, VLAN or bridge on hardware."""
-    if interface.hardware is not None and interface.hardware:
+    if interface.hardware:
         return True
-    ports = [one for one in others if one.master == interface.name or one.name in interface.lower]
+    ports = [other for other in others if other.master == interface.name or other.name in interface.lower]
     if depth and any(_is_physical(port, others, depth - 1) for port in ports):
         return True
     if interface.hardware is False and interface.kind not in ("", "ethernet"):
@@ -155,17 +137,19 @@ def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int
 
 def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
     """Return the value for NCCL_SOCKET_IFNAME: `=name` where the plain name is a prefix of another."""
-    others = [one.name for one in interfaces if one.name != name]
-    others += [address.label for one in interfaces for address in one.addresses or () if address.label]
+    others = [interface.name for interface in interfaces if interface.name != name]
+    others += [
+        address.label for interface in interfaces for address in interface.addresses or () if address.label
+    ]
     return f"={name}" if any(other.startswith(name) for other in others) else name
 
 
 def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
     """Count the IPv4 networks of these interfaces; an address without a mask is one of its own."""
     nets = set()
-    for one in interfaces:
-        if one.name in names:
-            for address in one.addresses or ():
+    for interface in interfaces:
+        if interface.name in names:
+            for address in interface.addresses or ():
                 if address.text and ":" not in address.text:
                     nets.add(str(ipaddress.ip_interface(f"{address.text}/{address.prefix or 32}").network))
     return len(nets)
@@ -174,14 +158,16 @@ def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
 def choose(facts: Facts) -> tuple[str, str]:
     """Return the right interface and the reason, or an empty name where there is no single one."""
     interfaces = facts.interfaces or ()
-    fit = {one.name for one in interfaces if not judge(one, interfaces).fault}
-    if facts.job.peer_device in fit and facts.job.peer_device:
+    judged = (judge(interface, interfaces) for interface in interfaces)
+    fit = [judgement for judgement in judged if not judgement.fault]
+    names = {judgement.name for judgement in fit}
+    if facts.job.peer_device in names and facts.job.peer_device:
         return facts.job.peer_device, f"it is the way to `{facts.job.peer}`"
     routes = sorted(facts.routes or (), key=lambda route: route.metric)
     best = {route.device for route in routes if route.metric == routes[0].metric}
-    if len(best) == 1 and routes[0].device in fit:
+    if len(best) == 1 and routes[0].device in names:
         return routes[0].device, "the default route goes through it"
-    physical = [one.name for one in interfaces if one.name in fit and judge(one, interfaces).physical]
+    physical = [judgement.name for judgement in fit if judgement.physical]
     if len(physical) == 1:
         return physical[0], "it is the only physical interface that is up and has an address"
     return "", ""

@@ -61,11 +61,11 @@ def measure(
     plain = {name: value for name, value in environment.items() if name not in CLEARED}
     failures = []
     pairs = list(combinations(range(count), 2))
-    for one, other in pairs:
-        ran = run_together(bench, [("pair", str(one), str(other))], [plain])
-        tell(f"GPU{one} and GPU{other}: {ran.answer}")
+    for gpu, other in pairs:
+        ran = run_together(bench, [("pair", str(gpu), str(other))], [plain])
+        tell(f"GPU{gpu} and GPU{other}: {ran.answer}")
         if not ran.ok:
-            failures.append(f"GPU{one} and GPU{other}: {ran.answer}")
+            failures.append(f"GPU{gpu} and GPU{other}: {ran.answer}")
     details = failures or [f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of GPUs: ok"]
     results = []
     for name, more in (("with P2P", {}), ("without P2P", WITHOUT)):

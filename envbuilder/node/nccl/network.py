@@ -38,16 +38,12 @@ def probe_network(root: Path, addresses: Callable[[], Addresses | None]) -> Fact
     routes, rdma = _routes(root), _rdma(root)
     table = "/proc/net/route"
     infiniband = "/sys/class/infiniband" if rdma else "there is no /sys/class/infiniband"
-    return Facts(
-        interfaces=interfaces,
-        routes=routes,
-        rdma=rdma,
-        sources=origin(
-            interfaces=source if interfaces is not None else "/sys/class/net cannot be read",
-            routes=table if routes is not None else f"{table} cannot be read",
-            rdma=infiniband if rdma is not None else "/sys cannot be read",
-        ),
+    sources = origin(
+        interfaces=source if interfaces is not None else "/sys/class/net cannot be read",
+        routes=table if routes is not None else f"{table} cannot be read",
+        rdma=infiniband if rdma is not None else "/sys cannot be read",
     )
+    return Facts(interfaces=interfaces, routes=routes, rdma=rdma, sources=sources)
 
 
 def _interface(device: Path, addresses: tuple[Address, ...] | None) -> Interface:
@@ -111,7 +107,7 @@ def _routes(root: Path) -> tuple[Route, ...] | None:
 def _rdma(root: Path) -> tuple[RdmaPort, ...] | None:
     if not (root / "sys").is_dir():
         return None
-    found = []
+    ports = []
     folder = root / "sys/class/infiniband"
     for device in names(folder) or ():
         for port in names(folder / device / "ports") or ():
@@ -120,8 +116,8 @@ def _rdma(root: Path) -> tuple[RdmaPort, ...] | None:
                 for file in ("state", "link_layer", "rate")
             )
             state = state.partition(":")[2].strip()  # of "4: ACTIVE"
-            found.append(RdmaPort(device, int(port), state, layer, rate))
-    return tuple(found)
+            ports.append(RdmaPort(device, int(port), state, layer, rate))
+    return tuple(ports)
 
 
 class _SocketAddress(ctypes.Structure):
@@ -153,21 +149,21 @@ def system_addresses() -> Addresses | None:
             return None
     except (OSError, AttributeError):
         return None
-    found: dict[str, list[Address]] = {}
+    known: dict[str, list[Address]] = {}
     try:
         entry = first
         while entry:  # type: ignore[truthy-bool]  # a null pointer is false
-            one = entry.contents
-            if one.address and one.address.contents.family in PARTS:
-                label = (one.name or b"").decode()
+            item = entry.contents
+            if item.address and item.address.contents.family in PARTS:
+                label = (item.name or b"").decode()
                 name = label.partition(":")[0]
-                text = socket.inet_ntop(one.address.contents.family, _bytes(one.address))
-                prefix = sum(bin(byte).count("1") for byte in _bytes(one.netmask)) if one.netmask else None
-                found.setdefault(name, []).append(Address(text, prefix, label if label != name else ""))
-            entry = one.next
+                text = socket.inet_ntop(item.address.contents.family, _bytes(item.address))
+                prefix = sum(bin(byte).count("1") for byte in _bytes(item.netmask)) if item.netmask else None
+                known.setdefault(name, []).append(Address(text, prefix, label if label != name else ""))
+            entry = item.next
     finally:
         libc.freeifaddrs(first)
-    return {name: tuple(addresses) for name, addresses in found.items()}
+    return {name: tuple(addresses) for name, addresses in known.items()}
 
 
 def _bytes(place: ctypes._Pointer[_SocketAddress]) -> bytes:

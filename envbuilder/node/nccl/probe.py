@@ -151,7 +151,7 @@ def _virtual(root: Path, cpuinfo: str | None) -> str | None:
 
 def _plugin(io: ProbeIO, facts: Facts) -> Facts:
     """Beside Slingshot, whether the plugin that NCCL would look for can be loaded."""
-    if not any(SLINGSHOT.fullmatch(one.name) for one in facts.interfaces or ()):
+    if not any(SLINGSHOT.fullmatch(interface.name) for interface in facts.interfaces or ()):
         return Facts()
     chosen = io.environment.get("NCCL_NET_PLUGIN", "")
     library = f"libnccl-net-{chosen}.so" if chosen else "libnccl-net.so"
@@ -170,16 +170,18 @@ def _imex(root: Path, facts: Facts) -> Facts:
 
 def _packages(folders: tuple[Path, ...]) -> Facts:
     """Return the versions of NCCL and torch that are installed as Python packages."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in folders:
         for name in names(folder) or ():
             match = re.fullmatch(r"(nvidia_nccl_cu\d+|torch)-(\d[^-]*)\.dist-info", name)
             if match:
-                found.setdefault("torch" if match[1] == "torch" else "nccl", match[2])
+                versions.setdefault("torch" if match[1] == "torch" else "nccl", match[2])
     searched = ", ".join(map(str, folders))
     absent = f"not in {searched}" if searched else "no Python environment was given"
-    nccl, torch = (searched if name in found else absent for name in ("nccl", "torch"))
-    return Facts(nccl=found.get("nccl"), torch=found.get("torch"), sources=origin(nccl=nccl, torch=torch))
+    nccl, torch = (searched if name in versions else absent for name in ("nccl", "torch"))
+    return Facts(
+        nccl=versions.get("nccl"), torch=versions.get("torch"), sources=origin(nccl=nccl, torch=torch)
+    )
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:
@@ -197,7 +199,12 @@ def _job(io: ProbeIO, facts: Facts) -> Facts:
     if peer and nodes != 1:
         ours = io.way_to(peer)
         interfaces = facts.interfaces or ()
-        owners = (one.name for one in interfaces for place in one.addresses or () if place.text == ours)
+        owners = (
+            interface.name
+            for interface in interfaces
+            for place in interface.addresses or ()
+            if place.text == ours
+        )
         device = next(owners, None)
     job = Job(nodes, peer, device, env.get("SLURM_JOB_ID", ""))
     return Facts(job=job, sources=origin(job="environment")) if job != Job() else Facts()

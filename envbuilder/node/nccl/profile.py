@@ -9,17 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envbuilder.node.nccl.decide import Setting
-from envbuilder.node.nccl.facts import (
-    Address,
-    Facts,
-    Gpu,
-    Interface,
-    Job,
-    Measured,
-    Nic,
-    RdmaPort,
-    Route,
-)
+from envbuilder.node.nccl.facts import Address, Facts, Gpu, Interface, Job, Measured, Nic, RdmaPort, Route
 
 VERSION = 1
 
@@ -89,7 +79,7 @@ def misfit(profile: Profile, node: Facts) -> str:
     for what, before, now in pairs:
         if before is not None and now is not None and before != now:
             return f"{what}: {_short(before)} in the profile, {_short(now)} here"
-    here = {one.name for one in node.interfaces or ()}
+    here = {interface.name for interface in node.interfaces or ()}
     for setting in profile.settings:
         name = setting.value.lstrip("=")
         if setting.name.endswith("_SOCKET_IFNAME") and node.interfaces is not None and name not in here:
@@ -131,7 +121,7 @@ def _read(kind: str, value: Any, where: str) -> Any:
         items = _expect(list, value, where)
         if length != "..." and len(items) != 2:
             raise ValueError(f"{where}: expected a pair, found {len(items)} items")
-        return tuple(_read(item, one, f"{where}[{number}]") for number, one in enumerate(items))
+        return tuple(_read(item, element, f"{where}[{number}]") for number, element in enumerate(items))
     if kind in PLAIN:
         return _expect(PLAIN[kind], value, where)
     known = {field.name: str(field.type) for field in fields(CLASSES[kind])}

@@ -28,8 +28,8 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], wi
     lines += _wrapped(f"not known: {', '.join(silent)}", width) if silent else []
     lines += _matrix_lines(facts)
     lines += ["", "settings"]
-    for one in decision.settings:
-        lines += _setting_lines(one, environment, width)
+    for setting in decision.settings:
+        lines += _setting_lines(setting, environment, width)
     if not decision.settings:
         lines.append("  nothing to set")
     lines += ["", "left unset"]
@@ -38,7 +38,7 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], wi
         reasons.setdefault((left.reason, left.evidence), []).append(left.name)
     for (reason, evidence), names in reasons.items():
         lines += _wrapped(f"{', '.join(names)}: {reason}", width)
-        lines += [line for one in evidence for line in _wrapped(one, width, indent=6)]
+        lines += [line for words in evidence for line in _wrapped(words, width, indent=6)]
     if decision.hints:
         lines += ["", "hints", *(line for hint in decision.hints for line in _wrapped(hint, width))]
     return "\n".join(lines)
@@ -49,14 +49,14 @@ def user_variable(setting: Setting, environment: Mapping[str, str]) -> str:
     return next((name for name in setting.unless if name in environment), "")
 
 
-def _setting_lines(one: Setting, environment: Mapping[str, str], width: int) -> list[str]:
-    own = user_variable(one, environment)
-    kept_by = f"  (not set: {own} is the user's own)" if own else ""
-    lines = _wrapped(f"{one.name}={one.value}{kept_by}", width)
-    lines += _wrapped(f"because {one.reason}", width, indent=4)
-    for evidence in one.evidence:
+def _setting_lines(setting: Setting, environment: Mapping[str, str], width: int) -> list[str]:
+    variable = user_variable(setting, environment)
+    kept_by = f"  (not set: {variable} is the user's own)" if variable else ""
+    lines = _wrapped(f"{setting.name}={setting.value}{kept_by}", width)
+    lines += _wrapped(f"because {setting.reason}", width, indent=4)
+    for evidence in setting.evidence:
         lines += _wrapped(evidence, width, indent=6)
-    return lines + (_wrapped(f"lapses {one.lapses}", width, indent=4) if one.lapses else [])
+    return lines + (_wrapped(f"lapses {setting.lapses}", width, indent=4) if setting.lapses else [])
 
 
 def _wrapped(text: str, width: int, *, indent: int = 2, hang: int = 2) -> list[str]:

@@ -59,12 +59,12 @@ def rule(
     evidence=("measured-transfers",),
 )
 def measured_failed(facts: Facts) -> Verdict | None:
-    found = facts.measured
-    if found is None or found.lapsed(facts) or found.passed or not found.passed_without:
+    test = facts.measured
+    if test is None or test.lapsed(facts) or test.passed or not test.passed_without:
         return None
     no_nvlink = _is_clear(facts) and not any(map(is_nvlink, facts.pairs))
     value = ("NCCL_P2P_DISABLE", "1") if no_nvlink else ("NCCL_P2P_LEVEL", "NVL")
-    return Verdict((value,), (found.detail or "`detect --measure`",))
+    return Verdict((value,), (test.detail or "`detect --measure`",))
 
 
 @rule(
@@ -73,16 +73,14 @@ def measured_failed(facts: Facts) -> Verdict | None:
     evidence=("measured-transfers",),
 )
 def measured_passed(facts: Facts) -> Verdict | None:
-    found = facts.measured
-    if found is None or found.lapsed(facts) or not found.passed:
+    test = facts.measured
+    if test is None or test.lapsed(facts) or not test.passed:
         return None
-    return Verdict(evidence=(found.detail or "`detect --measure`",))
+    return Verdict(evidence=(test.detail or "`detect --measure`",))
 
 
 @rule(
-    when="There are fewer than two GPUs",
-    why="there is no pair of GPUs",
-    evidence=("set-nothing-by-default",),
+    when="There are fewer than two GPUs", why="there is no pair of GPUs", evidence=("set-nothing-by-default",)
 )
 def too_few(facts: Facts) -> Verdict | None:
     return Verdict() if facts.gpus is not None and len(facts.gpus) < 2 else None
@@ -234,10 +232,14 @@ def one_node(facts: Facts) -> Verdict | None:
 def unknown_interfaces(facts: Facts) -> Verdict | None:
     if facts.interfaces is None:
         return Verdict()
-    if all(one.addresses is None for one in facts.interfaces):
+    if all(interface.addresses is None for interface in facts.interfaces):
         return Verdict(evidence=("no address is listed",))
-    doubtful = [one for one in _judged(facts) if not one.certain]
-    return Verdict(evidence=tuple(f"`{one.name}`: {one.fault}" for one in doubtful)) if doubtful else None
+    doubtful = [interface for interface in _judged(facts) if not interface.certain]
+    return (
+        Verdict(evidence=tuple(f"`{interface.name}`: {interface.fault}" for interface in doubtful))
+        if doubtful
+        else None
+    )
 
 
 @rule(
@@ -248,9 +250,9 @@ def unknown_interfaces(facts: Facts) -> Verdict | None:
 )
 def good_choice(facts: Facts) -> Verdict | None:
     judged = _judged(facts)
-    if any(one.fault for one in judged):
+    if any(judgement.fault for judgement in judged):
         return None
-    names = [one.name for one in judged]
+    names = [judgement.name for judgement in judged]
     return Verdict(evidence=(_choice(facts),), hints=_several(names, facts))
 
 
@@ -265,7 +267,7 @@ def right_one(facts: Facts) -> Verdict | None:
     name, how = net.choose(facts)
     if not name:
         return None
-    bad = [f"`{one.name}`: {one.fault}" for one in _judged(facts) if one.fault]
+    bad = [f"`{judgement.name}`: {judgement.fault}" for judgement in _judged(facts) if judgement.fault]
     values = (("NCCL_SOCKET_IFNAME", net.spelled(name, facts.interfaces or ())), ("GLOO_SOCKET_IFNAME", name))
     return Verdict(values, (_choice(facts), *bad, f"`{name}`: {how}"))
 
@@ -278,8 +280,8 @@ def right_one(facts: Facts) -> Verdict | None:
 )
 def no_right_one(facts: Facts) -> Verdict | None:
     interfaces = facts.interfaces or ()
-    fit = [one.name for one in interfaces if not net.judge(one, interfaces).fault]
-    bad = [f"`{one.name}`: {one.fault}" for one in _judged(facts) if one.fault]
+    fit = [interface.name for interface in interfaces if not net.judge(interface, interfaces).fault]
+    bad = [f"`{interface.name}`: {interface.fault}" for interface in _judged(facts) if interface.fault]
     listed = " or ".join(f"`NCCL_SOCKET_IFNAME={net.spelled(name, interfaces)}`" for name in fit)
     hint = f"NCCL may take the wrong interface here; name the one that reaches the other nodes: {listed}"
     return Verdict(evidence=(_choice(facts), *bad), hints=(hint,) if fit else ())

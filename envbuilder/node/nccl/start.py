@@ -35,7 +35,7 @@ def decide_start(
             warnings.append(f"the stored test of this node cannot be read: {error}")
     decision, misfits = _with_profile(facts, baked)
     return {
-        "settings": [asdict(one) for one in decision.settings],
+        "settings": [asdict(setting) for setting in decision.settings],
         "warnings": [*warnings, *misfits],
         "text": as_text(facts, decision, environment),
     }
@@ -43,13 +43,13 @@ def decide_start(
 
 def _with_profile(facts: Facts, baked: Mapping[str, Any]) -> tuple[Decision, list[str]]:
     """Return the settings of a profile that fits this node, otherwise those of the node's facts."""
-    own = decide(facts)
+    by_rules = decide(facts)
     if baked.get("mode") != "profile":
-        return own, []
+        return by_rules, []
     profile = parse_profile(baked.get("profile"))
     reason = misfit(profile, facts)
     if reason:
-        return own, [f"the site's NCCL profile is not used, for it does not fit this node: {reason}"]
+        return by_rules, [f"the site's NCCL profile is not used, for it does not fit this node: {reason}"]
     if facts.measured is not None and not facts.measured.lapsed(facts):
-        return own, []  # a test on this very node beats what was captured on another
-    return Decision(profile.settings, own.left, own.hints), []
+        return by_rules, []  # a test on this very node beats what was captured on another
+    return Decision(profile.settings, by_rules.left, by_rules.hints), []

@@ -6,14 +6,15 @@ Where the site, Slurm's version or the program decides, the finding is a warning
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
-from envbuilder.core.process import Runner
+from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.run.launch.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
 from envbuilder.run.launch.reader import read_jobs
@@ -35,16 +36,21 @@ from envbuilder.run.launch.sbatch import (
     ray_starts,
     srun_values,
 )
-from envbuilder.run.launch.syntax import check_syntax
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"  # --rocm adds nothing where /dev is bound
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of the program
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _ITSELF_FIRST: Final = "every node waits for the others on itself: the job hangs, or each node trains alone"
+_COUNTED: Final = r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b"
 _NO_WAIT: Final = r"\s*(?:done|fi|esac|[)}]|echo\b|printf\b)[^|&]*$"  # takes no time
 _NODE_RANK: Final = r"--(?:node|machine)[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+
+_FOR_BASH: Final = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba)?sh(?:\s|$)")
+_REFUSED: Final = re.compile(r"^\S+: line (\d+): (?!warning: )(.+)$", re.MULTILINE)
+# Bash may never read what follows it. `exec >log` only redirects.
+_LEAVES: Final = re.compile(r"exit\b|exec\s+[A-Za-z/$\"]")
 
 
 # Each is a mistake in every script.
@@ -70,24 +76,16 @@ def _gpus_per_task(script: Script) -> Iterator[Mistake]:
     bound = script.value("--gpu-bind")
     if "none" in bound or script.find(rf"--gpu-bind=none|{RAY}"):
         return
-    each, torchrun = script.find(r"--gpus-per-task"), script.find(TORCHRUN)
+    torchrun = script.find(TORCHRUN)
     gpus = re.search(r"(\d+)$", script.value("--gpus-per-task"))
     ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", torchrun.text) if torchrun else None
     if gpus and ranks and int(ranks[1]) > int(gpus[1]):
-        message = (
-            f"the task of each node sees {gpus[1]} of its GPUs, and torchrun starts {ranks[1]} ranks there"
-        )
-        yield Mistake(
-            LintCode.GPUS_PER_TASK, script.options["--gpus-per-task"], message, f"--gpus-per-node={ranks[1]}"
-        )
-        return
-    places = (
-        script.options.get("--gpus-per-task"),
-        each,
-        script.find(r"--gpu-bind=(?:per_task|single)"),
-        script.options.get("--gpu-bind"),
-    )
-    if script.tasks_of_node > 1:
+        line, repair = script.options["--gpus-per-task"], f"--gpus-per-node={ranks[1]}"
+        message = f"the task of each node sees {gpus[1]} GPUs, and torchrun starts {ranks[1]} ranks there"
+        yield Mistake(LintCode.GPUS_PER_TASK, line, message, repair)
+    elif script.tasks_of_node > 1:
+        each = script.options.get("--gpus-per-task"), script.find(r"--gpus-per-task")
+        places = (*each, script.find(r"--gpu-bind=(?:per_task|single)"), script.options.get("--gpu-bind"))
         for line in dict.fromkeys(line for line in places if line):
             yield Mistake(LintCode.GPUS_PER_TASK, line, is_sure=False)
 
@@ -95,23 +93,20 @@ def _gpus_per_task(script: Script) -> Iterator[Mistake]:
 def _gpus_hidden(script: Script) -> Iterator[Mistake]:
     """CUDA_VISIBLE_DEVICES is set once, to fewer GPUs than are asked for."""
     pattern = r"\bCUDA_VISIBLE_DEVICES=[\"']?(\d+(?:,\d+)*)(?![\w,$-])"
-    named = [(line, found[1]) for line in script.commands for found in re.finditer(pattern, line.text)]
+    named = [(line, match[1]) for line in script.commands for match in re.finditer(pattern, line.text)]
     if len({devices for _, devices in named}) != 1 or script.find(r"unset\s+CUDA_VISIBLE|-u\s+CUDA_VISIBLE"):
         return
     (line, devices), *_ = named
     wanted = script.gpus
-    for one in script.commands:
-        for ranks in re.finditer(
-            r"--(?:nproc[-_]per[-_]node|num[-_]gpus|num[-_]processes)[= ](\d+)\b", one.text
-        ):
+    for command in script.commands:
+        for ranks in re.finditer(_COUNTED, command.text):
             if "processes" not in ranks[0] or not script.many_nodes:
                 wanted = max(wanted, int(ranks[1]))
     count = len(devices.split(","))
     if count < wanted:
         message = f"CUDA_VISIBLE_DEVICES={devices} shows {count} GPU{'s'[: count - 1]} of the {wanted} that are asked for"
-        yield Mistake(
-            LintCode.GPUS_HIDDEN, line, message, "leave it out: Slurm sets it to the GPUs of the job"
-        )
+        repair = "leave it out: Slurm sets it to the GPUs of the job"
+        yield Mistake(LintCode.GPUS_HIDDEN, line, message, repair)
 
 
 def _master(script: Script) -> Iterator[Mistake]:
@@ -121,7 +116,7 @@ def _master(script: Script) -> Iterator[Mistake]:
     if guessed := script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)"):
         yield Mistake(LintCode.MASTER_GUESSED, guessed, is_sure=False)
     inside = rf"{_CONTAINER}.*\bscontrol\b"
-    if line := next((one for one in script.commands if re.search(inside, one.unexpanded)), None):
+    if line := next((command for command in script.commands if re.search(inside, command.unexpanded)), None):
         yield Mistake(LintCode.MASTER_INSIDE, line)
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
@@ -134,7 +129,7 @@ def _master(script: Script) -> Iterator[Mistake]:
 def _cpus(script: Script) -> Iterator[Mistake]:
     line = script.options.get("--cpus-per-task")
     passed_on = script.may_set(r"SRUN_CPUS_PER_TASK") or next(
-        (one for one in script.commands if "--cpus-per-task" in srun_values(one.text)), None
+        (command for command in script.commands if "--cpus-per-task" in srun_values(command.text)), None
     )
     if line and script.value("--cpus-per-task") != "1" and script.steps and passed_on is None:
         yield Mistake(LintCode.CPUS_NOT_INHERITED, line)
@@ -187,7 +182,7 @@ _APART: Final = {
 def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
     """Return the one mistake of a launcher without srun. Its repair also has what the launcher itself lacks."""
     is_torchrun = re.search(TORCHRUN, line.text) is not None
-    lacks = [one.repair for one in unmet] if is_torchrun else [
+    lacks = [mistake.repair for mistake in unmet] if is_torchrun else [
         repair for launcher, tells, repair in _APART.values()
         if re.search(launcher, line.text) and not re.search(tells, line.text)
     ]  # fmt: skip
@@ -215,13 +210,13 @@ def _apart(script: Script) -> Iterator[Mistake]:
 def _each_starts(script: Script, line: Line) -> Iterator[Mistake]:
     """Check that a step has one launcher on a node, and one `mpirun` in all."""
     one_rank = r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]1\b"
-    found = re.search(rf"srun(?=\s).*?({TORCHRUN}|{ACCELERATE}|{MPI})", line.text)
-    if found is None or re.search(one_rank, line.text):
+    launcher = re.search(rf"srun(?=\s).*?({TORCHRUN}|{ACCELERATE}|{MPI})", line.text)
+    if launcher is None or re.search(one_rank, line.text):
         return
-    is_mpi = re.search(MPI, found[1]) is not None
+    is_mpi = re.search(MPI, launcher[1]) is not None
     tasks = script.step_tasks(line, of_node=not is_mpi)
     if tasks > 1:
-        name = re.sub(r"\s+launch$", "", found[1].strip(" ;&|(")).rpartition("/")[2]
+        name = re.sub(r"\s+launch$", "", launcher[1].strip(" ;&|(")).rpartition("/")[2]
         message = f"{tasks} tasks{'' if is_mpi else ' on a node'} each start a {name}, which starts ranks of its own"
         repair = f"#SBATCH --ntasks-per-node=1 with {name}; or python without it"
         repair = (
@@ -260,7 +255,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html has `--block &` and then the program.
     """
     for line in script.commands:
-        if any(not (one.blocks or one.is_open or one.goes_on) for one in ray_starts(line)):
+        if any(not (start.blocks or start.is_open or start.goes_on) for start in ray_starts(line)):
             message = "`ray start` returns at once without `--block`: its step ends, and Slurm kills Ray"
             repair = "srun … ray start … --block &"
             # Slurm's ProctrackType decides.
@@ -269,7 +264,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     # A script without options is one that a job calls.
     if not worked or not script.options or script.may_set(r"\btrap\s.*\bwait\b"):
         return
-    if any(one.is_left for one in ray_starts(worked[-1])):
+    if any(start.is_left for start in ray_starts(worked[-1])):
         message = "the script ends while Ray runs in the background, and the job ends with it"
         repair = "end the script with the program that uses Ray, or with `wait`"
         yield Mistake(LintCode.RAY_ENDS, worked[-1], message, repair)
@@ -277,7 +272,9 @@ def _ray(script: Script) -> Iterator[Mistake]:
 
 def _with_exports(script: Script, options: str) -> str:
     """Return these options, and the variables they need that the script does not set."""
-    unset = [one for one in (ADDRESS, PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
+    unset = [
+        setting for setting in (ADDRESS, PORT) if script.find(rf"\b{setting.partition('=')[0]}=") is None
+    ]
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
@@ -311,7 +308,7 @@ def _container(script: Script) -> Iterator[Mistake]:
             and script.may_set(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
         ):
             yield Mistake(LintCode.CLEAN_ENVIRONMENT, line)
-        asks = any("gpu" in one.text for one in script.options.values())
+        asks = any("gpu" in option.text for option in script.options.values())
         if (
             asks
             and not line.is_open
@@ -337,8 +334,8 @@ def _container(script: Script) -> Iterator[Mistake]:
 
 def _ranks(script: Script) -> Iterator[Mistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
-    own = rf"{LAUNCHER}|[\s'\"]RANK="  # a launcher or the task itself sets it anew
-    if early and any(not re.search(own, line.text) for line in script.steps):
+    anew = rf"{LAUNCHER}|[\s'\"]RANK="  # a launcher or the task itself sets it anew
+    if early and any(not re.search(anew, line.text) for line in script.steps):
         yield Mistake(LintCode.RANK_TOO_EARLY, early)
     if not script.many_nodes or script.find(C10D):
         return
@@ -367,13 +364,11 @@ def _settings(script: Script) -> Iterator[Mistake]:
 def _files(script: Script) -> Iterator[Mistake]:
     if not script.commands:
         yield Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""))
-    for line in script.lines:
-        if line.text.endswith("\r"):
-            yield Mistake(LintCode.CRLF, line)
-            return
-    first = next(
-        (at for at, line in enumerate(script.lines) if not line.text.startswith("#")), len(script.lines)
-    )
+    if windows := next((line for line in script.lines if line.text.endswith("\r")), None):
+        yield Mistake(LintCode.CRLF, windows)
+        return
+    commands = (at for at, line in enumerate(script.lines) if not line.text.startswith("#"))
+    first = next(commands, len(script.lines))
     for line in script.lines[first:]:
         if line.text.startswith("#"):
             message = "Slurm stops reading options at the first command"
@@ -387,9 +382,8 @@ def _files(script: Script) -> Iterator[Mistake]:
 def _unknown(script: Script) -> Iterator[Mistake]:
     for line in script.unknown:
         message = f"{line.text}: what it may set is not reported as missing, and what it starts is not judged"
-        yield Mistake(
-            LintCode.NOT_FOLLOWED, line, message, "run lint beside the file, or give it to lint as well"
-        )
+        repair = "run lint beside the file, or give it to lint as well"
+        yield Mistake(LintCode.NOT_FOLLOWED, line, message, repair)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -410,10 +404,39 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
         places = {(line.file, line.number): at for at, line in enumerate(script.lines)}
-        found = [one for rule in RULES for one in rule(script)]
-        found.sort(key=lambda one: places.get((one.line.file, one.line.number), 0) if one.line else 0)
-        findings |= dict.fromkeys(one.finding(path) for one in found)
-    return tuple(sorted(findings, key=lambda one: one.severity != Severity.ERROR))
+        mistakes = [mistake for rule in RULES for mistake in rule(script)]
+        mistakes.sort(
+            key=lambda wrong: places.get((wrong.line.file, wrong.line.number), 0) if wrong.line else 0
+        )
+        findings |= dict.fromkeys(mistake.finding(path) for mistake in mistakes)
+    return tuple(sorted(findings, key=lambda finding: finding.severity != Severity.ERROR))
+
+
+def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
+    """Return the line at which `bash -n` rejects the script, if its first line names bash or sh.
+
+    Nothing is refused where there is no bash, nor in a script with Windows line endings, of which bash says other things.
+    """
+    if not _FOR_BASH.match(text) or "\r\n" in text:
+        return ()
+    # It changes how bash reads, and with `-n` bash does not run the line that sets it.
+    bash = ("bash", *(("-O", "extglob") if "extglob" in text else ()), "-n")
+    command = Command(
+        argv=(*bash, "/dev/stdin"), why="check the syntax of a script", accept=(0, 1, 2), merged=True,
+        input=text.encode(),
+    )  # fmt: skip
+    try:
+        refused = _REFUSED.search(runner.run(command))
+    except ToolError:
+        return ()
+    if refused is None:
+        return ()
+    lines = text.rstrip("\n").split("\n")
+    number = min(int(refused[1]), len(lines))  # of what never ends, bash names the line after the last
+    is_read = not any(map(_LEAVES.match, lines[: number - 1]))
+    line, hint = Line(number=number, text=""), f"`{shlex.join((*bash, str(path)))}` checks it again"
+    mistake = Mistake(LintCode.SYNTAX, line, f"bash stops at this line: {refused[2]}", hint, is_sure=is_read)
+    return (mistake.finding(path),)
 
 
 def lint_files(paths: Sequence[Path], runner: Runner) -> tuple[Finding, ...]:

@@ -96,7 +96,7 @@ class _Reader:
             if name in self.called | self.exported:
                 continue
             named = re.compile(rf"\s{re.escape(name)}(?=\s|$)")
-            if line := next((one for one in lines if named.search(one.text)), None):
+            if line := next((command for command in lines if named.search(command.text)), None):
                 yield replace(line, text=f"the function `{name}` is started in a way that cannot be followed")
 
     def _expanded(self, lines: Iterable[Line]) -> Iterator[Line]:
@@ -109,7 +109,8 @@ class _Reader:
                 continue  # an array is a part of the command that uses it
             else:
                 used = _USED.sub(
-                    lambda one: self.values.get(one[1] or one[2] or one[3] or one[4], one[0]), line.text
+                    lambda match: self.values.get(match[1] or match[2] or match[3] or match[4], match[0]),
+                    line.text,
                 )
                 yield from self._command(replace(line, text=used))
 
@@ -119,61 +120,61 @@ class _Reader:
         Without such a brace nothing is kept, and its lines are returned as commands.
         """
         indent, name, rest = begun[1], begun[2] or begun[3], begun[4]
-        if found := re.match(r"(.*\S)\s*[})]\s*;?\s*(?:#.*)?$", rest):
-            self.functions[name] = [replace(line, text=found[1].rstrip(" ;"))]
+        if short := re.match(r"(.*\S)\s*[})]\s*;?\s*(?:#.*)?$", rest):
+            self.functions[name] = [replace(line, text=short[1].rstrip(" ;"))]
             return []
         body = [replace(line, text=rest)] if rest.strip("{( ") else []
-        for one in lines:
-            end = re.match(r"(\s*)[})]", one.text)
+        for following in lines:
+            end = re.match(r"(\s*)[})]", following.text)
             if end and len(end[1]) <= len(indent):
                 self.functions[name] = body
                 return []
-            body.append(one)
+            body.append(following)
         return body
 
     def _assign(self, text: str) -> bool:
         """Keep a value that commands use, and return whether the line is nothing but a part of them."""
         if beside := _OWN_FOLDER.match(text):
             self.values[beside[1]] = beside[2]
-        found = _ASSIGNED.match(text)
-        if found is None:
+        assigned = _ASSIGNED.match(text)
+        if assigned is None:
             return False
-        value = (found[2] or found[3] or found[4] or found[5] or "").strip()
-        if found[4]:
+        value = (assigned[2] or assigned[3] or assigned[4] or assigned[5] or "").strip()
+        if assigned[4]:
             value = value.replace("$", "\\$")  # no shell expands what another one had in single quotes
-        if found[2] is not None and found[1] in self.values and "+=" in text:
-            self.values[found[1]] += f" {value}"
+        if assigned[2] is not None and assigned[1] in self.values and "+=" in text:
+            self.values[assigned[1]] += f" {value}"
             return True
         if re.match(r"-|\S*(?:python|torchrun|srun|accelerate|deepspeed|apptainer|singularity)\b", value):
-            self.values[found[1]] = value
-            return found[2] is not None
+            self.values[assigned[1]] = value
+            return assigned[2] is not None
         if _FOLDER.match(value):
-            self.values[found[1]] = value
+            self.values[assigned[1]] = value
         return False
 
     def _command(self, line: Line) -> Iterator[Line]:
-        if found := re.match(r"\s*export\s+-f\s+(.+)", line.text):
-            self.exported.update(found[1].split())
+        if call := re.match(r"\s*export\s+-f\s+(.+)", line.text):
+            self.exported.update(call[1].split())
         # Each task runs an exported function, and expands what is in it.
         for name in sorted(self.exported & self.functions.keys()):
             if not re.search(rf"{OVER_NODES}|\bsh\s+-\w*c\s|\bxargs\s", line.text):
                 continue
-            body = "; ".join(one.text.strip() for one in self.functions[name]).replace("$", "\\$")
+            body = "; ".join(command.text.strip() for command in self.functions[name]).replace("$", "\\$")
             named = rf"(?<![\w./$-]){re.escape(name)}(?![\w./=-])"
             line = replace(line, text=_replaced(named, body, line.text))
         for sourced in _SOURCE.finditer(line.text):
             yield from self._sourced(line, sourced[1].strip("\"'"))
         if line.here or "--wrap" in line.text:
             line = self._submitted(line)
-        called = [found for name in self.functions for found in [_call(name, line.text)] if found]
-        for found in called:
-            yield from self._called(line, found)
-        if not any(_is_whole(found, line.text) for found in called):
+        called = [call for name in self.functions for call in [_call(name, line.text)] if call]
+        for call in called:
+            yield from self._called(line, call)
+        if not any(_is_whole(call, line.text) for call in called):
             yield line
 
-    def _called(self, line: Line, found: re.Match[str]) -> Iterator[Line]:
+    def _called(self, line: Line, call: re.Match[str]) -> Iterator[Line]:
         """Return the body of a function with the arguments of its call."""
-        name, given = found[1], found[2].strip()
+        name, given = call[1], call[2].strip()
         if name in self.running or (name, given) in self.calls:
             return
         self.called.add(name)
@@ -181,13 +182,13 @@ class _Reader:
         self.running.append(name)
         words = _WORD.findall(given)
         body = []
-        for one in self.functions[name]:
-            if re.match(r"\s*shift\s*$", one.text) and words and not re.search(_ARGUMENTS, words[0]):
+        for inner in self.functions[name]:
+            if re.match(r"\s*shift\s*$", inner.text) and words and not re.search(_ARGUMENTS, words[0]):
                 words = words[1:]
-            text = _replaced(_ARGUMENTS, " ".join(words), one.text)
+            text = _replaced(_ARGUMENTS, " ".join(words), inner.text)
             for number, word in enumerate(words[:9], 1):
                 text = _replaced(rf"[\"']?\$(?:{number}(?!\d)|\{{{number}\}})[\"']?", word, text)
-            body.append(replace(line if re.search(_ARGUMENTS, one.text) else one, text=text))
+            body.append(replace(line if re.search(_ARGUMENTS, inner.text) else inner, text=text))
         yield from self._expanded(body)
         self.running.remove(name)
 
@@ -203,28 +204,28 @@ class _Reader:
                 return
             if (text := self.read(path)) is not None:
                 self.running.append(path)
-                yield from (one for one in self.lines(text, path) if not one.text.startswith("#"))
+                yield from (command for command in self.lines(text, path) if not command.text.startswith("#"))
                 self.running.remove(path)
                 return
         self.unknown.append(replace(line, text=f"`{word}` is sourced and cannot be read from here"))
 
     def _submitted(self, line: Line) -> Line:
         """Keep the job that a command submits, and return the command without it."""
-        found = _WRAP.search(line.text)
+        wrap = _WRAP.search(line.text)
         begun = re.search(r"\bsbatch\b", line.text)
-        if begun is None or not (found or line.here):
+        if begun is None or not (wrap or line.here):
             return line
-        inner = found[1] if found else line.here
-        if found and inner[:1] in "\"'":
+        inner = wrap[1] if wrap else line.here
+        if wrap and inner[:1] in "\"'":
             inner = inner[1:-1]
-        if not (found and found[1].startswith("'")):
+        if not (wrap and wrap[1].startswith("'")):
             inner = re.sub(r"\\([$\"\\`])", r"\1", inner)
-        rest = line.text.replace(found[0], " ") if found else line.text.partition("<<")[0]
+        rest = line.text.replace(wrap[0], " ") if wrap else line.text.partition("<<")[0]
         options = replace(line, text=f"#SBATCH {rest[begun.end() :]}", here="")
         reader = _Reader(path=self.path, read=self.read)
         lines = [
-            replace(one, file=line.file, number=line.number + one.number * (not found))
-            for one in reader.lines(inner)
+            replace(command, file=line.file, number=line.number + command.number * (not wrap))
+            for command in reader.lines(inner)
         ]
         self.jobs.append((options, *lines))
         self.unknown += reader.unknown
@@ -242,8 +243,8 @@ def _call(name: str, text: str) -> re.Match[str] | None:
     return re.search(rf"{_BEFORE_CALL}({re.escape(name)})(?![\w./=(-])((?:[^;&|)\n]|(?<=>)&|&(?=>))*)", text)
 
 
-def _is_whole(found: re.Match[str], text: str) -> bool:
-    return not text[: found.start(1)].strip() and not text[found.end() :].strip(" ;&")
+def _is_whole(call: re.Match[str], text: str) -> bool:
+    return not text[: call.start(1)].strip() and not text[call.end() :].strip(" ;&")
 
 
 def _whole_lines(text: str) -> Iterator[Line]:
@@ -270,10 +271,10 @@ def _whole_lines(text: str) -> Iterator[Line]:
             continue
         whole, number = _quoted_to_end(whole, raws, number)
         here = ""
-        found = _HERE.search(whole)
-        is_shift = found is not None and re.search(r"\(\([^()]*$", whole[: found.start()])  # of a number
-        if found and not is_shift and (_SUBMITS.search(whole) or not _SHELL_READS.search(whole)):
-            ends = (at for at in range(number, len(raws)) if raws[at].strip() == found[1])
+        begin = _HERE.search(whole)
+        is_shift = begin is not None and re.search(r"\(\([^()]*$", whole[: begin.start()])  # of a number
+        if begin and not is_shift and (_SUBMITS.search(whole) or not _SHELL_READS.search(whole)):
+            ends = (at for at in range(number, len(raws)) if raws[at].strip() == begin[1])
             end = next(ends, len(raws))
             here = "\n".join(raws[number:end]) if _SUBMITS.search(whole) else ""
             number = end + 1

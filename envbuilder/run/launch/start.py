@@ -4,16 +4,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
-from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
+from envbuilder.diagnose import Incident, LogError, Role, diagnose
 from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Job, LaunchOptions, program_file
 from envbuilder.run.launch.script import LOG, render
@@ -150,16 +150,13 @@ def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
         raise
 
 
-def failures(started: Started) -> tuple[Finding, ...]:
+def failures(started: Started) -> tuple[Incident, ...]:
     """Return the known failures in the log of a job, in which each line names its rank, without what followed from them."""
-    from envbuilder.diagnose import Role, diagnose, findings  # noqa: PLC0415 - its catalogue is large
-
-    if not started.log.exists():
+    try:
+        diagnosis = diagnose((str(started.log),), sys.stdin.buffer)
+    except LogError:  # the job wrote none
         return ()
-    found = diagnose((str(started.log),), sys.stdin.buffer)
-    return findings(
-        replace(found, found=tuple(one for one in found.found if one.role is not Role.CONSEQUENCE))
-    )
+    return tuple(incident for incident in diagnosis.incidents if incident.role is not Role.CONSEQUENCE)
 
 
 def check_program(options: LaunchOptions, *, starts: bool = True) -> str:

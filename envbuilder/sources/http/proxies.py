@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, FetchError
-from envbuilder.core.plain import HIDDEN
+from envbuilder.core.text.redact import HIDDEN
 from envbuilder.sources.http.failure import SourceError, reason
 from envbuilder.sources.names import is_loopback
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.plain import plain
+from envbuilder.core.text.redact import plain
 
 _FOLDER: Final = Path(__file__).parent
 _NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")

@@ -88,8 +88,8 @@ def prepare(node: Node | None = None) -> None:
     elif not has_speaker:
         for line in decision.get("warnings", []):
             _say(line)
-        for one in made:
-            setting = f"{one['name']}={one['value']}: {one['reason']}"
+        for change in made:
+            setting = f"{change['name']}={change['value']}: {change['reason']}"
             _say(f"{setting} (ENVBUILDER_NCCL=explain says more, =off stops it)")
 
 
@@ -214,10 +214,10 @@ def _own_addresses(trie: str) -> list[str]:
 
 def _stamp(path: str) -> tuple[int, int]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return (status.st_mtime_ns, status.st_size)
 
 
 def _rules(folder: str) -> list[tuple[str, int]]:
@@ -251,21 +251,23 @@ def apply(decision: dict[str, Any], environment: Any, fixed: frozenset[str]) -> 
     ours = dict(pair.partition("=")[::2] for pair in environment.get(MARK, "").split(";") if pair)
     ours = {name: value for name, value in ours.items() if environment.get(name) == value}
     users = {name for name in environment if name not in ours} | fixed
-    wanted = [one for one in decision.get("settings", []) if not users.intersection(one["unless"])]
+    wanted = [
+        setting for setting in decision.get("settings", []) if not users.intersection(setting["unless"])
+    ]
     for name in ours:
-        if name not in [one["name"] for one in wanted]:
+        if name not in [setting["name"] for setting in wanted]:
             del environment[name]
-    for one in wanted:
-        environment[one["name"]] = one["value"]
-    environment[MARK] = ";".join(f"{one['name']}={one['value']}" for one in wanted)
-    return [one for one in wanted if ours.get(one["name"]) != one["value"]]
+    for setting in wanted:
+        environment[setting["name"]] = setting["value"]
+    environment[MARK] = ";".join(f"{setting['name']}={setting['value']}" for setting in wanted)
+    return [setting for setting in wanted if ours.get(setting["name"]) != setting["value"]]
 
 
 def conf_names(node: Node, environment: Any) -> frozenset[str]:
     """Return the names that nccl.conf files set. NCCL reads the environment first, so our value would beat the user's file."""
-    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/"), ".nccl.conf")
+    user_file = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/"), ".nccl.conf")
     names = set()
-    for path in (own.lstrip("/"), "etc/nccl.conf"):
+    for path in (user_file.lstrip("/"), "etc/nccl.conf"):
         for line in node.text(path).split("\n"):
             name, equals, _ = line.partition("=")
             if equals and not name.startswith("#"):

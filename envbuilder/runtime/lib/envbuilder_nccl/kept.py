@@ -76,8 +76,8 @@ def _open_folder(path: str) -> int | None:
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
-    found = os.fstat(opened)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = os.fstat(opened)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(opened)
         return None
     return opened
@@ -94,8 +94,8 @@ def _read(path: str, name: str) -> str:
     finally:
         os.close(folder)
     with os.fdopen(opened, "rb") as stream:
-        found = os.fstat(opened)
-        if found.st_uid != os.geteuid() or found.st_nlink != 1 or (found.st_mode & 0o170000) != 0o100000:
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid() or status.st_nlink != 1 or (status.st_mode & 0o170000) != 0o100000:
             return ""
         return stream.read(MOST_BYTES).decode("utf-8", "replace")
 
@@ -113,7 +113,9 @@ def _write(path: str, name: str, value: Any, most: int = 0) -> bool:
         _replace(folder, name, json.dumps(value).encode())
         names = os.listdir(folder) if most else []
         if len(names) > most:
-            names.sort(key=lambda one: os.stat(one, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+            names.sort(
+                key=lambda old_name: os.stat(old_name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
+            )
             for old in names[:-most]:
                 os.unlink(old, dir_fd=folder)
     except OSError:

@@ -18,9 +18,9 @@ SIZES = (1, 1 << 10, 1 << 18, 1 << 24)  # numbers of four bytes: NCCL takes othe
 ROUNDS = 5
 
 
-def pair(one: int, other: int) -> str:
+def pair(first: int, other: int) -> str:
     """Write on one GPU and read on the other, both ways. A broken path hangs or copies wrong data silently."""
-    for source, target in ((one, other), (other, one)):
+    for source, target in ((first, other), (other, first)):
         for size in SIZES:
             for turn in range(ROUNDS):
                 there = torch.arange(size, dtype=torch.int32, device=f"cuda:{source}") + turn

@@ -1,17 +1,15 @@
-"""Texts that people saved or pasted, all of one machine → its facts.
+"""Read texts that people saved or pasted, all of one machine, as its facts.
 
 Each text may hold several outputs, in any order, with prompts and prose around them. What cannot be read with certainty
 goes into `Facts.damage` and nothing is concluded from it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 from envbuilder.node.nccl.facts import Facts, Gpu, Interface, Nic, RdmaPort, merge
-from envbuilder.node.nccl.grid import Matrix, clean, find_matrices
-from envbuilder.node.nccl.listing import address, join, parse_listing
+from envbuilder.node.pasted.listing import address, join, parse_listing
+from envbuilder.node.pasted.matrices import Matrix, clean, find_matrices
 
 USING = re.compile(r"NCCL INFO (?:Bootstrap|NET/Socket) : Using (.+)$|NCCL INFO NET : Using interface (\S+)")
 NAMED = re.compile(r"(?:\[\d+\])?([A-Za-z0-9_.@-]+):(\S+)<\d+>")
@@ -44,14 +42,14 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
         listing, traces = parse_listing(plain), _traces(plain)
         is_cut = listing.interfaces is None and listing.damage
         interfaces = () if is_cut else join([*(listing.interfaces or ()), *(traces.interfaces or ())])
-        found = replace(
+        seen = replace(
             traces,
             interfaces=interfaces or None,
             routes=listing.routes,
             damage=tuple(f"{name}: {damage}" for damage in listing.damage),
         )
-        sources = tuple((field, name) for field in found.known if field != "damage")
-        facts = merge(facts, replace(found, sources=sources))
+        sources = tuple((field, name) for field in seen.known if field != "damage")
+        facts = merge(facts, replace(seen, sources=sources))
         matrices += [(name, matrix) for matrix in find_matrices(text)]
     return _with_matrices(facts, matrices)
 
@@ -68,22 +66,22 @@ def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
     if facts.gpus is None and counts:
         facts = merge(facts, Facts(gpus=(Gpu(),) * counts.pop(), sources=(("gpus", matrices[0][0]),)))
     for kind, command in (("links", "`nvidia-smi topo -m`"), ("p2p", "`nvidia-smi topo -p2p`")):
-        found = [(name, one) for name, one in matrices if one.kind == kind and one.cells]
-        found = [pair for pair in found if not pair[1].pcie_only] or found
-        if not found:
+        readable = [(name, matrix) for name, matrix in matrices if matrix.kind == kind and matrix.cells]
+        readable = [pair for pair in readable if not pair[1].pcie_only] or readable
+        if not readable:
             continue
-        name, one = found[0]
+        name, matrix = readable[0]
         source = ((kind, f"{name}, {command}"),)
         if kind == "p2p":
-            facts = merge(facts, Facts(p2p=one.cells, sources=source))
-        elif len({other.cells for _, other in found}) > 1:
-            damage.append(f"{len(found)} matrices that differ: of more than one machine?")
+            facts = merge(facts, Facts(p2p=matrix.cells, sources=source))
+        elif len({other.cells for _, other in readable}) > 1:
+            damage.append(f"{len(readable)} matrices that differ: of more than one machine?")
         else:
             torn = [other.damage for _, other in matrices if other.kind == kind and not other.cells]
-            doubt = torn[0] if torn else PCIE_ONLY if one.pcie_only else ""
-            nics = next((other.nics for _, other in found if other.nics), ())
+            doubt = torn[0] if torn else PCIE_ONLY if matrix.pcie_only else ""
+            nics = next((other.nics for _, other in readable if other.nics), ())
             seen = tuple(Nic(adapter, links) for adapter, links in nics) or None
-            facts = merge(facts, Facts(links=one.cells, nics=seen, links_doubt=doubt, sources=source))
+            facts = merge(facts, Facts(links=matrix.cells, nics=seen, links_doubt=doubt, sources=source))
     return replace(facts, damage=(*facts.damage, *damage))
 
 
@@ -108,7 +106,7 @@ def _one(pattern: re.Pattern[str], text: str) -> str | None:
 def _gpus(text: str) -> tuple[Gpu, ...] | None:
     """Return the GPUs of `nvidia-smi -L` or of the table of `nvidia-smi`, if none is missing from 0 on."""
     for pattern in (GPU_NAME, GPU_ROW):
-        names = {int(found[1]): found[2] for line in text.split("\n") if (found := pattern.match(line))}
+        names = {int(row[1]): row[2] for line in text.split("\n") if (row := pattern.match(line))}
         if names and sorted(names) == list(range(len(names))):
             return tuple(Gpu(name=names[number]) for number in sorted(names))
     return None
@@ -119,15 +117,17 @@ def _network(text: str) -> Facts:
     taken: dict[str, Interface] = {}
     ports: dict[str, RdmaPort] = {}
     for line in text.split("\n"):
-        found = USING.search(line)
-        for name, where in NAMED.findall(found[1] or found[2]) if found else ():
-            one = address(where)
-            if not one.text:  # an alias of the interface stands before the address: eno1:avahi:169.254.7.21
+        match = USING.search(line)
+        for name, where in NAMED.findall(match[1] or match[2]) if match else ():
+            location = address(where)
+            if (
+                not location.text
+            ):  # an alias of the interface stands before the address: eno1:avahi:169.254.7.21
                 alias, _, rest = where.partition(":")
-                one = address(rest, label=f"{name}:{alias}")
-            taken.setdefault(one.label or name, Interface(name, addresses=(one,), up=True))
-        found = IB.search(line)
-        for device, port, layer in IB_PORT.findall(found[1]) if found else ():
+                location = address(rest, label=f"{name}:{alias}")
+            taken.setdefault(location.label or name, Interface(name, addresses=(location,), up=True))
+        match = IB.search(line)
+        for device, port, layer in IB_PORT.findall(match[1]) if match else ():
             kind = "InfiniBand" if layer == "IB" else "Ethernet"
             ports.setdefault(f"{device}:{port}", RdmaPort(device, int(port), "ACTIVE", kind))
     return Facts(

@@ -5,11 +5,9 @@ cells stick together, lines wrap, rows are cut. A matrix counts only when it pro
 header in order, X on the diagonal and nowhere else, known words only, and the same word both ways.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Iterable, Iterator
 
 LINK = r"X|SYS|NODE|PHB|PXB|PIX|SOC|C2C|NV\d+|N/A"
 STATUS = r"X|OK|CNS|GNS|TNS|DR|NS|U"
@@ -50,18 +48,18 @@ def find_matrices(text: str) -> tuple[Matrix, ...]:
     bare = [COMMENT.sub("", line.replace("`", " ")) for line in clean(text).split("\n")]
     lines = _joined_headers(_without_bars(bare))
     heads = [(number, names) for number, line in enumerate(lines) if (names := _header(line))]
-    found: list[Matrix] = []
+    matrices: list[Matrix] = []
     for index, (number, names) in enumerate(heads):
         end = heads[index + 1][0] if index + 1 < len(heads) else len(lines)
         before = lines[heads[index - 1][0] + 1 if index else 0 : number + 1]
-        found.append(_read(names, lines[number + 1 : end], before))
-    whole = [matrix for matrix in found if not matrix.damage]
-    empty = [matrix for matrix in found if matrix.damage == NO_ROWS]
-    if whole or len(empty) < len(found):
-        found = [matrix for matrix in found if matrix not in empty]
-    if not found and (stray := _stray(lines)):
+        matrices.append(_read(names, lines[number + 1 : end], before))
+    whole = [matrix for matrix in matrices if not matrix.damage]
+    empty = [matrix for matrix in matrices if matrix.damage == NO_ROWS]
+    if whole or len(empty) < len(matrices):
+        matrices = [matrix for matrix in matrices if matrix not in empty]
+    if not matrices and (stray := _stray(lines)):
         return (stray,)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(matrices))
 
 
 def _without_bars(lines: Iterable[str]) -> Iterator[str]:
@@ -97,9 +95,9 @@ def _header(line: str) -> tuple[str, ...]:
         return ()
     names: list[str] = []
     rest = line[start.start() :]
-    while found := re.match(rf"[\s&]*({COLUMN})", rest):
-        names.append(found[1])
-        rest = rest[found.end() :]
+    while match := re.match(rf"[\s&]*({COLUMN})", rest):
+        names.append(match[1])
+        rest = rest[match.end() :]
     rest = rest.strip()
     if rest and not re.match(OTHER_HEADING, rest):
         return ()
@@ -109,8 +107,8 @@ def _header(line: str) -> tuple[str, ...]:
 def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix:
     """Read the block under one header."""
     gpus = [name for name in names if name.startswith("GPU")]
-    legend = {found[1] for line in lines if (found := LEGEND.match(line))}
-    command = next((found for line in reversed(before) if (found := COMMAND.search(line))), None)
+    legend = {match[1] for line in lines if (match := LEGEND.match(line))}
+    command = next((match for line in reversed(before) if (match := COMMAND.search(line))), None)
     rows, stray = _rows(lines)
     if not rows:
         return Matrix("links", len(gpus), damage=stray or NO_ROWS)
@@ -142,7 +140,7 @@ def _nics(
     if any(len(cells) < len(names) for cells in of_gpus):
         return ()
     named = (re.match(r"\s*(NIC\d+):\s*(\w+)", line) for line in lines)
-    legend = {found[1]: found[2] for found in named if found}
+    legend = {match[1]: match[2] for match in named if match}
     return tuple(
         (legend.get(name, name), tuple(cells[column] for cells in of_gpus))
         for column, name in enumerate(names)
@@ -155,14 +153,14 @@ def _rows(lines: list[str]) -> tuple[list[tuple[str, str]], str]:
     rows: list[tuple[str, str]] = []
     open_row = False
     for line in lines:
-        found = re.match(rf"\s*({COLUMN})(?=\s|$)", line)
-        if found and not re.match(r"\s*:", line[found.end() :]):
-            rest = line[found.end() :]
+        match = re.match(rf"\s*({COLUMN})(?=\s|$)", line)
+        if match and not re.match(r"\s*:", line[match.end() :]):
+            rest = line[match.end() :]
             if re.search(r"(?<!\w)GPU\d+(?!\w)", rest):
                 return rows, "rows run into each other"
             if not re.search(r"\S", rest):
                 continue
-            rows.append((found[1], rest))
+            rows.append((match[1], rest))
             open_row = True
         elif not line.strip() or LEGEND.match(line) or "Legend" in line:
             open_row = False

@@ -1,12 +1,11 @@
 """What `ip`, `ifconfig` and `ip route` print → interfaces and default routes, as far as the text says."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Iterable
+from typing import Any
 
 from envbuilder.node.nccl.facts import Address, Facts, Interface, Route
 
@@ -35,9 +34,9 @@ def parse_listing(text: str) -> Facts:
     """
     lines = text.split("\n")
     routes = [
-        Route(found[1], int(_group(r"\bmetric\s+(\d+)", found[2]) or 0))
+        Route(match[1], int(_group(r"\bmetric\s+(\d+)", match[2]) or 0))
         for line in lines
-        if (found := ROUTE.match(line))
+        if (match := ROUTE.match(line))
     ]
     json_interfaces, json_routes, json_damage = _from_json(text)
     ip_interfaces, ip_damage, doubt = _from_ip(lines)
@@ -59,17 +58,21 @@ def _group(pattern: str, text: str) -> str:
 def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     """Merge the entries of each name; a field that any listing has is kept."""
     known: dict[str, Interface] = {}
-    for one in interfaces:
-        before = known.get(one.name)
+    for interface in interfaces:
+        before = known.get(interface.name)
         if before is None:
-            known[one.name] = one
+            known[interface.name] = interface
             continue
-        blank = Interface(one.name)
+        blank = Interface(interface.name)
         fields = ("kind", "up", "running", "master", "lower", "hardware", "usb")
-        more = {name: getattr(one, name) for name in fields if getattr(one, name) != getattr(blank, name)}
-        if one.addresses is not None:
-            more["addresses"] = tuple(dict.fromkeys((*(before.addresses or ()), *one.addresses)))
-        known[one.name] = replace(before, **more)
+        more = {
+            name: getattr(interface, name)
+            for name in fields
+            if getattr(interface, name) != getattr(blank, name)
+        }
+        if interface.addresses is not None:
+            more["addresses"] = tuple(dict.fromkeys((*(before.addresses or ()), *interface.addresses)))
+        known[interface.name] = replace(before, **more)
     return tuple(known.values())
 
 
@@ -116,13 +119,13 @@ def _from_ip(lines: list[str]) -> tuple[list[Interface], str, str]:
         ),
         "",
     )
-    strangers = [one for head, rest in blocks for one in _strangers(head[1], rest)]
+    strangers = [interface for head, rest in blocks for interface in _strangers(head[1], rest)]
     if strangers:
         doubt = f"`ip addr` has no header of `{strangers[0].name}` above its address; the label of the address names it"
-    found = [*(_ip_block(head, rest) for head, rest in blocks), *strangers]
-    if not any(one.addresses for one in found):  # `ip link` lists none
-        found = [replace(one, addresses=None) for one in found]
-    return found, damage or _cut([line for _, rest in blocks for line in rest]), doubt
+    interfaces = [*(_ip_block(head, rest) for head, rest in blocks), *strangers]
+    if not any(interface.addresses for interface in interfaces):  # `ip link` lists none
+        interfaces = [replace(interface, addresses=None) for interface in interfaces]
+    return interfaces, damage or _cut([line for _, rest in blocks for line in rest]), doubt
 
 
 def _owner(line: str) -> str:
@@ -136,10 +139,10 @@ def _strangers(name: str, rest: list[str]) -> list[Interface]:
     """Return the interfaces that have an address below the header of another one."""
     owners = [(_owner(line), line) for line in rest]
     return [
-        Interface(owner, addresses=(address(found[2], found[3] or found[4]),))
+        Interface(owner, addresses=(address(match[2], match[3] or match[4]),))
         for owner, line in owners
         if owner and owner != name
-        for found in IP_ADDRESS.finditer(line)
+        for match in IP_ADDRESS.finditer(line)
     ]
 
 
@@ -161,10 +164,10 @@ def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:
     for line in rest:
         if _owner(line) not in ("", name):
             continue
-        for found in IP_ADDRESS.finditer(line):
+        for match in IP_ADDRESS.finditer(line):
             label = IP_LABEL.search(line)
             alias = label[1] if label and label[1].startswith(f"{name}:") else ""
-            addresses.append(address(found[2], found[3] or found[4], alias))
+            addresses.append(address(match[2], match[3] or match[4], alias))
     is_silent = not link and not addresses and not _group(r"\bstate\s+(\w+)", body)
     return Interface(
         name,
@@ -180,17 +183,17 @@ def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:
 def _from_brief(lines: list[str]) -> list[Interface]:
     """Read `ip -br addr`, whose third column are addresses, and `ip -br link`, where it is a MAC."""
     interfaces = []
-    for found in filter(None, map(BR_LINE.match, lines)):
-        rest = found[4] or ""
+    for match in filter(None, map(BR_LINE.match, lines)):
+        rest = match[4] or ""
         words = rest.split()
-        up = running = found[3] in ("UP", "UNKNOWN")  # UNKNOWN: no notion of carrier, such as lo or tun
+        up = running = match[3] in ("UP", "UNKNOWN")  # UNKNOWN: no notion of carrier, such as lo or tun
         flags = re.search(r"<([A-Z0-9_,\-]*)>", rest)
         if flags:
             up, running = _flags(flags[1])
         addresses = None
         if not flags and not (words and MAC.match(words[0])):
             addresses = tuple(address(word) for word in words if re.match(r"^[0-9a-fA-F*x.:]+/\d+$", word))
-        interfaces.append(Interface(found[1], "", up, running, addresses, "", _lower(found[2])))
+        interfaces.append(Interface(match[1], "", up, running, addresses, "", _lower(match[2])))
     return interfaces
 
 
@@ -216,13 +219,13 @@ def _ifconfig_block(name: str, flags: str, rest: list[str]) -> Interface:
     words = (word for word in IFCONFIG_KINDS if re.search(rf"\b{word}", body, re.IGNORECASE))
     kind = IFCONFIG_KINDS.get(next(words, ""), "")
     addresses = []
-    for found in filter(None, map(IFCONFIG_ADDRESS.match, rest)):
-        mask = re.search(r"(?:netmask\s+|Mask:)(\S+)|prefixlen\s+(\d+)", found[4])
-        length = found[3] or (mask and (mask[2] or _mask_length(mask[1])))
-        addresses.append(address(found[2], length))
+    for match in filter(None, map(IFCONFIG_ADDRESS.match, rest)):
+        mask = re.search(r"(?:netmask\s+|Mask:)(\S+)|prefixlen\s+(\d+)", match[4])
+        length = match[3] or (mask and (mask[2] or _mask_length(mask[1])))
+        addresses.append(address(match[2], length))
     plain, colon, _ = name.partition(":")
     if colon:  # an alias is an address of its interface
-        addresses = [replace(one, label=name) for one in addresses]
+        addresses = [replace(place, label=name) for place in addresses]
     return Interface(plain, kind, up, running, tuple(addresses))
 
 
@@ -262,9 +265,9 @@ def _json_interface(item: dict[str, Any]) -> Interface:
     addresses = None
     if isinstance(listed, list):
         addresses = tuple(
-            address(str(one.get("local")), one.get("prefixlen"), _alias(name, one.get("label")))
-            for one in listed
-            if isinstance(one, dict) and one.get("local")
+            address(str(entry.get("local")), entry.get("prefixlen"), _alias(name, entry.get("label")))
+            for entry in listed
+            if isinstance(entry, dict) and entry.get("local")
         )
     return Interface(
         name,

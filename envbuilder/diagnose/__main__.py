@@ -1,0 +1,30 @@
+"""Find known failures where there is Python and nothing else: `python -m envbuilder.diagnose FILE…`, with `-` for stdin.
+
+It answers as `envbuilder diagnose` does, which has more options.
+"""
+
+import os
+import sys
+
+from envbuilder.core.text.redact import know_secrets, plain
+from envbuilder.diagnose import LogError, as_text, diagnose
+
+
+def main(names: list[str]) -> int:
+    """Print the answer and return the exit code."""
+    if not names or any(name.startswith("-") and name != "-" for name in names):
+        print(__doc__, file=sys.stderr)
+        return 2
+    know_secrets(os.environ)
+    try:
+        print(plain(as_text(diagnose(names, sys.stdin.buffer))))
+    except LogError as error:
+        print(plain(f"error: {error}\n\nhint: {error.hint}"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
