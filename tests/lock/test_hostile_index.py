@@ -107,7 +107,7 @@ def answer(url: str, digest: str) -> str:
     name = "tool-1.0-py3-none-any.whl"
     url = url if url.endswith(name) else f"{url}/{name}"
     return (
-        'lock-version = "1.0"\n[[packages]]\nname = "tool"\nversion = "1.0"\n'
+        'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "tool"\nversion = "1.0"\n'
         f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{digest}" }} }}]\n'
     )
 

@@ -106,7 +106,6 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
         ("3.11", "2.36", ["a-1-cp39-abi3-manylinux_2_17_x86_64.whl", "a-1-py3-none-any.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-py3-none-manylinux1_x86_64.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-10-py3-none-manylinux1_x86_64.whl"], 1),
-        ("3.11", "2.36", ["not a wheel.whl", "a-1-py3-none-any.whl"], 1),
     ],
 )
 def test_the_wheel_is_the_one_that_an_installer_there_would_take(
