@@ -1,16 +1,17 @@
 """Read and write lockfiles: JSON beside the recipe. Every mistake is reported at once."""
 
+import functools
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from envbuilder.core.errors import LockError
-from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.models import Line, Whole, read_node
+from envbuilder.core.findings import Finding
+from envbuilder.core.models import Line, Whole, adapter, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
 from envbuilder.core.plain import has_credentials, pasted, redacted
 from envbuilder.lock.model import Artifact, Lock, LockCode
@@ -21,8 +22,6 @@ VERSION: Final = 1  # another version is refused
 REVISION: Final = 1  # a later revision adds keys that may be ignored
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
 _MOST: Final = 20  # edits that a message names
-# Keys of an extension that are written only with a value.
-_LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +40,7 @@ def lock_text(lock: Lock) -> str:
     """Return the text of a lockfile, with its seal. Equal locks give equal bytes."""
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
-    body = asdict(tidy)
-    for later in ("base", "interpreter", "added", "builds", "tools"):  # written only with a value
-        if not body[later]:
-            del body[later]
-    body["extensions"] = [
-        {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
-    ]
+    body = adapter(Lock).dump_python(tidy, mode="json", exclude_defaults=True)
     return json.dumps(seal(head | body), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -63,18 +56,7 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     return parse_lock(text, str(path), recipe=recipe)
 
 
-def find_unsealed(path: Path, recipe: str) -> tuple[Finding, ...]:
-    """Return a warning for the lock of a recipe, as typed, that was made before locks had a seal."""
-    root = parse_json((load_text(path, Mistakes()) if path.is_file() else None) or "", str(path), Mistakes())
-    if root is None or not isinstance(root.value, dict) or {ENTRIES, SHA256} & root.value.keys():
-        return ()
-    finding = Finding(
-        code=LockCode.EDITED, severity=Severity.WARNING, where=str(path),
-        message="this lock has no seal: edits cannot be found", hint=f"`envbuilder lock {pasted(recipe)}` adds it",
-    )  # fmt: skip
-    return (finding,)
-
-
+@functools.lru_cache(maxsize=8)  # a command asks for the same lock several times
 def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """Read the text of a lockfile. Raises LockError with every mistake, and every edit after `lock` wrote it.
 
@@ -107,12 +89,12 @@ def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | N
         )
     if has_credentials(text):
         check_credentials(root, mistakes)
-    own = root.value
-    if isinstance(own, dict):
-        own = {key: value for key, value in own.items() if key not in _OUTSIDE}
-        own = Map(own, root.value.places) if isinstance(root.value, Map) else own
+    body = root.value
+    if isinstance(body, dict):
+        inner = {key: value for key, value in body.items() if key not in _OUTSIDE}
+        body = Map(inner, body.places) if isinstance(body, Map) else inner
     is_newer = head is not None and head.revision > REVISION
-    return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
+    return read_node(Lock, replace(root, value=body), mistakes, skip_unknown=is_newer)
 
 
 def our_side(text: str) -> str:

@@ -47,7 +47,7 @@ class LockCode(CodeEnum):
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
     STALE = "EB415", "a lock that no longer fits its recipe, where that is no error"
-    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, merge markers, or no seal"
+    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, or merge markers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ class Tools:
 
     emulator: Annotated[Artifact, Rule(_check_kind("deb"))]  # qemu
     debs: Debs  # the suite's cross compiler, its own compiler and its Python, with all that these need
-    toolkit: Parts = ()  # the toolkit of the lock for x86-64
+    toolkit: Parts  # the toolkit of the lock for x86-64
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:

@@ -18,17 +18,16 @@ _DIGITS: Final = 12  # of a digest in `entries`: it names a change that `sha256`
 
 def seal(body: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON of a lock with its seal, instead of the one that it has."""
-    bare: dict[str, object] = json.loads(json.dumps(body))  # with lists for tuples, as it is read
-    bare.pop(SHA256, None)
+    bare = {key: body[key] for key in body if key != SHA256}
     sealed = bare | {ENTRIES: seals(Node(value=bare, where=""))}
     return sealed | {SHA256: _digest(sealed)}
 
 
 def is_whole(body: object) -> bool:
-    """Return whether a lock is as `lock` wrote it, by its seal. Locks before revision 1 have none."""
-    if not isinstance(body, dict) or (body.get("revision") == 0 and not {ENTRIES, SHA256} & body.keys()):
-        return True
-    return bool(body.get(SHA256) == _digest({key: body[key] for key in body if key != SHA256}))
+    """Return whether a lock is as `lock` wrote it, by its seal. What is no lock at all is another mistake."""
+    return not isinstance(body, dict) or bool(
+        body.get(SHA256) == _digest({key: body[key] for key in body if key != SHA256})
+    )
 
 
 def parts(root: Node) -> dict[str, Node]:

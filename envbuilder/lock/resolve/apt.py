@@ -23,10 +23,9 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
 from envbuilder.lock.deadline import deadline
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.package_names import NAMES
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.lock.security import (
+from envbuilder.lock.package_lists import (
     CONFIGURATION,
+    NAMES,
     SECURITY_LIST,
     STAMP,
     apt_command,
@@ -35,6 +34,7 @@ from envbuilder.lock.security import (
     security_updates,
     status_entry,
 )
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.sources.deb import read_about
 from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
 from envbuilder.sources.http.failure import SourceError

@@ -11,7 +11,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.package_names import find_unlisted
+from envbuilder.lock.package_lists import find_unlisted
 from envbuilder.lock.repositories import tag
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target

@@ -12,7 +12,7 @@ from envbuilder.core.places import Mistakes, Node, load_text, parse_json
 from envbuilder.lock.file import VERSION, load_lock, our_side, parse_lock
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.seal import ENTRIES, entries, part_seal, parts, seals
+from envbuilder.lock.seal import ENTRIES, entries, part_seal, parts, seal, seals
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     if tools and all(now.get(label) == wrote[label] for label in tools):
         mended["tools"] = body["tools"]
     mended["inputs"] = {part: inputs[part] for part in PARTS}
-    return parse_lock(json.dumps(mended), where)
+    return parse_lock(json.dumps(seal(mended)), where)
 
 
 def without_lost(lock: Lock) -> Lock:
@@ -90,9 +90,9 @@ def without_lost(lock: Lock) -> Lock:
     return replace(lock, debs=debs, wheels=wheels, added=added)
 
 
-def _lost(label: str, seal: str, recipe: Recipe) -> dict[str, object]:
+def _lost(label: str, written: str, recipe: Recipe) -> dict[str, object]:
     part, name = label.split(" ", 1)
-    is_deb, version = part == "debs", seal.rpartition(" ")[0]
+    is_deb, version = part == "debs", written.rpartition(" ")[0]
     path = f"{name}_0_{recipe.processor.debian}.deb" if is_deb else f"{name}/{name}"
     return {
         "kind": "deb" if is_deb else "wheel", "name": name, "version": "0" if is_deb else version, "sha256": LOST,

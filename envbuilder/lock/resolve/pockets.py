@@ -14,10 +14,10 @@ from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
 from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import LockedBase
+from envbuilder.lock.package_lists import lists_folder
 from envbuilder.lock.repositories import repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.lock.security import lists_folder
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository
 from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU
