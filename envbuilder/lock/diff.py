@@ -143,7 +143,7 @@ def _pairs(old: Iterable[Item], new: Iterable[Item]) -> Iterator[tuple[str, Item
 def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
     for name, was, now in _pairs(old, new):
         if was is None or now is None or was.version != now.version:
-            yield Change(name=name, before=was and was.version, after=now and now.version)
+            yield Change(name=name, before=getattr(was, "version", None), after=getattr(now, "version", None))
         elif was.sha256 != now.sha256:
             label = f"{name} {now.version}: same version, other file"
             yield Change(name=label, before=was.sha256[:12], after=now.sha256[:12])
@@ -175,7 +175,7 @@ def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
             yield from changes(_options(was, prefix), _options(now, prefix))
             yield from changes(_files(was), _files(now))
         else:
-            yield Change(name=f"extension {name}", before=was and "", after=now and "")
+            yield Change(name=f"extension {name}", before="" if was else None, after="" if now else None)
 
 
 def _files(extension: LockedExtension) -> dict[str, str]:

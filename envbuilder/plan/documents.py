@@ -18,7 +18,7 @@ from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
-from envbuilder.lock.base_image.packages import DPKG, read_dpkg
+from envbuilder.lock.base_image.inspect import DPKG, read_dpkg
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.license import License, debian_license, wheel_license

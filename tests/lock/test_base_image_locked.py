@@ -10,10 +10,9 @@ import pytest
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import REVISION, lock_text, parse_lock
+from envbuilder.lock.file import REVISION, _parse_whole, lock_text, parse_lock, seal
 from envbuilder.lock.known_base import kept_folder, lock_path, recall
 from envbuilder.lock.model import Lock, LockedBase, recipe_inputs
-from envbuilder.lock.seal import seal
 from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH
 from envbuilder.recipe.load import load
@@ -57,9 +56,9 @@ def test_the_lock_of_a_recipe_on_an_image_is_read_once(tmp_path: Path):
         LOCK, recipe=recipe.digest, inputs=recipe_inputs(recipe), toolkit=(), extensions=(), base=base
     )
     lock_path(recipe).write_text(lock_text(lock))
-    parse_lock.cache_clear()
+    _parse_whole.cache_clear()
     assert plan_make.load_locked("x", tmp_path, Store(tmp_path / "cache"))[1] == lock
-    assert parse_lock.cache_info().misses == 1
+    assert _parse_whole.cache_info().misses == 1
 
 
 def test_what_no_line_of_text_can_hold_is_written_out():

@@ -17,7 +17,7 @@ from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
-from envbuilder.lock.resolve.redist import parse_manifest
+from envbuilder.lock.resolve.toolkit import parse_manifest
 from envbuilder.lock.resolve.uv_answer import read_answer
 from envbuilder.lock.resolve.uv_question import Question
 from envbuilder.lock.resolve.uv_resolver import ask_uv

@@ -25,12 +25,11 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.package_lists import CONFIGURATION
-from envbuilder.lock.resolve import make_target, resolve, uv_question, uv_resolver
+from envbuilder.lock.resolve import make_target, resolve, resolve_interpreter, uv_question, uv_resolver
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.uv_answer import choose_wheel
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.lock.source_files import own_files, source_digests

@@ -18,9 +18,8 @@ from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
 from envbuilder.lock.package_lists import MissedUpdates, missed_updates
 from envbuilder.lock.repositories import repositories
-from envbuilder.lock.resolve import make_target, resolve
+from envbuilder.lock.resolve import make_target, resolve, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import torch_requirement
 from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import Plan, make

@@ -5,11 +5,13 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 """
 
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,9 +20,9 @@ from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
 from envbuilder.compat.image_facts import as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.errors import FetchError, IncompatibleError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
@@ -34,6 +36,7 @@ from envbuilder.lock.model import (
     Lock,
     LockedBase,
     LockedExtension,
+    Tools,
     lock_artifacts,
     needs_toolkit,
     recipe_inputs,
@@ -41,7 +44,14 @@ from envbuilder.lock.model import (
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.companions import TorchBuild, of_other_builds
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
+from envbuilder.lock.resolve.debs import (
+    older_packages,
+    open_base,
+    open_release,
+    os_packages,
+    resolve_debs,
+    upgrade_debs,
+)
 from envbuilder.lock.resolve.distributions import (
     Distribution,
     are_met,
@@ -50,18 +60,24 @@ from envbuilder.lock.resolve.distributions import (
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
-from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
 from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import DEBIAN, STANDALONE
 
 _COMPILER: Final = "cuda-nvcc-"  # begins the names of NVIDIA's packages with the compiler
+_CPYTHON: Final = "cpython"
+# One qemu for every suite: it is static, so it runs anywhere, and older ones crash on what this machine's /sys says.
+_EMULATOR: Final = (f"{DEBIAN}/trixie", "qemu-user")
+# The cross compiler, and the usual one, for the library of `steady.sh` that programs of x86-64 load.
+_PACKAGES: Final = ("gcc-{gcc}-{gnu}", "g++-{gcc}-{gnu}", "gcc-{gcc}", "libc6-dev")
+_PYTHON: Final = ("python{python}-minimal", "libpython{python}-stdlib")
+# The environment has the C library and its headers itself, and their copies for cross compilers name other paths.
+_LEFT_OUT: Final = re.compile(r"(libc6|libc6-dev|linux-libc-dev)-.*-cross")
 
 
 def lock_recipe(
@@ -298,6 +314,80 @@ def _kept_parts(
         if is_fit and getattr(inputs, part) == getattr(old.inputs, part)
     }
     has_python = all(is_version(one.version, recipe.python) for one in old.interpreters)
-    if target.standalone and has_python and CPYTHON not in moving:
+    if target.standalone and has_python and _CPYTHON not in moving:
         kept["interpreter"] = old.interpreters
     return kept
+
+
+def resolve_interpreter(
+    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
+    """Return the newest build of the tables, nothing if none is needed.
+
+    Raises IncompatibleError for a build after `options.before`, or FetchError if no source tells its size.
+    """
+    build = target.standalone
+    if build is None:
+        return ()
+    day = datetime.strptime(build.release, "%Y%m%d").date()  # noqa: DTZ007 - a day, not a time
+    if options.before and day >= options.before:
+        raise IncompatibleError(
+            f"{recipe.place('$.python')}: the tables have Python {build.version} of {day}, which is not before {options.before}",
+            hint="lock without `--before`, or take a suite with this Python",
+        )
+    digest, path = Sha256(build.digest(target.processor)), build.path(target.processor)
+    size = _size(path, digest, context)
+    return (
+        Artifact(
+            kind="archive", name=_CPYTHON, version=f"{build.version}+{build.release}", sha256=digest, size=size,
+            source=STANDALONE, path=path,
+        ),
+    )  # fmt: skip
+
+
+def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
+    """Return the size of an archive in bytes: from the cache, a folder, or the first release that answers."""
+    sources = context.sources()
+    name = path.rpartition("/")[2]
+    if context.store.has_artifact(digest):
+        return context.store.artifact(digest).stat().st_size
+    for file in (folder / name for folder in sources.folders):
+        if file.is_file():
+            return file.stat().st_size
+    *others, last = (base + quote(path) for base in sources.standalone)
+    for url in others:
+        try:
+            return context.fetcher.measure([url])[0]
+        except FetchError:
+            continue
+    return context.fetcher.measure([last])[0]
+
+
+def resolve_tools(
+    recipe: Recipe,
+    target: Target,
+    parts: tuple[Artifact, ...],
+    context: ResolveContext,
+    *,
+    options: LockOptions,
+) -> Tools:
+    """Return the tools beside the toolkit `parts` of the environment. Raises IncompatibleError if the suite lacks one."""
+    native, here = replace(context, processor=X86_64), replace(target, processor=X86_64)
+    names = (*_PACKAGES, *(() if target.standalone else (*_PYTHON, *older_packages(recipe.python))))
+    gnu = target.processor.gnu.replace("_", "-")
+    suite = open_base(target.distribution, recipe, None, native, options)
+    debs = suite.closure(tuple(name.format(gcc=recipe.gcc, gnu=gnu, python=recipe.python) for name in names))
+    row = load_distributions().by_name[_EMULATOR[0]]
+    (emulator,) = open_release(row, native, options, security=False).packages(_EMULATOR[1:])
+    toolkit = resolve_toolkit(recipe, here, native, old=parts, options=options) if parts else ()
+    if {(one.name, one.version) for one in parts} != {(one.name, one.version) for one in toolkit}:
+        raise IncompatibleError(
+            f"{recipe.place('$.cuda')}: the toolkit for {target.processor.title} and that for {X86_64.title}, which compiles for it, "
+            "are of different releases",
+            hint=f'pin a release that both have, such as `cuda: "{recipe.cuda_minor}.0"`',
+        )
+    return Tools(
+        emulator=emulator,
+        debs=tuple(one for one in debs if not _LEFT_OUT.fullmatch(one.name)),
+        toolkit=toolkit,
+    )

@@ -9,10 +9,20 @@ from typing import Any, Final
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.core.places import Mistakes, Node, load_text, parse_json
-from envbuilder.lock.file import VERSION, load_lock, our_side, parse_lock
+from envbuilder.lock.file import (
+    ENTRIES,
+    VERSION,
+    entries,
+    load_lock,
+    our_side,
+    parse_lock,
+    part_seal,
+    parts,
+    seal,
+    seals,
+)
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.seal import ENTRIES, entries, part_seal, parts, seal, seals
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
