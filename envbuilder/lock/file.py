@@ -173,13 +173,13 @@ def is_whole(body: object) -> bool:
 
 def parts(root: Node) -> dict[str, Node]:
     """Return the values of a lock by key. Those of `inputs` and `tools` are parts of their own, such as `tools.debs`."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for key, node in root.inner.items():
         if key in ("inputs", "tools"):
-            found |= {f"{key}.{inner}": value for inner, value in node.inner.items()}
+            nodes |= {f"{key}.{inner}": value for inner, value in node.inner.items()}
         elif key not in (ENTRIES, SHA256):
-            found[str(key)] = node
-    return found
+            nodes[str(key)] = node
+    return nodes
 
 
 def entries(part: str, node: Node) -> dict[str, Node]:
@@ -191,14 +191,14 @@ def entries(part: str, node: Node) -> dict[str, Node]:
 
 def seals(root: Node) -> dict[str, str]:
     """Return what `entries` of a lock should be."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for part, node in parts(root).items():
         items = {
             label: f"{item.value.get('version', '')} {part_seal(item.value)}".strip()
             for label, item in entries(part, node).items()
         }
-        found |= {**items, part: part_seal(items or node.value)}
-    return found
+        digests |= {**items, part: part_seal(items or node.value)}
+    return digests
 
 
 def part_seal(value: object) -> str:
@@ -216,7 +216,7 @@ def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
     edited = {label.partition(" ")[0] for label in different if " " in label}
     for label in sorted(different):
         part, _, name = label.partition(" ")
-        was, version = (f"{one.get(label, '')}".rpartition(" ")[0] for one in (wrote, now))
+        was, version = (f"{written.get(label, '')}".rpartition(" ")[0] for written in (wrote, now))
         item, place = items.get(label), nodes.get(part, root)
         if not name:
             if part not in edited:

@@ -54,8 +54,8 @@ def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: fl
     All of it may take `patience` seconds.
     """
     tree.mkdir()
-    with deadline(runner, f"fetching `{url}`", patience) as own:
-        _check_out(url, commit, tree, own)
+    with deadline(runner, f"fetching `{url}`", patience) as bounded:
+        _check_out(url, commit, tree, bounded)
 
 
 def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
@@ -92,8 +92,8 @@ def _explained(message: str, hint: str) -> Iterator[None]:
         yield
     except CommandError as error:
         lines = (line.strip() for line in error.message.splitlines()[1:])
-        said = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
-        raise FetchError(f"{message}: {said}" if said else message, hint=hint) from error
+        messages = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
+        raise FetchError(f"{message}: {messages}" if messages else message, hint=hint) from error
 
 
 def find_commit(url: str, revision: str, runner: Runner) -> str:
@@ -102,9 +102,9 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         return revision
     with (
         _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
-        deadline(runner, f"reading the branches of `{url}`") as own,
+        deadline(runner, f"reading the branches of `{url}`") as bounded,
     ):
-        listed = own.run(
+        listed = bounded.run(
             Command(
                 argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
                 why=f"find the commit of `{revision}` in `{url}`",

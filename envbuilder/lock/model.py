@@ -84,7 +84,7 @@ class SourceFile:
 
 def _check_order(key: str) -> Callable[[tuple[object, ...]], Iterator[Mistake]]:
     def check(entries: tuple[object, ...]) -> Iterator[Mistake]:
-        names = [getattr(one, key) for one in entries]
+        names = [getattr(entry, key) for entry in entries]
         for at, (before, name) in enumerate(itertools.pairwise(names), start=1):
             if not before < name:
                 message = f"`{name}` follows `{before}`: expected each once, sorted"

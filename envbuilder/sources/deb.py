@@ -49,12 +49,12 @@ def read_tar(deb: Path, part: str) -> memoryview:
     """Return the bytes of a package's tar. Raises BuildError for a damaged package, or one that unpacks to too much."""
     size = deb.stat().st_size
     most = min(_SMALL + TIMES * size, usable_memory() // 2)  # the pieces are there twice when they are joined
-    pieces, found = [], 0
+    pieces, total = [], 0
     with open_tar(deb, part) as tar:
         while piece := tar.read(CHUNK):
             pieces.append(piece)
-            found += len(piece)
-            if found > most:
+            total += len(piece)
+            if total > most:
                 raise BuildError(
                     f"the package `{deb}` of {size} bytes unpacks to more than {most}",
                     hint=f"{TIMES} times its size and half of the free memory are the most: "
@@ -73,9 +73,9 @@ def read_control(deb: Path) -> dict[str, tuple[bytes, tarfile.TarInfo]]:
     """Return the files of a package's control part, by name. Raises BuildError for a damaged package."""
     tar = read_tar(deb, "control")
     return {
-        one.name.removeprefix("./"): (bytes(tar[one.offset_data :][: one.size]), one)
-        for one in members(tar, deb)
-        if one.isreg()
+        member.name.removeprefix("./"): (bytes(tar[member.offset_data :][: member.size]), member)
+        for member in members(tar, deb)
+        if member.isreg()
     }
 
 

@@ -193,12 +193,12 @@ class Suite:
             try:
                 return self._install(*state, *options, refusal=refusal)
             except IncompatibleError:
-                found = self._install(*state, *older, *options, refusal=refusal, hint=hint)
+                debs = self._install(*state, *older, *options, refusal=refusal, hint=hint)
         log.warning(
             "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
             self.name,
         )
-        return found
+        return debs
 
     def _install(
         self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
@@ -210,17 +210,17 @@ class Suite:
             raise IncompatibleError(f"{refusal}\n{error.message}", hint=hint or error.hint) from error
         new = tuple(self._artifacts(listing))
         self._tell_replaced(new)
-        found = {deb.name: deb for deb in (*old, *new)}
-        return tuple(found[name] for name in sorted(found))
+        packages = {deb.name: deb for deb in (*old, *new)}
+        return tuple(packages[name] for name in sorted(packages))
 
     def _tell_replaced(self, debs: Sequence[Artifact]) -> None:
         """Warn where a repository beside the distribution replaces its package: apt takes the newest version of all."""
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
-        own = [source for source in self.sources if not source.is_extra]
+        suites = [source for source in self.sources if not source.is_extra]
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
-            if name in names and any(source.is_told(place) for source in own):
+            if name in names and any(source.is_told(place) for source in suites):
                 deb = names.pop(name)
                 log.warning(
                     "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
@@ -350,24 +350,24 @@ def _update(suite: Suite) -> Suite:
     _save_private(folder / SECURITY_LIST, _lines(suite, security))
     # Without these, apt answers on Debian and Ubuntu alone.
     settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
-    options = (word for one in settings for word in ("-o", one))
+    options = (word for option in settings for word in ("-o", option))
     machine = runner.run(Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings"))
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
-    kept = [text for text in machine.splitlines() if text.startswith(taken)]
-    own = _CONFIGURATION.format(
+    proxies = [text for text in machine.splitlines() if text.startswith(taken)]
+    configuration = _CONFIGURATION.format(
         folder=folder,
         architecture=suite.context.processor.debian,
         toolbox=str(suite.toolbox).rstrip("/"),
         is_current=str(suite.is_current).lower(),
     )
     trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
-    for name, path in (one.split("=", 1) for one in _tables(suite.toolbox)):
-        own += f'{name} "{path}";\n'
-    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *kept, own]))
-    told: list[str] = []
+    for name, path in (option.split("=", 1) for option in _tables(suite.toolbox)):
+        configuration += f'{name} "{path}";\n'
+    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *proxies, configuration]))
+    lines: list[str] = []
 
     def pending() -> list[str]:
-        messages = "\n".join(told)
+        messages = "\n".join(lines)
         return [source.told for source in suite.sources if not source.is_told(messages)]
 
     try:
@@ -375,7 +375,7 @@ def _update(suite: Suite) -> Suite:
         with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
             apt.run(
                 apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
-                on_line=told.append,
+                on_line=lines.append,
             )
     except CommandError as error:
         unread = tuple(

@@ -46,9 +46,9 @@ def resolve_image(
             hint="write the digest of that day's image behind it: `@sha256:…`",
         )
     manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
-    kept = recall(context.store, recipe.image)
-    if kept and kept.manifest.digest == manifest.digest:
-        return kept
+    cached = recall(context.store, recipe.image)
+    if cached and cached.manifest.digest == manifest.digest:
+        return cached
     return _inspect_image(recipe.image, reference, manifest, context)
 
 
@@ -67,8 +67,8 @@ def keys_of(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
 def _need_kept(base: LockedBase, context: ResolveContext) -> Path:
     """Return the cache's folder of a locked image. An image locked elsewhere is read again."""
     folder = kept_folder(context.store, base.reference)
-    kept = recall(context.store, base.reference)
-    if kept is None or kept.manifest != base.manifest or not (folder / _STATUS).is_file():
+    cached = recall(context.store, base.reference)
+    if cached is None or cached.manifest != base.manifest or not (folder / _STATUS).is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
         _inspect_image(base.reference, reference, manifest, context)

@@ -77,12 +77,8 @@ def resolve_debs(
     if target.standalone is None:
         _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
     _need_listed(recipe, names, suite)
-    debs = suite.closure(
-        (
-            *os_packages(recipe, standalone=target.standalone is not None),
-            *(name for name in IF_THERE if name in names),
-        )
-    )
+    wanted = os_packages(recipe, standalone=target.standalone is not None)
+    debs = suite.closure((*wanted, *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
     return debs
 
@@ -107,11 +103,8 @@ def _resolve_additions(
         if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
     }
     there = have | brought
-    wanted = tuple(
-        name
-        for name in os_packages(recipe, standalone=target.standalone is not None)
-        if not name.startswith("?") and name not in there
-    )
+    names = os_packages(recipe, standalone=target.standalone is not None)
+    wanted = tuple(name for name in names if not name.startswith("?") and name not in there)
     if not wanted:
         return ()
     suite, status = _open_suite(recipe, target, context, options)
@@ -204,13 +197,11 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     unlisted = tuple(find_unlisted(recipe, names))
     if unlisted:
         unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
-        others = " and the sources beside it have" if any(one.is_extra for one in suite.sources) else " has"
-        raise IncompatibleError(
-            "\n".join(f"{one.place}: {suite.name}{others} no package `{one.name}`" for one in unlisted),
-            hint=f"it may be in {unread}, which could not be read"
-            if unread
-            else " ".join(one.hint for one in unlisted if one.hint),
-        )
+        has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
+        lines = (f"{package.place}: {suite.name} {has} no package `{package.name}`" for package in unlisted)
+        hint = " ".join(package.hint for package in unlisted if package.hint)
+        hint = f"it may be in {unread}, which could not be read" if unread else hint
+        raise IncompatibleError("\n".join(lines), hint=hint)
 
 
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
@@ -222,11 +213,11 @@ def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: 
 
 
 def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
-    found = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
-    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", found):
+    version = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
+    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", version):
         raise IncompatibleError(
-            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {found}",
-            hint=f'write `libxcrypt: "{".".join(found.split(".")[:2])}"`',
+            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {version}",
+            hint=f'write `libxcrypt: "{".".join(version.split(".")[:2])}"`',
         )
 
 
@@ -252,14 +243,8 @@ def open_release(
         for pocket in ("", *(row.pockets if security else ()))
     )
     folder = lists_folder(
-        context.store,
-        row,
-        components,
-        context.processor,
-        security=security,
-        day=options.before,
-        more=more_tag,
-    )
+        context.store, row, components, context.processor, security=security, day=options.before, more=more_tag
+    )  # fmt: skip
     return open_suite((*sources, *more), folder, context, options)
 
 
@@ -276,10 +261,10 @@ def open_base(
     """
     image = read_image(base, context)[1] if base else {}
     more = repository_sources(recipe, base, context, options)
-    own = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
+    keys = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
     more_tag = tag(repositories(recipe, base.inside if base else None))
     return open_release(
-        row, context, options, security=recipe.security, keys=own, more=more, more_tag=more_tag
+        row, context, options, security=recipe.security, keys=keys, more=more, more_tag=more_tag
     )
 
 
@@ -287,51 +272,45 @@ def repository_sources(
     recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
 ) -> tuple[AptSource, ...]:
     """Return the sources of the repositories beside a recipe's base. Raises IncompatibleError with `options.before`."""
-    found = repositories(recipe, base.inside if base else None)
+    others = repositories(recipe, base.inside if base else None)
     if options.before and recipe.apt_sources:
         raise IncompatibleError(
-            f"{recipe.place('$.apt_sources')}: no service keeps `{found[0].name}` as it was on {options.before}",
+            f"{recipe.place('$.apt_sources')}: no service keeps `{others[0].name}` as it was on {options.before}",
             hint="lock without `--before`, or without `apt_sources`",
         )
-    if not found or options.before:
+    if not others or options.before:
         return ()
     image = read_image(base, context)[1] if base else {}
-    return tuple(_repository_source(one, recipe, image, context) for one in found)
+    return tuple(_repository_source(repository, recipe, image, context) for repository in others)
 
 
 def _repository_source(
-    one: Repository, recipe: Recipe, image: Mapping[str, Path], context: ResolveContext
+    repository: Repository, recipe: Recipe, image: Mapping[str, Path], context: ResolveContext
 ) -> AptSource:
-    is_image = one.name.startswith(IMAGE)
+    is_image = repository.name.startswith(IMAGE)
     if is_image:
         trusted = (key for path, key in image.items() if TRUSTED.fullmatch(path))
-        named = [image[key.lstrip("/")] for key in one.keys if key.lstrip("/") in image]
-        keys = tuple(named if one.keys else trusted) or (Path("/dev/null"),)
+        named = [image[key.lstrip("/")] for key in repository.keys if key.lstrip("/") in image]
+        keys = tuple(named if repository.keys else trusted) or (Path("/dev/null"),)
     else:
-        keys = tuple(_kept_key(recipe.path.parent / key, context.store) for key in one.keys)
-    mirror = next(iter(context.sources().mirrors(one.source)), "")
-    signer = "in the image" if is_image else "of `nvidia/…`" if one.published else "of the recipe"
+        keys = tuple(_kept_key(recipe.path.parent / key, context.store) for key in repository.keys)
+    mirror = next(iter(context.sources().mirrors(repository.source)), "")
+    signer = "in the image" if is_image else "of `nvidia/…`" if repository.published else "of the recipe"
     return AptSource(
-        name=one.source,
-        url=mirror or one.url,
-        suite=one.suite,
-        components=one.components,
-        keyrings=keys,
-        published=one.published,
-        is_extra=True,
-        is_optional=is_image,
-        hint=f"look at the address, the suite and the components of `{one.name}`, and whether the key {signer} signs it; "
-        f"`ENVBUILDER_APT_MIRRORS={one.name}=ADDRESS` names a mirror",
-    )
+        name=repository.source, url=mirror or repository.url, suite=repository.suite, components=repository.components,
+        keyrings=keys, published=repository.published, is_extra=True, is_optional=is_image,
+        hint=f"look at the address, the suite and the components of `{repository.name}`, and whether the key {signer} signs it; "
+        f"`ENVBUILDER_APT_MIRRORS={repository.name}=ADDRESS` names a mirror",
+    )  # fmt: skip
 
 
 def _kept_key(path: Path, store: Store) -> Path:
     """Copy a key into the cache, under a name that apt takes: `.asc` if it is armored."""
     content = path.read_bytes()
     suffix = "asc" if content.lstrip().startswith(b"-----BEGIN") else "gpg"
-    kept = store.resolver("apt") / "keys" / f"{sha256_bytes(content)}.{suffix}"
-    save_bytes(kept, content)
-    return kept
+    copy = store.resolver("apt") / "keys" / f"{sha256_bytes(content)}.{suffix}"
+    save_bytes(copy, content)
+    return copy
 
 
 def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
@@ -371,11 +350,6 @@ def _source(
             hint=f"ENVBUILDER_{family.upper()}_KEYRING names it; without that setting, envbuilder's own keys count",
         )
     return AptSource(
-        name=name,
-        url=url,
-        suite=suite,
-        components=components,
-        keyrings=keys or (keyring,),
-        is_security=pocket == SECURITY,
-        hint=hint,
-    )
+        name=name, url=url, suite=suite, components=components, keyrings=keys or (keyring,),
+        is_security=pocket == SECURITY, hint=hint,
+    )  # fmt: skip

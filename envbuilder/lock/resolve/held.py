@@ -39,13 +39,13 @@ class Choice:
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        for who, one in (*self.own, *((TORCH, one) for one in self.fixed)):
-            if self._is_about(one, name):
-                yield who, one
+        for who, requirement in (*self.own, *((TORCH, requirement) for requirement in self.fixed)):
+            if self._is_about(requirement, name):
+                yield who, requirement
         for parent in self.parents.get(name, ()):
-            for one in self.required(self.packages[parent]):
-                if canonicalize_name(one.name) == name:
-                    yield parent, one
+            for requirement in self.required(self.packages[parent]):
+                if canonicalize_name(requirement.name) == name:
+                    yield parent, requirement
 
     def required(self, package: Artifact) -> Iterator[Requirement]:
         """Yield what a package requires on the target, with its extras."""
@@ -110,19 +110,18 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
 def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
     """Yield what excludes this release."""
-    excluding = [
-        (who, one)
-        for who, one in choice.on(newest.name)
-        if not one.specifier.contains(newest.version, prereleases=True)
-    ]
-    yield from (Reason(who=who, text=f"{who} requires `{_plain(one)}`") for who, one in excluding)
-    if excluding:
+    is_excluded = False
+    for who, requirement in choice.on(newest.name):
+        if not requirement.specifier.contains(newest.version, prereleases=True):
+            is_excluded = True
+            yield Reason(who=who, text=f"{who} requires `{_plain(requirement)}`")
+    if is_excluded:
         return
-    there = {name: one.version for name, one in choice.packages.items()} | dict(choice.extensions)
-    for one in choice.required(newest):
-        name = canonicalize_name(one.name)
-        if name in there and not is_met(one, there):
-            text = f"{newest.version} requires `{_plain(one)}`, and {name} is {there[name]}"
+    there = {name: package.version for name, package in choice.packages.items()} | dict(choice.extensions)
+    for requirement in choice.required(newest):
+        name = canonicalize_name(requirement.name)
+        if name in there and not is_met(requirement, there):
+            text = f"{newest.version} requires `{_plain(requirement)}`, and {name} is {there[name]}"
             yield Reason(who=name, text=text, is_own=True)
 
 
@@ -160,7 +159,9 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
 
 def _read_metadata(wheel: zipfile.ZipFile) -> bytes:
     """Return a wheel's metadata; raises ValueError unless it has them once, and of up to PAGE bytes."""
-    (name,) = [one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")]
+    (name,) = [
+        path for path in wheel.namelist() if path.count("/") == 1 and path.endswith(".dist-info/METADATA")
+    ]
     if wheel.getinfo(name).file_size > PAGE:
         raise ValueError(f"its metadata has more than {PAGE} bytes")
     return wheel.read(name)

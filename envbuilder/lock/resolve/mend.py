@@ -48,8 +48,7 @@ def read_old(
             raise
         action = "all is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
         log.warning("%s; %s:\n%s", error.message, action, "\n".join(map(str, error.findings)))
-    anew = options.upgrade or (options.before is not None and not options.upgrade_only)
-    if old and not anew and not recipe.parent:
+    if old and not options.is_anew and not recipe.parent:
         lost = (deb.name for deb in old.debs if deb.sha256 == LOST)
         options = replace(options, upgrade_only=(*options.upgrade_only, *lost))
     return old, options
@@ -76,14 +75,14 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
     for part in _LISTS:
         items = entries(part, there.get(part, Node(value=[], where=where)))
-        written = {label: f"{one}" for label, one in wrote.items() if label.startswith(f"{part} ")}
-        gone = {label: one for label, one in written.items() if now.get(label) != one}
+        written = {label: f"{entry}" for label, entry in wrote.items() if label.startswith(f"{part} ")}
+        gone = {label: entry for label, entry in written.items() if now.get(label) != entry}
         is_one = part not in wrote or wrote[part] == part_seal(written or [])
         if not is_one or (gone and part != "debs"):
             inputs["wheels" if part == "builds" else part] = LOST
         good = [item.value for label, item in items.items() if now[label] == written.get(label)]
         if part in ("wheels", "added") or (part == "debs" and is_one):
-            good += [_lost(label, one, recipe) for label, one in gone.items()]
+            good += [_lost(label, entry, recipe) for label, entry in gone.items()]
         mended[part] = sorted(good, key=lambda item: str(item["name"]))
     tools = [label for label in wrote if label.startswith("tools.")]
     if tools and all(now.get(label) == wrote[label] for label in tools):
@@ -94,9 +93,8 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
 
 def without_lost(lock: Lock) -> Lock:
     """Return a lock with the entries alone whose file is known."""
-    debs, wheels, added = (
-        tuple(one for one in some if one.sha256 != LOST) for some in (lock.debs, lock.wheels, lock.added)
-    )
+    parts = (lock.debs, lock.wheels, lock.added)
+    debs, wheels, added = (tuple(file for file in part if file.sha256 != LOST) for part in parts)
     return replace(lock, debs=debs, wheels=wheels, added=added)
 
 

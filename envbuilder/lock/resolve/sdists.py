@@ -60,15 +60,15 @@ def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     project, wanted = canonicalize_name(name), Version(version)
     sources = context.sources()
     for folder in sources.folders:
-        for path in sorted(one for suffix in SUFFIXES for one in folder.glob(f"*{suffix}")):
+        for path in sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")):
             if _version_of(path.name, project) == wanted:
                 return add_sdist(project, version, f"{project}/{path.name}", path.read_bytes(), context)
     index = open_index(context)
-    files = {one: _version_of(one.filename, project) for one in index.files(project)}
-    for listed, found in files.items():
-        if found == wanted:
+    files = {file: _version_of(file.filename, project) for file in index.files(project)}
+    for listed, its_version in files.items():
+        if its_version == wanted:
             return add_sdist(project, version, f"{project}/{listed.filename}", index.read(listed), context)
-    there = [str(one) for one in sorted(filter(None, set(files.values())), reverse=True)]
+    there = [str(file) for file in sorted(filter(None, set(files.values())), reverse=True)]
     raise FetchError(
         f"no package index here has a source distribution of {name} {version}",
         hint=f"it has those of {', '.join(there[:8])}"
@@ -178,12 +178,12 @@ def _ask(
         cwd=_WORK,
     )
     try:
-        said = context.runner.run(command)
+        reply = context.runner.run(command)
     except CommandError as error:
         output = re.sub(rf"{_WORK}/src/[^/]+/", "", error.message.partition("\n")[2])
         raise _unreadable(sdist, output, find_cause(output.splitlines())) from error
     try:
-        answer = _ANSWER.validate_json(said)
+        answer = _ANSWER.validate_json(reply)
         requirements = [Requirement(text) for text in (*answer["builds_with"], *answer.get("requires", ()))]
     except (ValidationError, KeyError, InvalidRequirement) as error:
         raise _unreadable(sdist, f"its own code does not say what it requires: {error}") from error

@@ -87,14 +87,14 @@ def resolve_toolkit(
             refusals[layout.source] = _OFF
             continue
         try:
-            found = _resolve(layout, recipe, target, context, options=options)
+            packages = _resolve(layout, recipe, target, context, options=options)
         except (FetchError, IncompatibleError) as error:
             refusals[layout.source] = error.message
             continue
         for why in refusals.values():
             if why != _OFF:
                 log.warning("CUDA %s comes from %s: %s", recipe.cuda, _NAMES[layout.source], why)
-        return tuple(sorted(found, key=lambda part: part.name))
+        return tuple(sorted(packages, key=lambda part: part.name))
     raise _refused(recipe, refusals, context)
 
 
@@ -106,8 +106,8 @@ def without_headers(
     Returns None if some that it lacks are not among the packages. Old builds of torch, and some of PyTorch's own index,
     have NVIDIA's libraries inside; 1.13 has some of them inside.
     """
-    found = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
-    names = {part.name for part in found[0].parts_of(recipe.cuda_minor, headers=True)} if found else set()
+    known = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
+    names = {part.name for part in known[0].parts_of(recipe.cuda_minor, headers=True)} if known else set()
     brought = {re.sub(r"-cu\d+$", "", wheel.name) for wheel in wheels}
     needed = {name for name in names if _wheel_with(name) not in brought}
     if not needed <= {part.name for part in parts}:
@@ -129,11 +129,12 @@ def _resolve(
     wheels = tuple(part for part in parts if isinstance(part, WheelPart))
     archives = tuple(part for part in parts if isinstance(part, ArchivePart))
     packages = [part.name for part in parts if isinstance(part, AptPart)]
-    found = resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()
-    found += resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()
-    found += resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()
-    found += resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()
-    return found
+    return (
+        *(resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()),
+        *(resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()),
+        *(resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()),
+        *(resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()),
+    )
 
 
 def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContext) -> IncompatibleError:
@@ -141,15 +142,15 @@ def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContex
     rows = load_toolkits().rows
     lines = []
     for source, name in _NAMES.items():
-        own = [row for row in rows if row.source == source]
-        has = _spans(all_releases(own))
+        layouts = [row for row in rows if row.source == source]
+        has = _spans(all_releases(layouts))
         where = (
             f" ({shown(context.sources().cuda)})" if source == "archive" and context.sources().cuda else ""
         )
         why = refusals.get(source, f"no {recipe.cuda}")
         lines.append(f"  {name}{where} has {has}: {why}")
     others = [release for row in rows if row.source not in refusals for release in row.releases]
-    near = min(others, key=lambda one: distance(one, recipe.cuda), default="")
+    near = min(others, key=lambda release: distance(release, recipe.cuda), default="")
     hint = SETTING + (
         f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
     )
@@ -251,8 +252,8 @@ def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterato
         yield cuda
         return
     known = layout.releases_of(cuda)
-    newer = [release for release, _ in newer_releases(cuda, known, lambda one: _ask(one, layout, context))]
-    yield from (*reversed(newer), *known)
+    newer = newer_releases(cuda, known, lambda release: _ask(release, layout, context))
+    yield from (*reversed([release for release, _ in newer]), *known)
 
 
 def _ask(release: str, layout: Layout, context: ResolveContext) -> Manifest | None:
