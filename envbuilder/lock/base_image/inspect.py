@@ -7,8 +7,6 @@ or a file without a version gives no fact: a rule may miss a fact, but never tru
 import json
 import posixpath
 import re
-import sqlite3
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +17,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
 from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
+from envbuilder.sources.installed import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,13 +47,6 @@ _MACHINES: Final = {one.elf: one.debian for one in PROCESSORS} | {
 }  # fmt: skip
 _MUSL_MACHINES: Final = {one.machine: one.debian for one in PROCESSORS} | {"i386": "386"}
 _NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
-DPKG: Final = "var/lib/dpkg/status"
-DPKG_PARTS: Final = "var/lib/dpkg/status.d/"  # images without a shell keep a file for each package
-RPM: Final = ("usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite")
-_FIELD: Final = re.compile(r"^(Package|Version|Status): *(.*)$", re.MULTILINE)
-_TAGS: Final = {1000: "name", 1001: "version", 1002: "release"}
-_STRING: Final = 6  # the type number of a text in a header
-_MOST: Final = 100_000  # packages, or tags of one, that are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,48 +368,3 @@ def _libraries(tree: _Tree) -> Iterator[Fact]:
     for path, match in tree.matching(_TORCH):
         place = f"/{posixpath.dirname(posixpath.dirname(path))}/torch"
         yield Fact(name=Name.TORCH, value=match[1], path=place, source=f"/{path}")
-
-
-def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return name → version of what is installed, from `DPKG` and the files below `DPKG_PARTS`."""
-    packages = {}
-    for path, content in texts.items():
-        if path != DPKG and not path.startswith(DPKG_PARTS):
-            continue
-        for stanza in content.decode("utf-8", "replace").split("\n\n"):
-            fields = dict(_FIELD.findall(stanza))
-            state = fields.get("Status", "install ok installed")
-            if "Package" in fields and "Version" in fields and state.endswith(" installed"):
-                packages[fields["Package"]] = fields["Version"]
-    return packages
-
-
-def read_rpm(database: bytes) -> dict[str, str]:
-    """Return name → version-release; raises ValueError for a file that is not an rpm database."""
-    # SQLite does not open a database in WAL mode without its log. These two bytes hold the mode.
-    plain = database[:18] + b"\x01\x01" + database[20:]
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.deserialize(plain)
-        rows = connection.execute("SELECT blob FROM Packages LIMIT ?", (_MOST,)).fetchall()
-    except sqlite3.Error as error:
-        raise ValueError(f"it is no database of rpm: {error}") from error
-    finally:
-        connection.close()
-    headers = (dict(_header(row[0])) for row in rows)
-    whole = (tags for tags in headers if len(tags) == len(_TAGS))
-    return {tags["name"]: f"{tags['version']}-{tags['release']}" for tags in whole}
-
-
-def _header(blob: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the texts of `_TAGS` in one package's header: numbers, then 16 bytes for each tag, then the values."""
-    try:
-        count, _ = struct.unpack_from(">2I", blob)
-        values = 8 + 16 * min(count, _MOST)
-        for place in range(8, values, 16):
-            tag, kind, offset, _ = struct.unpack_from(">4I", blob, place)
-            if tag in _TAGS and kind == _STRING:
-                end = blob.index(b"\0", values + offset)
-                yield _TAGS[tag], blob[values + offset : end].decode("utf-8", "replace")
-    except (struct.error, ValueError) as error:
-        raise ValueError(f"a package's header is damaged: {error}") from error
