@@ -79,10 +79,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
 
 
 def check_fresh(
-    recipe: Recipe,
-    lock: Lock,
-    files: Mapping[str, Sha256],
-    why: Callable[[], Mapping[str, str]] = dict,
+    recipe: Recipe, lock: Lock, files: Mapping[str, Sha256], why: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[str, ...]:
     """Return why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
 
@@ -94,16 +91,14 @@ def check_fresh(
         reasons.append(f"it is for {lock.platform}, and the recipe for {platform}")
     if recipe.digest != lock.recipe:
         now = recipe_inputs(recipe)
-        changed = [part for part in PARTS if getattr(now, part) != getattr(lock.inputs, part)]
-        reasons += [
-            f"the recipe changed in {either([f'`{key}`' for key in PARTS[part]])}, which decide {_DECIDED[part]}"
-            for part in changed
-        ]
+        for part, keys in PARTS.items():
+            if getattr(now, part) != getattr(lock.inputs, part):
+                names = either([f"`{key}`" for key in keys])
+                reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
         if not reasons:
-            reasons.append(
-                "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
-            )
+            rest = "`gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
+            reasons.append(f"the recipe changed in {rest}")
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     differences = changes(locked, files)
     known = why() if differences else {}

@@ -134,11 +134,9 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
     """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
     is_edited = any(finding.code == LockCode.EDITED for finding in findings)
     reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
-    repair = (
-        f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
-        if is_edited and mends
-        else f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
-    )
+    repair = f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
+    if is_edited and mends:
+        repair = f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
     hint = f"`git checkout {pasted(where)}` takes back an edit that is not committed; {repair}"
     if marker := _MARKER.search(text):
         line, reason = text.count("\n", 0, marker.start()) + 1, "holds merge markers"
@@ -166,9 +164,8 @@ def seal(body: Mapping[str, object]) -> dict[str, object]:
 
 def is_whole(body: object) -> bool:
     """Return whether a lock is as `lock` wrote it, by its seal. What is no lock at all is another mistake."""
-    return not isinstance(body, dict) or bool(
-        body.get(SHA256) == _digest({key: body[key] for key in body if key != SHA256})
-    )
+    bare = {key: body[key] for key in body if key != SHA256} if isinstance(body, dict) else {}
+    return not isinstance(body, dict) or bool(body.get(SHA256) == _digest(bare))
 
 
 def parts(root: Node) -> dict[str, Node]:

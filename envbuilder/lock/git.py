@@ -17,8 +17,8 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
-from envbuilder.lock.deadline import PATIENCE, deadline
 from envbuilder.lock.model import Artifact
+from envbuilder.sources.deadline import PATIENCE, deadline
 
 _SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
@@ -28,8 +28,6 @@ _PATIENCE: Final = (
     ("GIT_HTTP_LOW_SPEED_LIMIT", "1"),
     ("GIT_HTTP_LOW_SPEED_TIME", "30"),
 )  # bytes a second, seconds
-
-
 _ACCESS: Final = "`git ls-remote {url}` must answer without a question; for a private repository, give git a credential helper or an SSH agent"
 
 
@@ -60,9 +58,8 @@ def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: fl
 
 def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
     def git(*words: str, why: str) -> None:
-        runner.run(
-            Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
-        )
+        argv = ("git", "-C", str(tree), *_SETTINGS, *words)
+        runner.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE)))
 
     git("init", "--quiet", why="make an empty repository")
     why = f"fetch the commit {commit} of `{url}`"
@@ -104,17 +101,12 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
         deadline(runner, f"reading the branches of `{url}`") as bounded,
     ):
-        listed = bounded.run(
-            Command(
-                argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
-                why=f"find the commit of `{revision}` in `{url}`",
-                env=(*_QUIET, *_PATIENCE),
-            )
-        ).split()
+        argv = ("git", "ls-remote", "--", url, revision, f"{revision}^{{}}")
+        why = f"find the commit of `{revision}` in `{url}`"
+        listed = bounded.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE))).split()
     if not listed:
-        raise UsageError(
-            f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {pasted(url)}` lists them"
-        )
+        hint = f"`git ls-remote {pasted(url)}` lists them"
+        raise UsageError(f"`{url}` has no branch or tag `{revision}`", hint=hint)
     return listed[-2]  # a tag's commit follows the tag itself
 
 

@@ -108,14 +108,11 @@ def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_order("name"))]
-Parts = Annotated[
-    tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], Rule(_check_order("name"))
-]
-Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_order("name"))]
-Packages = Annotated[
-    tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], Rule(_check_order("name"))
-]
+_SORTED: Final = Rule(_check_order("name"))
+Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], _SORTED]
+Parts = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], _SORTED]
+Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], _SORTED]
+Packages = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], _SORTED]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -251,16 +248,10 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (
-        *lock.debs,
-        *lock.interpreters,
-        *lock.toolkit,
-        *lock.wheels,
-        *lock.added,
-        *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels),
-        *archives,
-        *(lock.tools.artifacts if lock.tools else ()),
-        *(blobs(lock.base) if lock.base else ()),
-    )
+        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels, *lock.added,
+        *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels), *archives,
+        *(lock.tools.artifacts if lock.tools else ()), *(blobs(lock.base) if lock.base else ()),
+    )  # fmt: skip
 
 
 def blobs(base: LockedBase) -> tuple[Artifact, ...]:

@@ -138,14 +138,12 @@ def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
     shown, rest = missed.updates[:SHOWN], len(missed.updates) - SHOWN
     names = ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
     count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
+    since = f"out since {missed.published} at the latest: {names} (package lists read {missed.read})"
     return Finding(
-        code=SecurityCode.MISSED,
-        severity=Severity.WARNING,
-        where=str(lock_path(recipe)),
-        message=f"the lock lacks {count}, out since {missed.published} at the latest: {names} "
-        f"(package lists read {missed.read})",
+        code=SecurityCode.MISSED, severity=Severity.WARNING, where=str(lock_path(recipe)),
+        message=f"the lock lacks {count}, {since}",
         hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
-    )
+    )  # fmt: skip
 
 
 def _update(recipe: Recipe, name: str) -> str:
@@ -169,15 +167,9 @@ def _day(file: Path) -> date:
 
 
 def lists_folder(
-    store: Store,
-    row: Distribution,
-    components: tuple[str, ...],
-    processor: Processor,
-    *,
-    security: bool,
-    day: date | None = None,
-    more: str = "",
-) -> Path:
+    store: Store, row: Distribution, components: tuple[str, ...], processor: Processor, *,
+    security: bool, day: date | None = None, more: str = "",
+) -> Path:  # fmt: skip
     """Return the folder in the cache with a suite's package lists for a processor, with its pockets if `security`.
 
     `more` is the tag of the repositories beside it.

@@ -64,11 +64,8 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
 def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
     """Return why each source file counts, and that a file of the lock no longer does."""
     locked = {file.path for extension in lock.extensions for file in extension.files}
-    why = {
-        path: "nothing that decides the extension names it"
-        for path in locked
-        if (recipe.path.parent / path).is_file()
-    }
+    there = (path for path in locked if (recipe.path.parent / path).is_file())
+    why = dict.fromkeys(there, "nothing that decides the extension names it")
     for extension in recipe.extensions:
         why |= _counting(extension, recipe.path.parent)
     return why
@@ -188,11 +185,8 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
             if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
         files = {path: claims.reason(path) for paths in (*listed.values(), included) for path in paths}
-        return {
-            path: why
-            for path, why in files.items()
-            if why and (has_any or _suffix(path) in suffixes or path in included)
-        }
+        allowed = (path for path in files if has_any or _suffix(path) in suffixes or path in included)
+        return {path: files[path] for path in allowed if files[path]}
 
     has_any = not (is_here or is_capture)  # a project of its own may install data
     files = counted()
@@ -209,9 +203,7 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
 
 
 def _suffix(path: str) -> str:
-    return (
-        ".toml" if path.endswith("Cargo.lock") else Path(path).suffix.lower()
-    )  # other locks are those of recipes
+    return ".toml" if path.endswith("Cargo.lock") else Path(path).suffix.lower()  # recipes have other locks
 
 
 def _visible_names(folder: Path) -> list[str]:

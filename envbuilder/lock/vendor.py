@@ -94,11 +94,9 @@ def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
         others = parse_manifest(index).manifests if index else ()
     except ValueError:
         others = ()
+    manifest, names = base.manifest, ((_REFERENCE, base.reference),)
     image = Descriptor(
-        media_type=base.manifest.media_type,
-        digest=base.manifest.digest,
-        size=base.manifest.size,
-        annotations=((_REFERENCE, base.reference),),
+        media_type=manifest.media_type, digest=manifest.digest, size=manifest.size, annotations=names
     )
     listed = [image, *(descriptor for descriptor in others if descriptor.annotations != image.annotations)]
     listed.sort(key=lambda descriptor: (descriptor.annotations, descriptor.digest))

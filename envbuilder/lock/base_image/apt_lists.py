@@ -10,9 +10,8 @@ from envbuilder.core.processor import X86_64
 from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
-TRUSTED: Final = re.compile(
-    r"etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?"
-)  # for sources without Signed-By
+# For sources without Signed-By.
+TRUSTED: Final = re.compile(r"etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?")
 KEYS: Final = re.compile(rf"(?:usr/share|etc/apt)/keyrings/[\w.+-]+\.(?:gpg|pgp|asc)|{TRUSTED.pattern}")
 _LINE: Final = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)\s+(?P<suite>\S+)(?P<rest>.*)")
 _FIELD: Final = re.compile(r"^([A-Za-z-]+):((?:[^\n]*)(?:\n[ \t][^\n]*)*)", re.MULTILINE)
@@ -22,7 +21,7 @@ _ARCHIVES: Final = (
     DEBIAN,
     DEBIAN_SECURITY,
     UBUNTU,
-)  # the whole path of the address of a distribution's own archive
+)  # whole paths of the addresses of distributions' own archives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ A part with unchanged inputs is copied from the old lock, so locking after an ed
 needs no network. Wheels that are resolved anew keep the old lock's versions where they still fit.
 """
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator
@@ -52,12 +53,7 @@ from envbuilder.lock.resolve.debs import (
     resolve_debs,
     upgrade_debs,
 )
-from envbuilder.lock.resolve.distributions import (
-    Distribution,
-    are_met,
-    read_distributions,
-    say_gaps,
-)
+from envbuilder.lock.resolve.distributions import Distribution, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
@@ -337,10 +333,8 @@ def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
             return file.stat().st_size
     *others, last = (base + quote(path) for base in sources.standalone)
     for url in others:
-        try:
+        with contextlib.suppress(FetchError):
             return context.fetcher.measure([url])[0]
-        except FetchError:
-            continue
     return context.fetcher.measure([last])[0]
 
 

@@ -18,9 +18,9 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.lock.deadline import PATIENCE
 from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.runners.toolbox import make_toolbox
+from envbuilder.sources.deadline import PATIENCE
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import Progress, Waiting, wait_silently
 from envbuilder.sources.names import Sources, Wanted, probe_sources

@@ -59,10 +59,7 @@ _SNAPSHOT_HINTS: Final = {
     DEBIAN_SECURITY: f"{_DEBIAN_SNAPSHOT}; {_WITHOUT}",
     UBUNTU: f"ENVBUILDER_UBUNTU_SNAPSHOT {_SNAPSHOT} snapshot.ubuntu.com does",
 }
-KEYRINGS: Final = {
-    DEBIAN: "usr/share/keyrings/debian-archive-keyring.gpg",
-    UBUNTU: "usr/share/keyrings/ubuntu-archive-keyring.gpg",
-}
+KEYRINGS: Final = {family: f"usr/share/keyrings/{family}-archive-keyring.gpg" for family in (DEBIAN, UBUNTU)}
 
 
 def resolve_debs(
@@ -207,9 +204,8 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
     if package not in names:
         having = sorted(name for name in names if re.fullmatch(others, name))
-        raise IncompatibleError(
-            f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}"
-        )
+        hint = f"it has {', '.join(having) or 'none'}"
+        raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=hint)
 
 
 def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
@@ -222,16 +218,9 @@ def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -
 
 
 def open_release(
-    row: Distribution,
-    context: ResolveContext,
-    options: LockOptions,
-    *,
-    security: bool,
-    components: tuple[str, ...] = (),
-    keys: tuple[Path, ...] = (),
-    more: tuple[AptSource, ...] = (),
-    more_tag: str = "",
-) -> Suite:
+    row: Distribution, context: ResolveContext, options: LockOptions, *, security: bool,
+    components: tuple[str, ...] = (), keys: tuple[Path, ...] = (), more: tuple[AptSource, ...] = (), more_tag: str = "",
+) -> Suite:  # fmt: skip
     """Open a suite, with its pockets if `security`. Raises FetchError, or ToolError without a keyring.
 
     With `options.before`, its packages are those of 00:00 UTC of that day. `components` are other ones than the row's,
@@ -249,11 +238,7 @@ def open_release(
 
 
 def open_base(
-    row: Distribution,
-    recipe: Recipe,
-    base: LockedBase | None,
-    context: ResolveContext,
-    options: LockOptions,
+    row: Distribution, recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
 ) -> Suite:
     """Open the suite that a recipe's packages come from, with the repositories beside it.
 
@@ -321,14 +306,9 @@ def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str
 
 
 def _source(
-    row: Distribution,
-    pocket: str,
-    context: ResolveContext,
-    options: LockOptions,
-    *,
-    components: tuple[str, ...],
-    keys: tuple[Path, ...],
-) -> AptSource:
+    row: Distribution, pocket: str, context: ResolveContext, options: LockOptions, *,
+    components: tuple[str, ...], keys: tuple[Path, ...],
+) -> AptSource:  # fmt: skip
     family, sources = row.family, context.sources()
     name = DEBIAN_SECURITY if (family, pocket) == (DEBIAN, SECURITY) else family
     suite = f"{row.suite}-{pocket}" if pocket else row.suite

@@ -73,9 +73,8 @@ def read_distributions(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
 ) -> tuple[Distribution, ...]:
     """Return the distributions of the projects whose files are on this machine."""
-    return tuple(
-        _read(recipe, extension, context) for extension in extensions if _is_there(extension, context)
-    )
+    there = (extension for extension in extensions if _is_there(extension, context))
+    return tuple(_read(recipe, extension, context) for extension in there)
 
 
 def _is_there(extension: LockedExtension, context: ResolveContext) -> bool:
@@ -152,14 +151,10 @@ def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
         config.read_string(texts.get("setup.cfg", ""))
     required = config.get("options", "install_requires", fallback=None)
     is_open |= required is not None and required.startswith("file:")
-    yield Distribution(
-        extension="",
-        name=config.get("metadata", "name", fallback=""),
-        version=config.get("metadata", "version", fallback=""),
-        requires=tuple(filter(None, map(str.strip, required.splitlines())))
-        if required and not is_open
-        else None,
-    )
+    name, version = (config.get("metadata", key, fallback="") for key in ("name", "version"))
+    lines = tuple(filter(None, map(str.strip, (required or "").splitlines())))
+    requires = lines if required and not is_open else None
+    yield Distribution(extension="", name=name, version=version, requires=requires)
     code = parse_code(texts["setup.py"], Path("setup.py")) if "setup.py" in texts else None
     if code:
         setup = _read_setup(code)
@@ -174,12 +169,9 @@ def _read_metadata(text: str) -> Distribution:
     dynamic = {name.lower() for name in fields.get_all("Dynamic", [])}
     is_static = _is_version(fields.get("Metadata-Version", "")) and "requires-dist" not in dynamic
     is_static = is_static and Version(fields["Metadata-Version"]) >= _STATIC
-    return Distribution(
-        extension="",
-        name=fields.get("Name", ""),
-        version=fields.get("Version", ""),
-        requires=requires if requires or is_static else None,
-    )
+    name, version = fields.get("Name", ""), fields.get("Version", "")
+    known = requires if requires or is_static else None
+    return Distribution(extension="", name=name, version=version, requires=known)
 
 
 def _read_project(text: str) -> tuple[Distribution, bool]:
@@ -195,9 +187,8 @@ def _read_project(text: str) -> tuple[Distribution, bool]:
     requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
     name, version = (str(project.get(key, "")) for key in ("name", "version"))
     dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
-    return Distribution(
-        extension="", name=name, version=version, requires=requires
-    ), "dependencies" in dynamic
+    known = Distribution(extension="", name=name, version=version, requires=requires)
+    return known, "dependencies" in dynamic
 
 
 def _read_setup(code: Code) -> Distribution:
@@ -240,17 +231,11 @@ def say_gaps(distributions: Sequence[Distribution]) -> None:
             message = "the build of the extension `%s` downloads a wheel, and a build has no network: set `env: {%s}`"
             log.warning(message, project.extension, ", ".join(project.unset))
         if project.lacking:
-            log.warning(
-                "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: "
-                "take another version, or name `git` and `commit`",
-                project.extension,
-                "`, `".join(project.lacking),
-            )
+            message = "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: take another version, or name `git` and `commit`"
+            log.warning(message, project.extension, "`, `".join(project.lacking))
         if project.requires is None:
-            log.warning(
-                "the extension `%s` says only when it is built what it requires: name that in `packages`",
-                project.extension,
-            )
+            message = "the extension `%s` says only at its build what it requires: name that in `packages`"
+            log.warning(message, project.extension)
 
 
 def are_met(

@@ -79,30 +79,26 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
     `newer` says why where no requirement alone excludes a release.
     """
-    older = {
-        name: newest[name]
-        for name, one in sorted(choice.packages.items())
-        if name in newest and Version(newest[name].version) > Version(one.version)
-    }
-    reasons = {name: tuple(_reasons(choice, one)) for name, one in older.items()}
+    chosen = sorted(
+        (name, Version(package.version)) for name, package in choice.packages.items() if name in newest
+    )
+    older = {name: newest[name] for name, version in chosen if Version(newest[name].version) > version}
+    reasons = {name: tuple(_reasons(choice, release)) for name, release in older.items()}
     needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {
-        name: [one for one in found if one.is_own or one.who not in needed] for name, found in reasons.items()
+        name: [why for why in every if why.is_own or why.who not in needed] for name, every in reasons.items()
     }
-    while (
-        more := {
-            name
-            for name, found in others.items()
-            if reasons[name] and all(one.is_own and one.who in fitting for one in found)
-        }
-        - fitting
-    ):
+
+    def is_torchs(name: str) -> bool:
+        return bool(reasons[name]) and all(why.is_own and why.who in fitting for why in others[name])
+
+    while more := {name for name in others if is_torchs(name)} - fitting:
         fitting |= more
-    for name, one in older.items():
+    for name, release in older.items():
         if name not in fitting:
-            why = next((one.text for one in others[name]), "") or newer(name)
-            yield f"{name} is {choice.packages[name].version}, not {one.version}: {why}"
-    asked = {canonicalize_name(one.name) for _, one in choice.own} & fitting - {TORCH}
+            why = next((why.text for why in others[name]), "") or newer(name)
+            yield f"{name} is {choice.packages[name].version}, not {release.version}: {why}"
+    asked = {canonicalize_name(requirement.name) for _, requirement in choice.own} & fitting - {TORCH}
     if asked and TORCH in choice.packages:
         names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
         yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
@@ -151,9 +147,8 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
         ):
             texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
     except (*DAMAGED_ZIP, OSError) as error:
-        raise FetchError(
-            f"`{package.filename}` of the index is no wheel that can be read: {error}"
-        ) from error
+        why = f"`{package.filename}` of the index is no wheel that can be read: {error}"
+        raise FetchError(why) from error
     return tuple(parse_all(map(str, texts)))
 
 

@@ -9,18 +9,7 @@ from typing import Any, Final
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.core.places import Mistakes, Node, load_text, parse_json
-from envbuilder.lock.file import (
-    ENTRIES,
-    VERSION,
-    entries,
-    load_lock,
-    our_side,
-    parse_lock,
-    part_seal,
-    parts,
-    seal,
-    seals,
-)
+from envbuilder.lock import file as lockfile
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.recipe.model import Recipe
@@ -41,7 +30,7 @@ def read_old(
     if not path.exists():
         return None, options
     try:
-        return load_lock(path, recipe=name), options
+        return lockfile.load_lock(path, recipe=name), options
     except LockError as error:
         old = _mend(load_text(path, Mistakes()) or "", str(path), recipe) if save else None
         if not save or (old is None and not options.upgrade):
@@ -61,23 +50,23 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     that is to be resolved again has no valid inputs. These are parts of two locks, and all but .debs that lost an entry.
     An epoch that was edited is 0.
     """
-    root = parse_json(our_side(text), where, Mistakes())
+    root = parse_json(lockfile.our_side(text), where, Mistakes())
     body = root.value if root and isinstance(root.value, dict) else {}
-    wrote = body.get(ENTRIES)
-    if root is None or not isinstance(wrote, dict) or body.get("version") != VERSION:
+    wrote = body.get(lockfile.ENTRIES)
+    if root is None or not isinstance(wrote, dict) or body.get("version") != lockfile.VERSION:
         return None
-    now, there = seals(root), parts(root)
+    now, there = lockfile.seals(root), lockfile.parts(root)
     intact = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
     inputs = {part: intact.get(f"inputs.{part}", LOST) for part in PARTS}
     mended: dict[str, Any] = {
-        "_": "mended", "version": VERSION, "revision": 0, "recipe": LOST,
+        "_": "mended", "version": lockfile.VERSION, "revision": 0, "recipe": LOST,
         "epoch": 0, "platform": recipe.processor.platform,
     } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
     for part in _LISTS:
-        items = entries(part, there.get(part, Node(value=[], where=where)))
+        items = lockfile.entries(part, there.get(part, Node(value=[], where=where)))
         written = {label: f"{entry}" for label, entry in wrote.items() if label.startswith(f"{part} ")}
         gone = {label: entry for label, entry in written.items() if now.get(label) != entry}
-        is_one = part not in wrote or wrote[part] == part_seal(written or [])
+        is_one = part not in wrote or wrote[part] == lockfile.part_seal(written or [])
         if not is_one or (gone and part != "debs"):
             inputs["wheels" if part == "builds" else part] = LOST
         good = [item.value for label, item in items.items() if now[label] == written.get(label)]
@@ -88,7 +77,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     if tools and all(now.get(label) == wrote[label] for label in tools):
         mended["tools"] = body["tools"]
     mended["inputs"] = {part: inputs[part] for part in PARTS}
-    return parse_lock(json.dumps(seal(mended)), where)
+    return lockfile.parse_lock(json.dumps(lockfile.seal(mended)), where)
 
 
 def without_lost(lock: Lock) -> Lock:

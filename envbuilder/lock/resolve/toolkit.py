@@ -46,11 +46,8 @@ from envbuilder.sources.names import CUDA, shown
 log = logging.getLogger(__name__)
 
 _NAMES: Final[dict[Source, str]] = {
-    "archive": "NVIDIA's archive",
-    "wheels": "the package index",
-    "debs": "Debian",
-    "apt": "an apt source",
-}
+    "archive": "NVIDIA's archive", "wheels": "the package index", "debs": "Debian", "apt": "an apt source",
+}  # fmt: skip
 _OFF: Final = "switched off, because ENVBUILDER_CUDA_REDIST is empty"
 SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or a folder that holds its files"
 
@@ -144,20 +141,17 @@ def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContex
     for source, name in _NAMES.items():
         layouts = [row for row in rows if row.source == source]
         has = _spans(all_releases(layouts))
-        where = (
-            f" ({shown(context.sources().cuda)})" if source == "archive" and context.sources().cuda else ""
-        )
+        address = context.sources().cuda if source == "archive" else ""
+        where = f" ({shown(address)})" if address else ""
         why = refusals.get(source, f"no {recipe.cuda}")
         lines.append(f"  {name}{where} has {has}: {why}")
     others = [release for row in rows if row.source not in refusals for release in row.releases]
     near = min(others, key=lambda release: distance(release, recipe.cuda), default="")
-    hint = SETTING + (
-        f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
+    other = f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
+    message = f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}\n" + "\n".join(
+        lines
     )
-    return IncompatibleError(
-        f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}\n" + "\n".join(lines),
-        hint=hint,
-    )
+    return IncompatibleError(message, hint=SETTING + other)
 
 
 def _spans(releases: tuple[str, ...]) -> str:
@@ -268,10 +262,10 @@ def _ask(release: str, layout: Layout, context: ResolveContext) -> Manifest | No
         raise FetchError(f"could not read NVIDIA's archive\n  {refusal}", hint=hint) from refusal
     digest, known = sha256_bytes(text), layout.manifests.get(release)
     if known is None:
-        log.warning(
-            "the digest of the manifest of CUDA %s is not known: its components are taken as it names them",
-            release,
+        message = (
+            "the digest of the manifest of CUDA %s is not known: its components are taken as it names them"
         )
+        log.warning(message, release)
     elif digest != known:
         raise FetchError(
             f"{shown(url)} is not the manifest that NVIDIA published: its sha256 is {digest}, expected {known}",

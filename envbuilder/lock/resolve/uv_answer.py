@@ -101,11 +101,7 @@ def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]
 
 
 def _artifact(
-    package: Package,
-    file: _File,
-    question: Question,
-    sources: Sources,
-    local: Mapping[Path, Path],
+    package: Package, file: _File, question: Question, sources: Sources, local: Mapping[Path, Path]
 ) -> Artifact:
     """Return a file as it is locked. The size is 0 if the index does not state it."""
     real, digest = _identity(file, local)
@@ -149,12 +145,9 @@ def _with_sizes(
     known = {artifact.sha256: artifact.size for artifact in question.prefer}
     sizes = {}
     for url, file in files.items():
-        cached = context.store.artifact(file.sha256)
-        sizes[url] = (
-            file.size
-            or known.get(file.sha256)
-            or (cached.stat().st_size if context.store.has_artifact(file.sha256) else 0)
-        )
+        sizes[url] = file.size or known.get(file.sha256, 0)
+        if not sizes[url] and context.store.has_artifact(file.sha256):
+            sizes[url] = context.store.artifact(file.sha256).stat().st_size
     left = [url for url, size in sizes.items() if not size]
     sizes.update(zip(left, context.fetcher.measure(left), strict=True))
     sized = (replace(file, size=sizes[url]) for url, file in files.items())

@@ -16,7 +16,6 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
-from envbuilder.lock.deadline import deadline
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
@@ -33,6 +32,7 @@ from envbuilder.lock.resolve.uv_question import (
     write_python,
     write_question,
 )
+from envbuilder.sources.deadline import deadline
 from envbuilder.sources.fetch import NETWORK_HINT
 from envbuilder.sources.http.reachable import silent
 from envbuilder.sources.names import Sources
