@@ -1,4 +1,8 @@
-"""Find a registry's credentials where `docker login`, `podman login` and `apptainer registry login` leave them."""
+"""Find a registry's credentials where `docker login`, `podman login` and `apptainer registry login` leave them.
+
+`docker.auth` reads one file, takes every key for its host alone, and passes over a user and a password in plain text. podman
+keeps credentials for a folder of a registry.
+"""
 
 import base64
 import json

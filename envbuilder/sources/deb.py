@@ -1,4 +1,7 @@
-"""Read .deb packages without dpkg (deb(5))."""
+"""Read .deb packages without dpkg (deb(5)).
+
+`python-debian` is under the GPL, which the zipapp with all its packages cannot hold, and unpacks without a bound.
+"""
 
 import contextlib
 import gzip

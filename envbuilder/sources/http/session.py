@@ -383,6 +383,10 @@ class _Download:
 
 
 def retry(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
+    """Ask again after failures that may pass.
+
+    `urllib3.Retry` sees the status and the headers of an answer, not a body that breaks off, and nothing ends its pauses.
+    """
     for pause in PAUSES:
         try:
             return ask()
