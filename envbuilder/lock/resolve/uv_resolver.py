@@ -85,9 +85,9 @@ class Uv:
         return Uv(self.context).ask_once(alone)
 
     def make_choice(
-        self, recipes: Sequence[str], packages: tuple[Artifact, ...], question: Question
+        self, written: Sequence[str], packages: tuple[Artifact, ...], question: Question
     ) -> Choice:
-        """Return what decided the answer, `recipes` being the requirements of the recipe itself."""
+        """Return what decided the answer, `written` being the requirements of the recipe itself."""
 
         def requires(package: Artifact) -> tuple[Requirement, ...]:
             known = self.facts.get((package.name, package.version))
@@ -95,19 +95,19 @@ class Uv:
                 return read_requirements(package, self.context)
             return tuple(parse_all(known.requires)) if known else ()
 
-        given = [("the recipe", requirement) for requirement in parse_all(recipes)]
+        given = [("the recipe", requirement) for requirement in parse_all(written)]
         for project in question.extensions:
             who = f"the extension {project.extension}"
             given += [(who, requirement) for requirement in parse_all(project.requires or ())]
         given += [
             (TORCH, bound)
-            for bound in parse_all(text for text in question.constraints if text not in recipes)
+            for bound in parse_all(text for text in question.constraints if text not in written)
         ]
         parents, extras = self._parents(packages, question)
         return Choice(
             python=question.python, processor=question.processor, packages={package.name: package for package in packages},
             extensions={project.name: project.version for project in question.provided}, parents=parents, extras=extras,
-            own=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in recipes)),
+            own=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in written)),
             requires=functools.cache(requires),
         )  # fmt: skip
 
