@@ -20,12 +20,9 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.lock.file import find_unsealed, load_lock
-from envbuilder.lock.fresh import load_fresh
+from envbuilder.lock.fresh import load_fresh, stale_warning
 from envbuilder.lock.known_base import known_base, lock_path
-from envbuilder.lock.model import LockCode
-from envbuilder.lock.package_names import check_packages
-from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
+from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
 from envbuilder.plan.make import make_plan
 from envbuilder.recipe.load import expand
 from envbuilder.recipe.model import Recipe
@@ -94,16 +91,11 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
     )
     session.data, findings = checked, (*report.findings, *(unlisted or ()))
     need_sound(recipe, report)
-    above = [(recipe.parent.with_suffix(".lock"), str(recipe.parent))] if recipe.parent else []
     try:
-        for path, typed in ((lock_path(recipe), name), *above):
-            if path.exists():  # one that was edited is found before it is used
-                load_lock(path, recipe=typed)
-                findings += find_unsealed(path, typed)
+        findings += _stale(recipe, name)
     except LockError as error:
         error.findings = (*findings, *error.findings)
         raise
-    findings += _stale(recipe, name)
     lacking = (missed_finding(recipe, security, name),) if security and security.updates else ()
     findings += (*lacking, *_twins(name, recipe, recipes, store))
     session.findings += findings
@@ -117,16 +109,13 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
 
 
 def _stale(recipe: Recipe, name: str) -> tuple[Finding, ...]:
-    """Return a warning if there is a lock, and it no longer fits its recipe."""
+    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that was edited."""
     path = lock_path(recipe)
     try:
         if path.exists():
             load_fresh(recipe, name)
     except LockError as error:
-        message, code = " ".join(error.message.split()), LockCode.STALE
-        return (
-            Finding(code=code, severity=Severity.WARNING, where=str(path), message=message, hint=error.hint),
-        )
+        return (stale_warning(error, str(path)),)
     return ()
 
 

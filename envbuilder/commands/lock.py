@@ -11,8 +11,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
-from envbuilder.lock.file import find_unsealed
-from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -86,7 +84,6 @@ def lock(
         if found:  # what a requirements file says otherwise matters to what was chosen now
             session.findings = (*session.findings, *load(find_recipe(one, recipes)).notes)
         changes += (f"{one}: {line}" if len(variants) > 1 else line for line in found)
-        session.findings += find_unsealed(lock_path(load(find_recipe(one, recipes))), one) if check else ()
     session.data = LockChanges(changes=tuple(changes))
     session.text = "\n".join(changes) or f"the lock of {name} is up to date"
     if check and changes:

@@ -26,6 +26,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
+from envbuilder.lock.fresh import stale_warning
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.run.named import need_file
@@ -373,13 +374,7 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
     try:
         return make_plan(name, context.recipes, context.store)[1], ()
     except LockError as error:
-        if error.findings:
-            raise
-        older = Finding(
-            code=Code.OTHER_PLAN, severity=Severity.WARNING, where=name, hint=error.hint,
-            message=f"not compared with the recipe: {' '.join(error.message.split())}",
-        )  # fmt: skip
-        return None, (older,)
+        return None, (stale_warning(error, name, Code.OTHER_PLAN, "not compared with the recipe: "),)
     except EnvbuilderError:
         return None, ()
 

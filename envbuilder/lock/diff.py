@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from envbuilder.compat.problem import either
 from envbuilder.core.cache import Sha256
@@ -11,6 +11,7 @@ from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExten
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
+Item = TypeVar("Item", Artifact, LockedExtension)
 _DECIDED: Final = {
     "debs": "the Debian packages",
     "toolkit": "the CUDA toolkit",
@@ -53,37 +54,32 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     """Return the differences: the lock's own keys, its base, its packages, its extensions."""
     return (
-        *changes(_own_values(old), _own_values(new)),
+        *changes(_keys(old), _keys(new)),
         *_diff_bases(old.base, new.base),
         *_diff_artifacts(old.debs, new.debs),
         *_diff_artifacts(old.interpreters, new.interpreters),
         *_diff_artifacts(old.toolkit, new.toolkit),
         *_diff_artifacts(old.wheels, new.wheels),
         *_diff_artifacts(old.added, new.added),
-        *changes(_tools(old), _tools(new)),
-        *_diff_artifacts(_programs(old), _programs(new)),
+        *changes(_builds(old), _builds(new)),
+        *_diff_artifacts(_tools(old), _tools(new)),
         *_diff_extensions(old, new),
     )
 
 
 def locked_packages(lock: Lock) -> dict[str, str]:
     """Return each package, extension and source of a lock with its version and file, as `diff` compares them."""
-    found = {
-        artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.interpreters, *lock.toolkit)
-    }
-    found |= {f"python {artifact.name}": _describe(artifact) for artifact in (*lock.wheels, *lock.added)}
-    for one in lock.extensions:
-        label = f"extension {one.name}"
-        found |= {label: _describe(one.archive) if one.archive else f"{len(one.files)} files"}
-        found |= {f"{label}: {file.path}": file.sha256[:12] for file in one.files}
-    return found
+    rows = {package.name: _describe(package) for package in (*lock.debs, *lock.interpreters, *lock.toolkit)}
+    rows |= {f"python {package.name}": _describe(package) for package in (*lock.wheels, *lock.added)}
+    for extension in lock.extensions:
+        archive, label = extension.archive, f"extension {extension.name}"
+        rows[label] = _describe(archive) if archive else f"{len(extension.files)} files"
+        rows |= _files(extension)
+    return rows
 
 
 def check_fresh(
-    recipe: Recipe,
-    lock: Lock,
-    files: Mapping[str, Sha256],
-    why: Callable[[], Mapping[str, str]] = dict,
+    recipe: Recipe, lock: Lock, files: Mapping[str, Sha256], why: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[str, ...]:
     """Return why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
 
@@ -95,17 +91,14 @@ def check_fresh(
         reasons.append(f"it is for {lock.platform}, and the recipe for {platform}")
     if recipe.digest != lock.recipe:
         now = recipe_inputs(recipe)
-        changed = [part for part in PARTS if getattr(now, part) != getattr(lock.inputs, part)]
-        reasons += [
-            f"the recipe changed in {either([f'`{key}`' for key in PARTS[part]])}, which decide {_DECIDED[part]}"
-            for part in changed
-        ]
-        options = list(_changed_extensions(recipe, lock))
-        reasons += options
+        for part, keys in PARTS.items():
+            if getattr(now, part) != getattr(lock.inputs, part):
+                names = either([f"`{key}`" for key in keys])
+                reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
+        reasons += _changed_extensions(recipe, lock)
         if not reasons:
-            reasons.append(
-                "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
-            )
+            rest = "`gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
+            reasons.append(f"the recipe changed in {rest}")
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     differences = changes(locked, files)
     known = why() if differences else {}
@@ -117,30 +110,35 @@ def check_fresh(
     return tuple(reasons)
 
 
-def _own_values(lock: Lock) -> dict[str, str]:
+def _keys(lock: Lock) -> dict[str, str]:
     return {"platform": lock.platform, "epoch": f"{lock.epoch}", "recipe": lock.recipe[:12]}
 
 
 def _diff_bases(old: LockedBase | None, new: LockedBase | None) -> Iterator[Change]:
     yield from changes({"base": old.reference} if old else {}, {"base": new.reference} if new else {})
-    if old is None or new is None:
-        return
-    was, now = ({f"base {new.reference}:": f"sha256:{one.manifest.digest[:12]}"} for one in (old, new))
-    yield from changes(was, now)
-    had, has = (
-        {f"base has {' '.join(filter(None, (fact.name, fact.value, fact.path)))}": "" for fact in one.facts}
-        for one in (old, new)
-    )
-    yield from sorted(changes(had, has), key=lambda change: change.before is None)
+    if old and new:
+        label = f"base {new.reference}:"
+        yield from changes(*({label: f"sha256:{base.manifest.digest[:12]}"} for base in (old, new)))
+        facts = changes(_facts(old), _facts(new))
+        yield from sorted(facts, key=lambda change: change.before is None)
+
+
+def _facts(base: LockedBase) -> dict[str, str]:
+    return {
+        f"base has {' '.join(filter(None, (fact.name, fact.value, fact.path)))}": "" for fact in base.facts
+    }
+
+
+def _pairs(old: Iterable[Item], new: Iterable[Item]) -> Iterator[tuple[str, Item | None, Item | None]]:
+    """Yield each name with what it was and what it is."""
+    before, after = ({item.name: item for item in items} for items in (old, new))
+    return ((name, before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys()))
 
 
 def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
-    before, after = ({one.name: one for one in some} for some in (old, new))
-    for name in sorted(before.keys() | after.keys()):
-        was, now = before.get(name), after.get(name)
+    for name, was, now in _pairs(old, new):
         if was is None or now is None or was.version != now.version:
-            before_version, after_version = (one.version if one else None for one in (was, now))
-            yield Change(name=name, before=before_version, after=after_version)
+            yield Change(name=name, before=getattr(was, "version", None), after=getattr(now, "version", None))
         elif was.sha256 != now.sha256:
             label = f"{name} {now.version}: same version, other file"
             yield Change(name=label, before=was.sha256[:12], after=now.sha256[:12])
@@ -149,17 +147,16 @@ def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterato
             yield Change(name=label, before=f"{was.source}:{was.path}", after=f"{now.source}:{now.path}")
 
 
-def _tools(lock: Lock) -> dict[str, str]:
+def _builds(lock: Lock) -> dict[str, str]:
     """Return the version of each package that another one is built with."""
-    return {
-        f"{build.name} is built with {one.name}": one.version for build in lock.builds for one in build.wheels
-    }
+    pairs = ((build.name, wheel) for build in lock.builds for wheel in build.wheels)
+    return {f"{name} is built with {wheel.name}": wheel.version for name, wheel in pairs}
 
 
-def _programs(lock: Lock) -> tuple[Artifact, ...]:
+def _tools(lock: Lock) -> tuple[Artifact, ...]:
     """Return the programs that build for another processor, by names apart from those of the environment's packages."""
-    every = lock.tools.artifacts if lock.tools else ()
-    return tuple(replace(one, name=f"tool {one.name}") for one in every)
+    tools = lock.tools.artifacts if lock.tools else ()
+    return tuple(replace(tool, name=f"tool {tool.name}") for tool in tools)
 
 
 def _describe(artifact: Artifact) -> str:
@@ -167,31 +164,30 @@ def _describe(artifact: Artifact) -> str:
 
 
 def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
-    before, after = ({one.name: one for one in lock.extensions} for lock in (old, new))
-    for name in sorted(before.keys() | after.keys()):
-        was, now = before.get(name), after.get(name)
-        label = f"extension {name}"
-        if was is None or now is None:
-            yield Change(name=label, before=None if was is None else "", after=None if now is None else "")
+    for name, was, now in _pairs(old.extensions, new.extensions):
+        if was and now:
+            prefix = f"extension {name}: "
+            yield from changes(_options(was, prefix), _options(now, prefix))
+            yield from changes(_files(was), _files(now))
         else:
-            yield from changes(_options(was, f"{label}: "), _options(now, f"{label}: "))
-            had, has = (
-                {f"{label}: {file.path}": file.sha256[:12] for file in one.files} for one in (was, now)
-            )
-            yield from changes(had, has)
+            yield Change(name=f"extension {name}", before="" if was else None, after="" if now else None)
+
+
+def _files(extension: LockedExtension) -> dict[str, str]:
+    return {f"extension {extension.name}: {file.path}": file.sha256[:12] for file in extension.files}
 
 
 def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
-    wanted = {extension.name: extension for extension in recipe.extensions}
     locked = {extension.name: extension for extension in lock.extensions}
+    wanted = {extension.name: extension for extension in recipe.extensions}
     for name in sorted(wanted.keys() | locked.keys()):
         if name not in locked:
             yield f"the recipe has a new extension `{name}`"
         elif name not in wanted:
             yield f"the recipe no longer has the extension `{name}`"
         else:
-            for one in changes(_options(locked[name]), _options(wanted[name])):
-                yield f"the recipe changed the extension `{name}`: {one.name} {one.before} → {one.after}"
+            for change in changes(_options(locked[name]), _options(wanted[name])):
+                yield f"the recipe changed the extension `{name}`: {change.name} {change.before} → {change.after}"
 
 
 def _options(extension: LockedExtension | Extension, prefix: str = "") -> dict[str, str]:
@@ -201,5 +197,5 @@ def _options(extension: LockedExtension | Extension, prefix: str = "") -> dict[s
 
 def _words(option: str | tuple[str | tuple[str, str], ...]) -> str:
     values = (option,) if isinstance(option, str) else option
-    words = [one if isinstance(one, str) else "=".join(one) for one in values]
+    words = [value if isinstance(value, str) else "=".join(value) for value in values]
     return shlex.join(filter(None, words)) or "none"

@@ -1,29 +1,39 @@
-"""Read and write lockfiles: JSON beside the recipe. Every mistake is reported at once."""
+"""Read and write lockfiles: JSON beside the recipe, sealed. Every mistake is reported at once.
 
+The seal finds a later edit or merge, and names each entry that it changed. The key `sha256` is the digest of all else in the
+file. The key `entries` has the version and a digest of each package, and a digest of each part. Layout does not count: a lock
+that another program indented anew is the same.
+"""
+
+import contextlib
+import functools
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
+from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import LockError
-from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.models import Line, Whole, read_node
+from envbuilder.core.findings import Finding
+from envbuilder.core.models import Line, Whole, adapter, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
 from envbuilder.lock.model import Artifact, Lock, LockCode
-from envbuilder.lock.seal import ENTRIES, SHA256, find_edits, is_whole, seal
 from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
+ENTRIES: Final = "entries"
+SHA256: Final = "sha256"
+_DIGITS: Final = 12  # of a digest in `entries`: it names a change that `sha256` finds
 REVISION: Final = 1  # a later revision adds keys that may be ignored
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
 _MOST: Final = 20  # edits that a message names
-# Keys of an extension that are written only with a value.
-_LATER: Final = ("path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch", "archive")
+_OUTSIDE: Final = ("_", "version", "revision", ENTRIES, SHA256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,20 +45,11 @@ class _Head:
     revision: Whole
 
 
-_OUTSIDE: Final = ("_", "version", "revision", ENTRIES, SHA256)
-
-
 def lock_text(lock: Lock) -> str:
     """Return the text of a lockfile, with its seal. Equal locks give equal bytes."""
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
-    body = asdict(tidy)
-    for later in ("base", "interpreter", "added", "builds", "tools"):  # written only with a value
-        if not body[later]:
-            del body[later]
-    body["extensions"] = [
-        {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
-    ]
+    body = adapter(Lock).dump_python(tidy, mode="json", exclude_defaults=True)
     return json.dumps(seal(head | body), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -64,39 +65,38 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     return parse_lock(text, str(path), recipe=recipe)
 
 
-def find_unsealed(path: Path, recipe: str) -> tuple[Finding, ...]:
-    """Return a warning for the lock of a recipe, as typed, that was made before locks had a seal."""
-    root = parse_json((load_text(path, Mistakes()) if path.is_file() else None) or "", str(path), Mistakes())
-    if root is None or not isinstance(root.value, dict) or {ENTRIES, SHA256} & root.value.keys():
-        return ()
-    finding = Finding(
-        code=LockCode.EDITED, severity=Severity.WARNING, where=str(path),
-        message="this lock has no seal: edits cannot be found", hint=f"`envbuilder lock {pasted(recipe)}` adds it",
-    )  # fmt: skip
-    return (finding,)
-
-
 def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """Read the text of a lockfile. Raises LockError with every mistake, and every edit after `lock` wrote it.
 
     A newer revision may hold more keys.
     """
-    mistakes = Mistakes()
+    if lock := _parse_whole(text):
+        return lock
+    mistakes, placed = Mistakes(), Mistakes()
     root = parse_json(text, where, mistakes)
     if root is None:
         raise _unusable(where, recipe, mistakes.findings, text)
-    lock, is_edited = _read(root, mistakes, text=text, recipe=recipe), not is_whole(root.value)
-    if lock is not None and not is_edited and not mistakes.findings:
-        return lock
-    placed = Mistakes()
     node = parse_yaml(text, where, placed)  # JSON is YAML, whose slower reader knows the lines
     if node is None:
         node, placed = root, Mistakes()
     _read(node, placed, text=text, recipe=recipe)
-    for place, message in find_edits(node) if is_edited else ():
+    for place, message in () if is_whole(root.value) else find_edits(node):
         placed.add(LockCode.EDITED, place.where, redacted(message))
     mends = isinstance(root.value, dict) and isinstance(root.value.get(ENTRIES), dict)
     raise _unusable(where, recipe, placed.findings or mistakes.findings, mends=mends)
+
+
+@functools.lru_cache(maxsize=8)  # a command asks for the same lock several times
+def _parse_whole(text: str) -> Lock | None:
+    """Return the lock of a text without a mistake, None for any other text."""
+    mistakes = Mistakes()
+    root = parse_json(text, "", mistakes)
+    if root is None or not is_whole(root.value):
+        return None
+    with contextlib.suppress(LockError):
+        lock = _read(root, mistakes, text=text, recipe="")
+        return None if mistakes.findings else lock
+    return None
 
 
 def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
@@ -108,12 +108,12 @@ def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | N
         )
     if has_credentials(text):
         check_credentials(root, mistakes)
-    own = root.value
-    if isinstance(own, dict):
-        own = {key: value for key, value in own.items() if key not in _OUTSIDE}
-        own = Map(own, root.value.places) if isinstance(root.value, Map) else own
+    body = root.value
+    if isinstance(body, dict):
+        inner = {key: value for key, value in body.items() if key not in _OUTSIDE}
+        body = Map(inner, body.places) if isinstance(body, Map) else inner
     is_newer = head is not None and head.revision > REVISION
-    return read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
+    return read_node(Lock, replace(root, value=body), mistakes, skip_unknown=is_newer)
 
 
 def our_side(text: str) -> str:
@@ -135,11 +135,9 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
     """Return the error of a lock with these findings. `text` is that of one that is no JSON."""
     is_edited = any(finding.code == LockCode.EDITED for finding in findings)
     reason = "was edited or merged after `lock` wrote it" if is_edited else "cannot be used"
-    repair = (
-        f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
-        if is_edited and mends
-        else f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
-    )
+    repair = f"`envbuilder lock {pasted(recipe)} --upgrade` chooses every version anew"
+    if is_edited and mends:
+        repair = f"`envbuilder lock {pasted(recipe)}` repairs it, and keeps the versions of all else where possible"
     hint = f"`git checkout {pasted(where)}` takes back an edit that is not committed; {repair}"
     if marker := _MARKER.search(text):
         line, reason = text.count("\n", 0, marker.start()) + 1, "holds merge markers"
@@ -153,3 +151,91 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
         rest = Finding(code=LockCode.EDITED, where=where, message=f"and {len(findings) - _MOST} more")
         findings = (*findings[:_MOST], rest)
     return LockError(f"the lock `{where}` {reason}", hint=hint, findings=findings)
+
+
+# ---- the seal
+
+
+def seal(body: Mapping[str, object]) -> dict[str, object]:
+    """Return the JSON of a lock with its seal, instead of the one that it has."""
+    bare = {key: body[key] for key in body if key != SHA256}
+    sealed = bare | {ENTRIES: seals(Node(value=bare, where=""))}
+    return sealed | {SHA256: _digest(sealed)}
+
+
+def is_whole(body: object) -> bool:
+    """Return whether a lock is as `lock` wrote it, by its seal. What is no lock at all is another mistake."""
+    bare = {key: body[key] for key in body if key != SHA256} if isinstance(body, dict) else {}
+    return not isinstance(body, dict) or bool(body.get(SHA256) == _digest(bare))
+
+
+def parts(root: Node) -> dict[str, Node]:
+    """Return the values of a lock by key. Those of `inputs` and `tools` are parts of their own, such as `tools.debs`."""
+    nodes: dict[str, Node] = {}
+    for key, node in root.inner.items():
+        if key in ("inputs", "tools"):
+            nodes |= {f"{key}.{inner}": value for inner, value in node.inner.items()}
+        elif key not in (ENTRIES, SHA256):
+            nodes[str(key)] = node
+    return nodes
+
+
+def entries(part: str, node: Node) -> dict[str, Node]:
+    """Return the packages or extensions of a part by `part name`, nothing for a part without names."""
+    items = node.inner.values() if isinstance(node.value, list) else ()
+    named = (item for item in items if isinstance(item.value, dict) and "name" in item.value)
+    return {f"{part} {item.value['name']}": item for item in named}
+
+
+def seals(root: Node) -> dict[str, str]:
+    """Return what `entries` of a lock should be."""
+    digests: dict[str, str] = {}
+    for part, node in parts(root).items():
+        items = {
+            label: f"{item.value.get('version', '')} {part_seal(item.value)}".strip()
+            for label, item in entries(part, node).items()
+        }
+        digests |= {**items, part: part_seal(items or node.value)}
+    return digests
+
+
+def part_seal(value: object) -> str:
+    """Return the seal of a part, given the seals of its entries or, if it has none, its value."""
+    return _digest(value)[:_DIGITS]
+
+
+def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
+    """Yield the place of each edit of a lock that is not whole, with a sentence."""
+    wrote, now, nodes = root.value.get(ENTRIES), seals(root), parts(root)
+    wrote = wrote if isinstance(wrote, dict) else now
+    items = {label: item for part, node in nodes.items() for label, item in entries(part, node).items()}
+    digests = {f"{item.value.get('sha256')}": label for label, item in items.items()}
+    different = [label for label in wrote.keys() | now.keys() if wrote.get(label) != now.get(label)]
+    edited = {label.partition(" ")[0] for label in different if " " in label}
+    for label in sorted(different):
+        part, _, name = label.partition(" ")
+        was, version = (f"{written.get(label, '')}".rpartition(" ")[0] for written in (wrote, now))
+        item, place = items.get(label), nodes.get(part, root)
+        if not name:
+            if part not in edited:
+                yield place, f"`{part}` is not as `lock` wrote it"
+        elif item is None:
+            yield place, f"{f'`{name}` {was}'.strip()} is gone from `{part}`"
+        elif label not in wrote:
+            yield item, f"{f'`{name}` {version}'.strip()} in `{part}` is not from `lock`"
+        else:
+            twin = digests[f"{item.value.get('sha256')}"].partition(" ")[2]
+            file = f"{item.value.get('path', '')}".rpartition("/")[2]
+            details = (
+                f"{f'`{name}` {version}'.strip()} in `{part}` is not as `lock` wrote it",
+                f"`lock` wrote {was}" if was != version else "",
+                f"its sha256 is that of `{twin}`" if twin != name else "",
+                f"its file is `{file}`" if file else "",
+            )
+            yield item, "; ".join(filter(None, details))
+    if not different:
+        yield root, f"its order, or one of its keys `{ENTRIES}` and `{SHA256}`, is not as `lock` wrote it"
+
+
+def _digest(value: object) -> str:
+    return sha256_text(json.dumps(value, sort_keys=True, default=str))

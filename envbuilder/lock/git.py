@@ -17,8 +17,8 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
-from envbuilder.lock.deadline import PATIENCE, deadline
 from envbuilder.lock.model import Artifact
+from envbuilder.sources.deadline import PATIENCE, deadline
 
 _SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
@@ -28,8 +28,6 @@ _PATIENCE: Final = (
     ("GIT_HTTP_LOW_SPEED_LIMIT", "1"),
     ("GIT_HTTP_LOW_SPEED_TIME", "30"),
 )  # bytes a second, seconds
-
-
 _ACCESS: Final = "`git ls-remote {url}` must answer without a question; for a private repository, give git a credential helper or an SSH agent"
 
 
@@ -54,15 +52,14 @@ def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: fl
     All of it may take `patience` seconds.
     """
     tree.mkdir()
-    with deadline(runner, f"fetching `{url}`", patience) as own:
-        _check_out(url, commit, tree, own)
+    with deadline(runner, f"fetching `{url}`", patience) as bounded:
+        _check_out(url, commit, tree, bounded)
 
 
 def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
     def git(*words: str, why: str) -> None:
-        runner.run(
-            Command(argv=("git", "-C", str(tree), *_SETTINGS, *words), why=why, env=(*_QUIET, *_PATIENCE))
-        )
+        argv = ("git", "-C", str(tree), *_SETTINGS, *words)
+        runner.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE)))
 
     git("init", "--quiet", why="make an empty repository")
     why = f"fetch the commit {commit} of `{url}`"
@@ -92,8 +89,8 @@ def _explained(message: str, hint: str) -> Iterator[None]:
         yield
     except CommandError as error:
         lines = (line.strip() for line in error.message.splitlines()[1:])
-        said = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
-        raise FetchError(f"{message}: {said}" if said else message, hint=hint) from error
+        messages = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
+        raise FetchError(f"{message}: {messages}" if messages else message, hint=hint) from error
 
 
 def find_commit(url: str, revision: str, runner: Runner) -> str:
@@ -102,19 +99,14 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         return revision
     with (
         _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
-        deadline(runner, f"reading the branches of `{url}`") as own,
+        deadline(runner, f"reading the branches of `{url}`") as bounded,
     ):
-        listed = own.run(
-            Command(
-                argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
-                why=f"find the commit of `{revision}` in `{url}`",
-                env=(*_QUIET, *_PATIENCE),
-            )
-        ).split()
+        argv = ("git", "ls-remote", "--", url, revision, f"{revision}^{{}}")
+        why = f"find the commit of `{revision}` in `{url}`"
+        listed = bounded.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE))).split()
     if not listed:
-        raise UsageError(
-            f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {pasted(url)}` lists them"
-        )
+        hint = f"`git ls-remote {pasted(url)}` lists them"
+        raise UsageError(f"`{url}` has no branch or tag `{revision}`", hint=hint)
     return listed[-2]  # a tag's commit follows the tag itself
 
 

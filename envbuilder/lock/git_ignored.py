@@ -32,8 +32,8 @@ class GitIgnored:
     def __init__(self, place: Path, folder: Path) -> None:
         self._rules: dict[Path, tuple[_Rule, ...]] = {}
         self._top = self._repository = _repository(folder)
-        on_the_way = [one for one in (place, *place.parents) if self._top in one.parents]
-        if any(self.ignores(one, is_folder=True) for one in on_the_way):
+        on_the_way = [path for path in (place, *place.parents) if self._top in path.parents]
+        if any(self.ignores(path, is_folder=True) for path in on_the_way):
             self._top = place
 
     def ignores(self, path: Path, *, is_folder: bool) -> bool:

@@ -1,6 +1,5 @@
 """Find what the lock or the cache knows of a recipe's base image, without a request to its registry."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,7 @@ from envbuilder.core.errors import LockError
 from envbuilder.core.models import read_node
 from envbuilder.core.places import Mistakes, load_text, parse_json
 from envbuilder.lock.file import load_lock
-from envbuilder.lock.model import Lock, LockedBase
+from envbuilder.lock.model import LockedBase
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 3  # of the cached facts; with a new number, every image is inspected again
@@ -21,18 +20,16 @@ def lock_path(recipe: Recipe) -> Path:
     return recipe.path.with_name(f"{recipe.name}.lock")
 
 
-def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock) -> Base | None:
+def known_base(recipe: Recipe, *, store: Store) -> Base | None:
     """Return the facts about the base image from the lock, otherwise from the last attempt to lock it."""
-    base = known_locked_base(recipe, store=store, read_lock=read_lock)
+    base = known_locked_base(recipe, store=store)
     return base.inside if base else None
 
 
-def known_locked_base(
-    recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock
-) -> LockedBase | None:
+def known_locked_base(recipe: Recipe, *, store: Store) -> LockedBase | None:
     """Return the base image with its packages, as `known_base` finds it."""
     try:
-        base = read_lock(lock_path(recipe)).base
+        base = load_lock(lock_path(recipe)).base
     except LockError:
         base = None
     return base if base and base.reference == recipe.image else recall(store, recipe.image)

@@ -47,7 +47,7 @@ class LockCode(CodeEnum):
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
     STALE = "EB415", "a lock that no longer fits its recipe, where that is no error"
-    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, merge markers, or no seal"
+    EDITED = "EB414", "an entry of a lock that is not as `lock` wrote it, or merge markers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class SourceFile:
 
 def _check_order(key: str) -> Callable[[tuple[object, ...]], Iterator[Mistake]]:
     def check(entries: tuple[object, ...]) -> Iterator[Mistake]:
-        names = [getattr(one, key) for one in entries]
+        names = [getattr(entry, key) for entry in entries]
         for at, (before, name) in enumerate(itertools.pairwise(names), start=1):
             if not before < name:
                 message = f"`{name}` follows `{before}`: expected each once, sorted"
@@ -108,14 +108,11 @@ def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_order("name"))]
-Parts = Annotated[
-    tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], Rule(_check_order("name"))
-]
-Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_order("name"))]
-Packages = Annotated[
-    tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], Rule(_check_order("name"))
-]
+_SORTED: Final = Rule(_check_order("name"))
+Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], _SORTED]
+Parts = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], _SORTED]
+Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], _SORTED]
+Packages = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], _SORTED]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -200,7 +197,7 @@ class Tools:
 
     emulator: Annotated[Artifact, Rule(_check_kind("deb"))]  # qemu
     debs: Debs  # the suite's cross compiler, its own compiler and its Python, with all that these need
-    toolkit: Parts = ()  # the toolkit of the lock for x86-64
+    toolkit: Parts  # the toolkit of the lock for x86-64
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -251,16 +248,10 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (
-        *lock.debs,
-        *lock.interpreters,
-        *lock.toolkit,
-        *lock.wheels,
-        *lock.added,
-        *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels),
-        *archives,
-        *(lock.tools.artifacts if lock.tools else ()),
-        *(blobs(lock.base) if lock.base else ()),
-    )
+        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels, *lock.added,
+        *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels), *archives,
+        *(lock.tools.artifacts if lock.tools else ()), *(blobs(lock.base) if lock.base else ()),
+    )  # fmt: skip
 
 
 def blobs(base: LockedBase) -> tuple[Artifact, ...]:

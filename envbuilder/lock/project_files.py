@@ -203,7 +203,7 @@ def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str
     waiting, seen = [start], set[str]()
     for code in waiting:
         name = os.path.relpath(code.path, project.top)
-        imports = [one for module in sorted(code.imported) for one in project.modules(module)]
+        imports = [pair for module in sorted(code.imported) for pair in project.modules(module)]
         for word in _words_of(code.tree, name):
             _claim(project, claims, word)
             module = _MODULE.fullmatch(word.text) if packages is None else None
@@ -221,8 +221,8 @@ def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str
             files = {file} if file and (packages is None or entry not in packages) else set[str]()
             if packages is None and entry not in claims.imported:
                 claims.imported.add(entry)
-                files |= {one for one in project.files(entry) if one.endswith(".py")}
-            codes = [parse_code(project.read(one), project.top / one) for one in sorted(files - seen)]
+                files |= {file for file in project.files(entry) if file.endswith(".py")}
+            codes = [parse_code(project.read(file), project.top / file) for file in sorted(files - seen)]
             seen |= files
             waiting += filter(None, codes)
 
@@ -243,9 +243,9 @@ def _words_of(
         if getattr(node.func, "id", "") == "open" and mode in ("w", "wb", "wt", "x"):
             inside = _WRITTEN
     for child in ast.iter_child_nodes(node):
-        own = key if child is getattr(node, "func", None) else inside
-        own = child.arg or own if isinstance(child, ast.keyword) else own
-        yield from _words_of(child, name, own, values)
+        argument = key if child is getattr(node, "func", None) else inside
+        argument = child.arg or argument if isinstance(child, ast.keyword) else argument
+        yield from _words_of(child, name, argument, values)
 
 
 def _searches(code: Code) -> Iterator[tuple[int, str]]:
@@ -255,15 +255,12 @@ def _searches(code: Code) -> Iterator[tuple[int, str]]:
     values = assigned(code.tree)
     for call in (node for node in ast.walk(code.tree) if isinstance(node, ast.Call)):
         called = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if called in _WALKS and not any(
-            isinstance(one, ast.Name) and one.id in given for one in ast.walk(call)
-        ):
-            names = {one.id for one in ast.walk(call) if isinstance(one, ast.Name) and one.id in values}
-            texts = _words_of(call, "", values={one: values[one] for one in names})
+        used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+        if called in _WALKS and not used & given:
+            texts = _words_of(call, "", values={name: values[name] for name in used & values.keys()})
             words = list(itertools.islice(texts, _MOST_TEXTS))
-            parts = [
-                part for word in words for part in word.text.split("/") if part not in ("", ".", "..", "**")
-            ]
+            split = (part for word in words for part in word.text.split("/"))
+            parts = [part for part in split if part not in ("", ".", "..", "**")]
             if len(words) == _MOST_TEXTS:
                 yield from ((call.lineno, f"*{suffix}") for suffix in COMPILED)
             elif not parts or _WILD.search(parts[0]):
@@ -299,17 +296,17 @@ def _claim_packages(project: Project, claims: Claims, code: Code, words: Sequenc
 
     tables, setup = given(_TABLE), code.setup()
     called = {call.short for call in code.calls}
-    looks = {*called, *given("packages"), *("find" for one in tables if one.endswith("packages.find"))}
+    looks = {*called, *given("packages"), *("find" for text in tables if text.endswith("packages.find"))}
     looks &= {"find", "find:", "find_namespace:", "find_packages", "find_namespace_packages"}
     listed = given("packages", "py_modules", "py-modules")
     listed += [name for name in ("packages", "py_modules") if code.keyword(setup, name)]
     if not looks and (listed or ("project" not in tables and code.keyword(setup, "ext_modules"))):
         return
     has_namespaces = not looks & {"find_packages", "find:"} and "false" not in given("namespaces")
-    include, exclude = [one.partition(".")[0] for one in given("include")] or ["*"], given("exclude")
+    include, exclude = [text.partition(".")[0] for text in given("include")] or ["*"], given("exclude")
     packages = set[str]()
     for entry in project.entries if looks or "src" not in project.entries else ("src",):
-        fits = [any(fnmatch.fnmatchcase(entry, one) for one in patterns) for patterns in (include, exclude)]
+        fits = [any(fnmatch.fnmatchcase(entry, text) for text in patterns) for patterns in (include, exclude)]
         is_wanted = fits == [True, False] if looks else not _NOT_DISCOVERED.fullmatch(entry)
         files = project.files(entry) if is_wanted and has_namespaces and "." not in entry else ()
         is_package = project.has(f"{entry}/__init__.py") or any(file.endswith(".py") for file in files)

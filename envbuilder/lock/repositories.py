@@ -16,23 +16,20 @@ from envbuilder.sources.names import URL
 def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
     """Return the recipe's repositories, then those of its image that the recipe does not name."""
     processor = recipe.processor
-    own = tuple(for_processor(one, processor) for one in recipe.apt_sources)
-    known = {(one.url, one.suite) for one in own}
+    named = tuple(for_processor(repository, processor) for repository in recipe.apt_sources)
+    known = {(repository.url, repository.suite) for repository in named}
     names: dict[str, str] = {}  # address → name
-    found = []
+    others = []
     for fact in base.every(Name.APT) if base else ():
         listed = parse_line(fact.value)
         if listed is None or (listed.url, listed.suite) in known:
             continue
         stem = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(fact.path).stem.lower()).strip("-")
         more = (f"{IMAGE}{stem}{number}" for number in ("", *(f"-{at}" for at in range(2, 2 + len(names)))))
-        name = names.setdefault(listed.url, next(one for one in more if one not in names.values()))
-        found.append(
-            Repository(
-                name=name, url=listed.url, suite=listed.suite, components=listed.components, keys=listed.keys
-            )
-        )
-    return (*own, *found)
+        name = names.setdefault(listed.url, next(free for free in more if free not in names.values()))
+        place, suite, components = listed.url, listed.suite, listed.components
+        others.append(Repository(name=name, url=place, suite=suite, components=components, keys=listed.keys))
+    return (*named, *others)
 
 
 def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:

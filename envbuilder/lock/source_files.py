@@ -64,14 +64,11 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
 def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
     """Return why each source file counts, and that a file of the lock no longer does."""
     locked = {file.path for extension in lock.extensions for file in extension.files}
-    found = {
-        path: "nothing that decides the extension names it"
-        for path in locked
-        if (recipe.path.parent / path).is_file()
-    }
+    there = (path for path in locked if (recipe.path.parent / path).is_file())
+    why = dict.fromkeys(there, "nothing that decides the extension names it")
     for extension in recipe.extensions:
-        found |= _counting(extension, recipe.path.parent)
-    return found
+        why |= _counting(extension, recipe.path.parent)
+    return why
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
@@ -81,12 +78,13 @@ def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, 
 
 def _counting(extension: Extension, folder: Path) -> dict[str, str]:
     """Return the files of the recipe's folder that an extension is built from, each with why it counts."""
-    found: dict[str, str] = {}
+    counting: dict[str, str] = {}
     if extension.form is Form.LOAD:
-        found = dict.fromkeys(_headers(extension, folder), "a source of the extension may include it")
+        counting = dict.fromkeys(_headers(extension, folder), "a source of the extension may include it")
     elif not extension.is_remote:
-        found = _project(extension, folder)
-    return found | dict.fromkeys(filter(None, (*extension.sources, extension.patch)), "the recipe names it")
+        counting = _project(extension, folder)
+    named = filter(None, (*extension.sources, extension.patch))
+    return counting | dict.fromkeys(named, "the recipe names it")
 
 
 def digest_source(folder: Path, path: str) -> SourceFile:
@@ -186,31 +184,26 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
             is_apart = entry in _APART or entry.endswith(SUFFIX) or holds_recipes(place / entry)
             if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
-        found = {path: claims.reason(path) for paths in (*listed.values(), included) for path in paths}
-        return {
-            path: why
-            for path, why in found.items()
-            if why and (has_any or _suffix(path) in suffixes or path in included)
-        }
+        files = {path: claims.reason(path) for paths in (*listed.values(), included) for path in paths}
+        allowed = (path for path in files if has_any or _suffix(path) in suffixes or path in included)
+        return {path: files[path] for path in allowed if files[path]}
 
     has_any = not (is_here or is_capture)  # a project of its own may install data
-    found = counted()
-    if not any(path.endswith(COMPILED) for path in found):
+    files = counted()
+    if not any(path.endswith(COMPILED) for path in files):
         claims.look_for("*", "nothing that can be read names the sources, so each of the folder counts")
-        found = counted()
-    while new := {path for path in found if path.endswith(COMPILED)} - scanned:
+        files = counted()
+    while new := {path for path in files if path.endswith(COMPILED)} - scanned:
         for path in sorted(new):
             headers = claim_included(project, claims, path, read(path))
             included |= {header for header in headers if not leads_out(folder, place / header)}
         scanned |= new
-        found = counted()
-    return {os.path.normpath(f"{extension.path}/{path}"): why for path, why in found.items()}
+        files = counted()
+    return {os.path.normpath(f"{extension.path}/{path}"): why for path, why in files.items()}
 
 
 def _suffix(path: str) -> str:
-    return (
-        ".toml" if path.endswith("Cargo.lock") else Path(path).suffix.lower()
-    )  # other locks are those of recipes
+    return ".toml" if path.endswith("Cargo.lock") else Path(path).suffix.lower()  # recipes have other locks
 
 
 def _visible_names(folder: Path) -> list[str]:

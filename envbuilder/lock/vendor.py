@@ -42,15 +42,16 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
 
     Files that are there with the right digest stay. Raises UsageError when two artifacts have the same name.
     """
-    wanted: dict[str, Wanted] = {_place(one): one for one in (*tools, *lock_artifacts(lock))}
+    wanted: dict[str, Wanted] = {_place(file): file for file in (*tools, *lock_artifacts(lock))}
     for artifact in lock_artifacts(lock):
         if wanted[_place(artifact)].sha256 != artifact.sha256:
             raise UsageError(f"the lock names two different files `{artifact.filename}`")
-    copies = [(store.artifact(one.sha256), name, one.sha256) for name, one in wanted.items()]
+    copies = [(store.artifact(file.sha256), name, file.sha256) for name, file in wanted.items()]
     above = recipe.path.parent
-    own = (file for extension in lock.extensions for file in extension.files)
-    copies += [(above / one.path, one.path, one.sha256) for one in own]
-    copies += [(one, one.relative_to(above).as_posix(), sha256_file(one)) for one in _recipe_files(recipe)]
+    sources = (file for extension in lock.extensions for file in extension.files)
+    copies += [(above / file.path, file.path, file.sha256) for file in sources]
+    recipes = _recipe_files(recipe)
+    copies += [(path, path.relative_to(above).as_posix(), sha256_file(path)) for path in recipes]
     texts: dict[str, bytes] = {}
     if lock.base:
         index = folder / FILES / INDEX
@@ -93,14 +94,12 @@ def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
         others = parse_manifest(index).manifests if index else ()
     except ValueError:
         others = ()
-    own = Descriptor(
-        media_type=base.manifest.media_type,
-        digest=base.manifest.digest,
-        size=base.manifest.size,
-        annotations=((_REFERENCE, base.reference),),
+    manifest, names = base.manifest, ((_REFERENCE, base.reference),)
+    image = Descriptor(
+        media_type=manifest.media_type, digest=manifest.digest, size=manifest.size, annotations=names
     )
-    listed = [own, *(one for one in others if one.annotations != own.annotations)]
-    listed.sort(key=lambda one: (one.annotations, one.digest))
+    listed = [image, *(descriptor for descriptor in others if descriptor.annotations != image.annotations)]
+    listed.sort(key=lambda descriptor: (descriptor.annotations, descriptor.digest))
     return {"oci-layout": LAYOUT, INDEX: make_index(listed).content}
 
 

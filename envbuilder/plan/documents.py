@@ -18,12 +18,12 @@ from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
-from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import every_artifact, image_purl, make_sbom, purl
+from envbuilder.sources.installed import DPKG, read_dpkg
 
 BUILD_TYPE: Final = "urn:envbuilder:layers:1"
 BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuilder import runtime
-from envbuilder.compat.check import BaseOf, examine_file, need_sound
+from envbuilder.compat.check import examine_file, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
@@ -13,9 +13,9 @@ from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, processor_of
-from envbuilder.lock.file import find_unsealed, load_lock, lock_text
+from envbuilder.lock.file import lock_text
 from envbuilder.lock.fresh import load_fresh
-from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.known_base import known_base
 from envbuilder.lock.model import Lock, needs_toolkit
 from envbuilder.plan import model, shell
 from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
@@ -30,12 +30,9 @@ def load_locked(
 
     Raises IncompatibleError for a recipe that cannot work, LockError for a lock that is missing or no longer fits the recipe.
     """
-    read_lock = functools.cache(functools.partial(load_lock, recipe=name))
-    base_of: BaseOf = functools.partial(known_base, store=store, read_lock=read_lock)
-    recipe, report = examine_file(name, recipes, host, base_of=base_of)
+    recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     need_sound(recipe, report)
-    lock = load_fresh(recipe, name, read_lock)
-    return recipe, lock, (*report.findings, *find_unsealed(lock_path(recipe), name))
+    return recipe, load_fresh(recipe, name), report.findings
 
 
 def make_plan(

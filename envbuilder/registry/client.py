@@ -141,7 +141,8 @@ class Client:
                 hint="ENVBUILDER_REGISTRY_HTTP names registries and token services without TLS",
             )
         scopes = [f"repository:{reference.repository}:{right}"]
-        scopes += [one for one in challenge.get("scope", "").split() if one not in scopes and right != "pull"]
+        if right != "pull":
+            scopes += [scope for scope in challenge.get("scope", "").split() if scope not in scopes]
         question = {"service": challenge.get("service", ""), "scope": " ".join(scopes)}
         certificates = self.settings.certificates_of(urlsplit(realm).netloc)
         if credentials and credentials.token:
@@ -172,7 +173,7 @@ class Client:
         """Return code and message of each error that the registry names; nothing where it does so in another form."""
         try:
             errors = load_json(self.read(response, _MOST_WORDS))["errors"]
-            texts = [(one.get("code"), one.get("message")) for one in errors]
+            texts = [(error.get("code"), error.get("message")) for error in errors]
         except (ValueError, LookupError, TypeError, AttributeError, TransientError, SourceError):
             return []
         return [
@@ -184,9 +185,9 @@ class Client:
         """Return the error for an answer with an unexpected status."""
         if passing := busy(response):
             return passing
-        said = self._read_errors(response)
-        status, words = response.status_code, _words(said)
-        if any(code == _UNKNOWN_BLOB for code, _ in said):
+        errors = self._read_errors(response)
+        status, words = response.status_code, _words(errors)
+        if any(code == _UNKNOWN_BLOB for code, _ in errors):
             return TransientError(f"it answered {status}{words}", status=status)
         host, name = reference.registry, f"`{reference}`"
         if status in (401, 403):

@@ -1,4 +1,8 @@
-"""Find a registry's credentials where `docker login`, `podman login` and `apptainer registry login` leave them."""
+"""Find a registry's credentials where `docker login`, `podman login` and `apptainer registry login` leave them.
+
+`docker.auth` reads one file, takes every key for its host alone, and passes over a user and a password in plain text. podman
+keeps credentials for a folder of a registry.
+"""
 
 import base64
 import json
@@ -56,9 +60,9 @@ def find_credentials(
     for path in credential_files(environment):
         names = _names(reference)
         settings = _read(path)
-        found = _in_file(settings, names, str(path)) or _from_helper(settings, names, runner)
-        if found:
-            return found
+        credentials = _in_file(settings, names, str(path)) or _from_helper(settings, names, runner)
+        if credentials:
+            return credentials
     return None
 
 
@@ -85,14 +89,14 @@ def _names(reference: Reference) -> tuple[str, ...]:
 
 def _in_file(settings: Mapping[str, Any], names: Sequence[str], source: str) -> Credentials | None:
     """Look the names up in a file. Its keys are hosts, hosts with folders, or URLs of old clients."""
-    kept = settings.get("auths")
-    if not isinstance(kept, dict):
+    auths = settings.get("auths")
+    if not isinstance(auths, dict):
         return None
-    entries = {_plain(key): entry for key, entry in kept.items() if isinstance(entry, dict)}
+    entries = {_plain(key): entry for key, entry in auths.items() if isinstance(entry, dict)}
     for name in names:
-        found = _entry(entries.get(_plain(name), {}), source)
-        if found:
-            return found
+        credentials = _entry(entries.get(_plain(name), {}), source)
+        if credentials:
+            return credentials
     return None
 
 
@@ -138,10 +142,10 @@ def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runn
 
 def _helpers(settings: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield credential helpers, each with a server to ask for: the registry's own, then the general one."""
-    own = settings.get("credHelpers")
+    helpers = settings.get("credHelpers")
     for name in names:
-        if isinstance(own, dict) and isinstance(own.get(name), str):
-            yield own[name], name
+        if isinstance(helpers, dict) and isinstance(helpers.get(name), str):
+            yield helpers[name], name
     store = settings.get("credsStore")
     if isinstance(store, str) and store:
         yield from ((store, name) for name in names if name.count("/") == 0 or "://" in name)

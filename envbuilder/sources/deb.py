@@ -1,4 +1,7 @@
-"""Read .deb packages without dpkg, as the program that unpacks them does. Raises BuildError for damage, with the package's name."""
+"""Read .deb packages without dpkg, as the program that unpacks them does. Raises BuildError for damage, with the package's name.
+
+`python-debian` is under the GPL, which the zipapp with all its packages cannot hold, and unpacks without a bound.
+"""
 
 import contextlib
 from collections.abc import Iterator

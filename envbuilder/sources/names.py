@@ -132,8 +132,8 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     pip = _pip_settings(environment)
     mirrors = _mirrors(environment, runner)
     folders = environment.get("ENVBUILDER_FOLDERS", "")
-    found = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
-    links = folders.split(":") if folders else re.split(r"[\s,]+", found.strip())
+    listed = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
+    links = folders.split(":") if folders else re.split(r"[\s,]+", listed.strip())
     releases = environment.get("UV_PYTHON_INSTALL_MIRROR", "")
     bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
     return Sources(
@@ -195,9 +195,9 @@ def file_path(url: str) -> Path | None:
 
 
 def _indexes(environment: Mapping[str, str], pip: Mapping[str, str]) -> tuple[str, ...]:
-    own = environment.get("ENVBUILDER_INDEX", "").split()
-    if own:
-        return tuple(_base(url) for url in own)
+    configured = environment.get("ENVBUILDER_INDEX", "").split()
+    if configured:
+        return tuple(_base(url) for url in configured)
     main = _first(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
     extra = _first(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
     urls = [
@@ -237,17 +237,18 @@ def _mirrors(environment: Mapping[str, str], runner: Runner) -> dict[str, tuple[
     settings = {
         DEBIAN: "ENVBUILDER_DEBIAN_MIRROR", DEBIAN_SECURITY: "ENVBUILDER_DEBIAN_SECURITY", UBUNTU: "ENVBUILDER_UBUNTU_MIRROR"
     }  # fmt: skip
-    found = {
+    mirrors = {
         source: tuple(map(_base, environment.get(name, "").split())) for source, name in settings.items()
     }
-    if not all(found.values()):
+    if not all(mirrors.values()):
         configured = _apt_mirrors(runner)
-        found = {source: urls or configured.get(source, ()) for source, urls in found.items()}
-    found[DEBIAN] = found[DEBIAN] or (DEBIAN_ARCHIVE,)
-    beside = (url.removesuffix("/debian/") for url in found[DEBIAN] if url.endswith("/debian/"))
-    found[DEBIAN_SECURITY] = found[DEBIAN_SECURITY] or tuple(f"{url}/{DEBIAN_SECURITY}/" for url in beside)
-    found[UBUNTU] = found[UBUNTU] or (UBUNTU_ARCHIVE,)
-    return found
+        mirrors = {source: urls or configured.get(source, ()) for source, urls in mirrors.items()}
+    mirrors[DEBIAN] = mirrors[DEBIAN] or (DEBIAN_ARCHIVE,)
+    beside = (url.removesuffix("/debian/") for url in mirrors[DEBIAN] if url.endswith("/debian/"))
+    security = tuple(f"{url}/{DEBIAN_SECURITY}/" for url in beside)
+    mirrors[DEBIAN_SECURITY] = mirrors[DEBIAN_SECURITY] or security
+    mirrors[UBUNTU] = mirrors[UBUNTU] or (UBUNTU_ARCHIVE,)
+    return mirrors
 
 
 def _apt_mirrors(runner: Runner) -> dict[str, tuple[str, ...]]:

@@ -24,11 +24,11 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError, VerifyError
 from envbuilder.core.findings import Finding
 from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
-from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock
 from envbuilder.plan.contents import NOT_UNPACKED, PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
+from envbuilder.sources.installed import DPKG, read_dpkg
 from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 

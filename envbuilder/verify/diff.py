@@ -14,10 +14,10 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import LockError
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.diff import Change, changes, locked_packages
 from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock, lock_artifacts
+from envbuilder.sources.installed import DPKG, read_dpkg
 
 SubjectKind = Literal["lock", "image", "sif"]
 

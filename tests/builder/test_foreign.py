@@ -39,7 +39,7 @@ def make_arm_job(folder: Path) -> Job:
         digest = sha256_file(package)
         job.store.add_artifact(digest, package)
         artifacts.append(dataclasses.replace(make_artifact(name, kind="deb"), sha256=Sha256(digest)))
-    tools = Tools(emulator=artifacts[0], debs=tuple(artifacts[1:]))
+    tools = Tools(emulator=artifacts[0], debs=tuple(artifacts[1:]), toolkit=())
     plan = dataclasses.replace(job.plan, platform="linux/arm64", tools=tools)
     steps = tuple(one for one in plan.steps if one is not plan.cuda)
     return dataclasses.replace(job, plan=dataclasses.replace(plan, steps=steps))

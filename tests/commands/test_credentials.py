@@ -10,8 +10,7 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.errors import LockError, RecipeError
-from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.seal import seal
+from envbuilder.lock.file import load_lock, lock_text, seal
 from envbuilder.recipe.load import load
 from tests.support import command_line
 from tests.support.command_line import Call

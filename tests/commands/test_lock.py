@@ -13,7 +13,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
-from envbuilder.lock.security import MissedUpdates, missed_finding
+from envbuilder.lock.package_lists import MissedUpdates, missed_finding
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
@@ -400,14 +400,3 @@ def test_an_upgrade_replaces_a_lock_that_nothing_can_be_read_of(place: Place):
     assert (code, "--upgrade` chooses every version anew" in err) == (4, True)
     assert place.run("lock", place.path, "--upgrade")[0] == 0
     assert place.versions()["make"] == "4.4"
-
-
-def test_a_lock_before_seals_gets_one(place: Place):
-    before = place.file.read_bytes()
-    body = json.loads(before) | {"revision": 0}
-    place.file.write_text(json.dumps({key: body[key] for key in body if key not in ("entries", "sha256")}))
-    for words in (("check", place.path), ("lock", place.path, "--check")):
-        code, out, err = place.run(*words)
-        assert (code, (out + err).count("this lock has no seal"), "no problems" in out) == (0, 1, False)
-    assert place.run("lock", place.path)[0] == 0
-    assert place.file.read_bytes() == before

@@ -22,7 +22,7 @@ from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.lock.resolve.pockets import open_release
+from envbuilder.lock.resolve.debs import open_release
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from envbuilder.sources.fetch.remote_zip import Index

@@ -17,10 +17,10 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
+from envbuilder.lock.package_lists import lists_folder, security_updates
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.debs import resolve_debs
-from envbuilder.lock.security import lists_folder, security_updates
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import UBUNTU_ARCHIVE
 from tests.support.locks import make_recipe

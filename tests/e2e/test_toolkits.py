@@ -22,7 +22,7 @@ from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.uv_question import Question
-from envbuilder.lock.resolve.uv_resolver import ask_uv
+from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.plan.model import CudaStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -64,9 +64,8 @@ def lay_out(
     wanted: Recipe, parts: tuple[Artifact, ...], runtime: str, folder: Path, context: ResolveContext
 ) -> Path:
     """Lay a toolkit out beside the wheel of CUDA's runtime library. Returns its folder."""
-    (wheel,) = ask_uv(
-        Question(python="3.11", glibc="2.36", requirements=(runtime,), dependencies=False), context
-    )
+    question = Question(python="3.11", glibc="2.36", requirements=(runtime,), dependencies=False)
+    (wheel,) = Uv(context).ask(question)
     context.fetcher.fetch((*parts, wheel))
     with zipfile.ZipFile(context.store.artifact(wheel.sha256)) as archive:
         archive.extractall(f"{folder}/root{SITE}")

@@ -13,7 +13,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve import make_target, resolve
+from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit
@@ -22,7 +22,7 @@ from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources, probe_sources
 from tests.support import package_sources
-from tests.support.locks import make_lock, make_means, make_parts, make_recipe
+from tests.support.locks import lock_as_of, make_lock, make_means, make_parts, make_recipe
 from tests.support.package_sources import (
     DAY,
     LATER,
@@ -90,7 +90,7 @@ def test_packages_come_from_all_sources_at_once_and_are_named_by_theirs(
     tmp_path: Path, world: Sources, site: tuple[str, Path]
 ) -> None:
     recipe, means = write(tmp_path, site), make_means(tmp_path, world)
-    lock = resolve(recipe, make_target(recipe), old=None, options=OPTIONS, context=means)
+    lock = lock_as_of(recipe, means, options=OPTIONS)
     debs = {deb.name: deb for deb in lock.debs}
     assert (debs["site-tool"].source, debs["site-tool"].path) == (
         "apt-site",
@@ -98,7 +98,7 @@ def test_packages_come_from_all_sources_at_once_and_are_named_by_theirs(
     )
     assert {name for name, deb in debs.items() if deb.source != "debian"} == {"site-tool", "site-data"}
     means.fetcher.fetch(lock.debs)
-    again = resolve(recipe, make_target(recipe), old=lock, options=OPTIONS, context=means)
+    again = lock_as_of(recipe, means, old=lock, options=OPTIONS)
     assert again == lock
 
 
@@ -278,10 +278,4 @@ def test_a_compiler_among_the_packages_beside_that_of_the_toolkit_is_refused(
     compiler = replace(old.debs[0], name="cuda-nvcc-11-3")
     debs = tuple(sorted((*old.debs, compiler), key=lambda deb: deb.name))
     with pytest.raises(IncompatibleError, match="`cuda-nvcc-11-3` would come beside the toolkit"):
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=replace(old, debs=debs),
-            options=OPTIONS,
-            context=make_means(tmp_path, world),
-        )
+        lock_as_of(recipe, make_means(tmp_path, world), old=replace(old, debs=debs), options=OPTIONS)

@@ -11,7 +11,7 @@ from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Fact, Name
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.inspect import is_wanted
-from envbuilder.lock.base_image.packages import RPM, read_dpkg, read_rpm
+from envbuilder.sources.installed import RPM, read_dpkg, read_rpm
 from tests.support import bases
 from tests.support.locked_base import base, look
 

@@ -8,14 +8,13 @@ import pytest
 
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve import make_target, resolve
-from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources
 from tests.support import redist
-from tests.support.locks import make_artifact, make_lock, make_means, make_recipe
-from tests.support.package_sources import DAY, write_index, write_wheel
+from tests.support.locks import lock_as_of, make_artifact, make_lock, make_means, make_recipe
+from tests.support.package_sources import write_index, write_wheel
 
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 NAMES = ("torchvision", "torchaudio")
@@ -44,10 +43,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     write(folder / "wheels", "torch", "+cpu")
     with redist.served(web) as url:
         yield Sources(
-            debian=(),
-            indexes=(f"{url}simple/",),
-            folders=(folder / "wheels",),
-            pytorch=f"{url}pytorch/",
+            debian=(), indexes=(f"{url}simple/",), folders=(folder / "wheels",), pytorch=f"{url}pytorch/"
         )
 
 
@@ -124,8 +120,6 @@ def test_a_lock_with_a_companion_of_another_build_is_made_anew(tmp_path: Path, s
     recipe = make_recipe(tmp_path, packages=("torchvision",))
     old = make_lock(recipe)
     old = replace(old, wheels=(*old.wheels, make_artifact("torchvision", "0.28.0")))
-    lock = resolve(
-        recipe, make_target(recipe), old=old, options=LockOptions(today=DAY), context=make_means(tmp_path, sources)
-    )  # fmt: skip
+    lock = lock_as_of(recipe, make_means(tmp_path, sources), old=old)  # fmt: skip
     assert {one.name: one.version for one in lock.wheels}["torchvision"] == "0.28.0+cpu"
     assert lock.debs == old.debs

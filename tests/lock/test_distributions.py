@@ -90,12 +90,7 @@ OWN = Distribution(
 
 @pytest.mark.parametrize(
     ("packages", "are"),
-    [
-        (("numpy==2.4",), True),
-        (("numpy==1.26",), False),
-        ((), False),
-        (("numpy==2.4", "dw==1.0"), False),
-    ],
+    [(("numpy==2.4",), True), (("numpy==1.26",), False), ((), False), (("numpy==2.4", "dw==1.0"), False)],
     ids=["met", "other-version", "absent", "locked-as-well"],
 )
 def test_a_lock_is_kept_while_it_has_what_the_extensions_require(

@@ -17,10 +17,10 @@ from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
-from envbuilder.lock.resolve.redist import parse_manifest
+from envbuilder.lock.resolve.toolkit import parse_manifest
 from envbuilder.lock.resolve.uv_answer import read_answer
 from envbuilder.lock.resolve.uv_question import Question
-from envbuilder.lock.resolve.uv_resolver import ask_uv
+from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
 from tests.support.downloads import make_wheel
@@ -45,7 +45,7 @@ def test_an_index_that_sends_a_byte_now_and_then_ends_uv(server: Attacker, tmp_p
     server.answers["/simple/tool/"] = then(ENDLESS.replace(b"application/json", b"text/html"), b" ", 0.1)
     began = time.monotonic()
     with pytest.raises(FetchError, match="reading the package indexes was not done in 3 s"):
-        ask_uv(QUESTION, make_context(server, tmp_path))
+        Uv(make_context(server, tmp_path)).ask(QUESTION)
     assert time.monotonic() - began < 30
 
 
@@ -107,7 +107,7 @@ def answer(url: str, digest: str) -> str:
     name = "tool-1.0-py3-none-any.whl"
     url = url if url.endswith(name) else f"{url}/{name}"
     return (
-        'lock-version = "1.0"\n[[packages]]\nname = "tool"\nversion = "1.0"\n'
+        'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "tool"\nversion = "1.0"\n'
         f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{digest}" }} }}]\n'
     )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import changes, check_fresh, diff_locks, locked_packages
-from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
+from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock, seal
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.model import (
     Artifact,
@@ -22,7 +22,6 @@ from envbuilder.lock.model import (
     lock_artifacts,
     recipe_inputs,
 )
-from envbuilder.lock.seal import seal
 from envbuilder.recipe.load import find_recipe, list_recipes, load
 from envbuilder.recipe.model import Extension, Recipe
 

@@ -14,15 +14,13 @@ from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import lock_text, parse_lock
-from envbuilder.lock.resolve import make_target, resolve
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
-from tests.support.locks import no_client
+from tests.support.locks import lock_as_of, no_client
 from tests.support.package_sources import (
-    DAY,
     PACKAGES,
     UBUNTU,
     debian,
@@ -133,7 +131,7 @@ def test_a_project_s_pins_are_locked(
         fetcher=Fetcher(store, lambda: sources),
         transfer=Console(quiet=True).step,
     )
-    lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=context)
+    lock = lock_as_of(recipe, context)
     assert {part.version for part in lock.toolkit} == {cuda}
     assert {part.name for part in lock.toolkit} & HEADERS == headers  # that the wheels lack
     assert [(one.source, one.version) for one in lock.wheels if one.name == "torch"] == [torch]

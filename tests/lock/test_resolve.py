@@ -18,28 +18,26 @@ import uv
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.cache import Store, sha256_file, sha256_text
-from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
-from envbuilder.lock.resolve import make_target, resolve, uv_question, uv_resolver
+from envbuilder.lock.package_lists import CONFIGURATION
+from envbuilder.lock.resolve import make_target, resolve_interpreter, uv_question, uv_resolver
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.uv_answer import choose_wheel
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels, torch_requirement
-from envbuilder.lock.security import CONFIGURATION
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import reachable
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
-from tests.support.locks import EPOCH, make_lock, make_means, make_recipe, no_client
+from tests.support.locks import EPOCH, lock_as_of, make_lock, make_means, make_recipe
 from tests.support.package_sources import (
     DAY,
     LATER,
@@ -68,14 +66,8 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
         raise Asked
 
     store = Store(tmp_path / "cache")
-    return ResolveContext(
-        store=store,
-        runner=FakeRunner(),
-        sources=ask,
-        client=no_client,
-        fetcher=Fetcher(store, ask),
-        transfer=Console(quiet=True).step,
-    )
+    means = make_means(tmp_path, Sources(debian=()), FakeRunner())
+    return replace(means, sources=ask, fetcher=Fetcher(store, ask))
 
 
 # Which wheel
@@ -106,7 +98,6 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
         ("3.11", "2.36", ["a-1-cp39-abi3-manylinux_2_17_x86_64.whl", "a-1-py3-none-any.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-py3-none-manylinux1_x86_64.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-10-py3-none-manylinux1_x86_64.whl"], 1),
-        ("3.11", "2.36", ["not a wheel.whl", "a-1-py3-none-any.whl"], 1),
     ],
 )
 def test_the_wheel_is_the_one_that_an_installer_there_would_take(
@@ -203,12 +194,7 @@ def test_sources_and_every_header_near_them_are_locked(tmp_path: Path) -> None:
     )  # fmt: skip
     extension = Extension(name="fused", sources=("csrc/a.cpp",), include=("include",))
     (files,) = own_files(make_recipe(tmp_path, extensions=(extension,))).values()
-    assert [file.path for file in files] == [
-        "csrc/a.cpp",
-        "csrc/a.h",
-        "csrc/deep/b.cuh",
-        "include/c.hpp",
-    ]
+    assert [file.path for file in files] == ["csrc/a.cpp", "csrc/a.h", "csrc/deep/b.cuh", "include/c.hpp"]
     assert files[0].size == len("// csrc/a.cpp\n")
     assert files[0].sha256 == sha256_text("// csrc/a.cpp\n")
 
@@ -238,9 +224,7 @@ def test_a_lock_whose_inputs_stay_is_taken_over_without_asking_anyone(tmp_path: 
     recipe = replace(before, extensions=(Extension(name="fused", sources=("a.cpp",)),), env=(("A", "1"),))
     target = make_target(recipe)
     old = make_lock(before)
-    new = resolve(
-        recipe, target, old=old, options=LockOptions(today=LATER), context=make_idle_means(tmp_path)
-    )
+    new = lock_as_of(recipe, make_idle_means(tmp_path), target=target, old=old, today=LATER)
     assert (new.debs, new.toolkit, new.wheels, new.epoch) == (old.debs, old.toolkit, old.wheels, old.epoch)
     assert new.recipe == recipe.digest
     assert [extension.name for extension in new.extensions] == ["fused"]
@@ -255,13 +239,7 @@ def test_a_part_whose_inputs_changed_is_resolved(tmp_path: Path, changes: dict[s
     before, after = make_recipe(tmp_path), make_recipe(tmp_path, **changes)
     target = make_target(before)
     with pytest.raises(Asked):
-        resolve(
-            after,
-            target,
-            old=make_lock(before),
-            options=LockOptions(today=DAY),
-            context=make_idle_means(tmp_path),
-        )
+        lock_as_of(after, make_idle_means(tmp_path), target=target, old=make_lock(before))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +251,7 @@ def test_a_wish_for_newer_or_older_packages_is_followed(tmp_path: Path, options:
     recipe = make_recipe(tmp_path)
     target = make_target(recipe)
     with pytest.raises(Asked):
-        resolve(recipe, target, old=make_lock(recipe), options=options, context=make_idle_means(tmp_path))
+        lock_as_of(recipe, make_idle_means(tmp_path), target=target, old=make_lock(recipe), options=options)
 
 
 def test_upgrading_what_the_lock_does_not_hold_is_refused(tmp_path: Path) -> None:
@@ -281,7 +259,7 @@ def test_upgrading_what_the_lock_does_not_hold_is_refused(tmp_path: Path) -> Non
     target = make_target(recipe)
     options = LockOptions(today=DAY, upgrade_only=("numpy", "numpi"))
     with pytest.raises(UsageError, match="no `numpi`"):
-        resolve(recipe, target, old=make_lock(recipe), options=options, context=make_idle_means(tmp_path))
+        lock_as_of(recipe, make_idle_means(tmp_path), target=target, old=make_lock(recipe), options=options)
 
 
 def test_an_environment_with_cuda_holds_what_nccl_and_its_start_need(tmp_path: Path) -> None:
@@ -297,17 +275,11 @@ def test_a_toolkit_that_is_laid_out_from_other_parts_now_is_resolved(tmp_path: P
     recipe = make_recipe(tmp_path, cuda="12.4", pytorch="2.6.0")
     target = make_target(recipe)
     old = make_lock(recipe)
-    taken = resolve(
-        recipe, target, old=old, options=LockOptions(today=DAY), context=make_idle_means(tmp_path)
-    )
+    taken = lock_as_of(recipe, make_idle_means(tmp_path), target=target, old=old)
     assert taken.toolkit == old.toolkit
     with pytest.raises(Asked):
-        resolve(
-            recipe,
-            target,
-            old=replace(old, toolkit=old.toolkit[1:]),
-            options=LockOptions(today=DAY),
-            context=make_idle_means(tmp_path),
+        lock_as_of(
+            recipe, make_idle_means(tmp_path), target=target, old=replace(old, toolkit=old.toolkit[1:])
         )
 
 
@@ -318,35 +290,20 @@ def test_a_suite_that_no_table_knows_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
-    store, sources = Store(tmp_path / "cache"), Sources(debian=())
-    means = ResolveContext(
-        store=store,
-        runner=FakeRunner(),
-        sources=lambda: sources,
-        client=no_client,
-        fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).step,
-    )
+    sources = Sources(debian=())
+    means = make_means(tmp_path, sources, FakeRunner())
     with pytest.raises(FetchError) as caught:
-        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
+        lock_as_of(recipe, means)
     assert "ENVBUILDER_DEBIAN_MIRROR" in caught.value.hint
 
 
 def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
-    store = Store(tmp_path / "cache")
     mirrors = ("http://mirror.invalid/debian/",)
     sources = Sources(debian=mirrors, security=mirrors, keyring=tmp_path / "none.gpg")
-    means = ResolveContext(
-        store=store,
-        runner=FakeRunner(),
-        sources=lambda: sources,
-        client=no_client,
-        fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).step,
-    )
+    means = make_means(tmp_path, sources, FakeRunner())
     with pytest.raises(ToolError, match=r"none\.gpg"):
-        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
+        lock_as_of(recipe, means)
 
 
 # A whole run: apt and uv on a mirror and an index that are folders
@@ -355,13 +312,7 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
 @pytest.mark.programs
 def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, apt=("git",))
-    lock = resolve(
-        recipe,
-        make_target(recipe),
-        old=None,
-        options=LockOptions(today=DAY),
-        context=make_means(tmp_path, world),
-    )
+    lock = lock_as_of(recipe, make_means(tmp_path, world))
     assert {deb.name for deb in lock.debs} == PACKAGES.keys() - UNASKED
     git = next(deb for deb in lock.debs if deb.name == "git")
     file = Path(unquote(urlsplit(world.debian[0]).path)) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
@@ -393,7 +344,7 @@ def test_a_large_local_wheel_is_locked_by_its_own_bytes(
 ) -> None:
     monkeypatch.setattr(uv_question, "LARGE", 100)
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
-    lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
+    lock = lock_as_of(recipe, means)
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
     assert torch.sha256 == sha256_file(world.folders[0] / torch.filename)
     assert torch.size == (world.folders[0] / torch.filename).stat().st_size
@@ -403,7 +354,7 @@ def test_a_large_local_wheel_is_locked_by_its_own_bytes(
 @pytest.mark.programs
 def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
-    lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
+    lock = lock_as_of(recipe, means)
     means.fetcher.fetch(lock.wheels)
     assert not means.fetcher.missing(lock.wheels)
 
@@ -412,24 +363,17 @@ def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
 def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, world: Sources) -> None:
     means, target = make_means(tmp_path, world), make_target(make_recipe(tmp_path))
     bounded = make_recipe(tmp_path, packages=("numpy",), constraints=("numpy<2.3",))
-    old = resolve(bounded, target, old=None, options=LockOptions(today=DAY), context=means)
+    old = lock_as_of(bounded, means, target=target)
     loose = make_recipe(tmp_path, packages=("numpy",))
-    kept = resolve(loose, target, old=old, options=LockOptions(today=LATER), context=means)
+    kept = lock_as_of(loose, means, target=target, old=old, today=LATER)
     assert kept.wheels == old.wheels
     assert kept.epoch == old.epoch
-    moved = resolve(
-        loose, target, old=kept, options=LockOptions(today=LATER, upgrade_only=("numpy",)), context=means
-    )
+    moved = lock_as_of(loose, means, target=target, old=kept, today=LATER, upgrade_only=("numpy",))
     assert [wheel.version for wheel in moved.wheels if wheel.name == "numpy"] == ["2.4.0"]
     assert moved.epoch == old.epoch
-    new = resolve(loose, target, old=kept, options=LockOptions(today=LATER, upgrade=True), context=means)
+    new = lock_as_of(loose, means, target=target, old=kept, today=LATER, upgrade=True)
     assert new.epoch > old.epoch
-    assert (
-        resolve(
-            loose, target, old=new, options=LockOptions(today=date(2028, 1, 1), upgrade=True), context=means
-        )
-        == new
-    )
+    assert lock_as_of(loose, means, target=target, old=new, today=date(2028, 1, 1), upgrade=True) == new
 
 
 @pytest.mark.programs
@@ -444,14 +388,8 @@ def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
     sources = replace(world, indexes=(*world.indexes, f"{(tmp_path / 'more').as_uri()}/"))
     means, target = make_means(tmp_path, sources), make_target(make_recipe(tmp_path))
     strict = make_recipe(tmp_path, packages=("numpy==2.2.0",))
-    old = resolve(strict, target, old=None, options=LockOptions(today=DAY), context=means)
-    kept = resolve(
-        make_recipe(tmp_path, packages=("numpy",)),
-        target,
-        old=old,
-        options=LockOptions(today=LATER),
-        context=means,
-    )
+    old = lock_as_of(strict, means, target=target)
+    kept = lock_as_of(make_recipe(tmp_path, packages=("numpy",)), means, target=target, old=old, today=LATER)
     assert kept.wheels == old.wheels
 
 
@@ -474,10 +412,10 @@ def test_an_upgrade_of_some_packages_leaves_the_others_where_they_are(
 ) -> None:
     recipe, before = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
     target = make_target(recipe)
-    old = resolve(recipe, target, old=None, options=LockOptions(today=DAY), context=before)
+    old = lock_as_of(recipe, before, target=target)
     before.fetcher.fetch(old.debs)
     options = LockOptions(today=LATER, upgrade_only=names)
-    new = resolve(recipe, target, old=old, options=options, context=make_means(tmp_path, moved))
+    new = lock_as_of(recipe, make_means(tmp_path, moved), target=target, old=old, options=options)
     assert versions(new.debs) == versions(old.debs) | changes
     assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
 
@@ -553,40 +491,30 @@ def test_a_security_upgrade_moves_what_has_an_update_and_nothing_else(
 ) -> None:
     recipe, before = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
     target = make_target(recipe)
-    old = resolve(recipe, target, old=None, options=LockOptions(today=DAY), context=before)
+    old = lock_as_of(recipe, before, target=target)
     before.fetcher.fetch(old.debs)
     options, means = LockOptions(today=LATER, security_only=True), make_means(tmp_path, patched)
-    new = resolve(recipe, target, old=old, options=options, context=means)
+    new = lock_as_of(recipe, means, target=target, old=old, options=options)
     assert versions(new.debs) == versions(old.debs) | {
         name: version for name, (version, _) in SECURITY.items() if name not in UNASKED
     }
     assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
-    assert resolve(recipe, target, old=new, options=options, context=means) == new
+    assert lock_as_of(recipe, means, target=target, old=new, options=options) == new
 
 
 def test_a_security_upgrade_of_a_recipe_without_security_is_refused(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, security=False)
     target = make_target(recipe)
     with pytest.raises(UsageError, match="`security: false`"):
-        resolve(
-            recipe,
-            target,
-            old=make_lock(recipe),
-            options=LockOptions(today=DAY, security_only=True),
-            context=make_idle_means(tmp_path),
+        lock_as_of(
+            recipe, make_idle_means(tmp_path), target=target, old=make_lock(recipe), security_only=True
         )
 
 
 def test_without_a_mirror_of_security_updates_nothing_is_locked(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path)
     with pytest.raises(FetchError, match="`bookworm-security` is needed") as caught:
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, replace(world, security=())),
-        )
+        lock_as_of(recipe, make_means(tmp_path, replace(world, security=())))
     assert "ENVBUILDER_DEBIAN_SECURITY" in caught.value.hint
     assert "`security: false`" in caught.value.hint
 
@@ -597,13 +525,7 @@ def test_a_security_archive_that_cannot_be_read_is_named_with_its_setting(
 ) -> None:
     recipe, nowhere = make_recipe(tmp_path), f"{(tmp_path / 'nowhere').as_uri()}/"
     with pytest.raises(FetchError, match="nowhere") as caught:
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, replace(world, security=(nowhere,))),
-        )
+        lock_as_of(recipe, make_means(tmp_path, replace(world, security=(nowhere,))))
     assert "ENVBUILDER_DEBIAN_SECURITY" in caught.value.hint
     assert "ENVBUILDER_DEBIAN_MIRROR" not in caught.value.hint
 
@@ -613,9 +535,7 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
     """Of the package index here no file has a date, and uv passes over those: the wheels are not asked for anew."""
     recipe = make_recipe(tmp_path, apt=("git",))
     target = make_target(recipe)
-    now = resolve(
-        recipe, target, old=None, options=LockOptions(today=LATER), context=make_means(tmp_path, moved)
-    )
+    now = lock_as_of(recipe, make_means(tmp_path, moved), target=target, today=LATER)
     assert versions(now.debs)["git"] == "1:2.40-1"
     then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=(), security=())
     debs = resolve_debs(
@@ -729,13 +649,7 @@ def test_what_the_sources_do_not_have_is_said(
 ) -> None:
     recipe = make_recipe(tmp_path, **changes)
     with pytest.raises(IncompatibleError, match=message) as caught:
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, world),
-        )
+        lock_as_of(recipe, make_means(tmp_path, world))
     assert re.search(hint, caught.value.hint)
 
 
@@ -761,13 +675,7 @@ def test_a_torch_without_a_wheel_is_answered_with_the_pythons_that_have_one(
 def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, base="debian/bullseye", python="3.9", gcc="9")
     with pytest.raises(FetchError, match="package lists of `bullseye`"):
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, world),
-        )
+        lock_as_of(recipe, make_means(tmp_path, world))
 
 
 @pytest.fixture(params=[401, 403])
@@ -802,7 +710,7 @@ def test_a_source_that_refuses_the_password_is_not_one_without_the_package(
     changed |= {} if source == "pytorch" else {source: (guarded,)}
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, replace(world, **changed))
     with pytest.raises(FetchError) as caught:
-        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
+        lock_as_of(recipe, means)
     assert "~/.netrc" in caught.value.hint
     assert "s3cret" not in caught.value.message
     assert "127.0.0.1" in caught.value.message
@@ -815,20 +723,12 @@ def test_a_build_whose_only_index_does_not_answer_is_named(tmp_path: Path, world
     with pytest.raises(
         FetchError, match=r"own index alone, and http://127\.0\.0\.1:1/cpu/ does not answer"
     ) as caught:
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, closed),
-        )
+        lock_as_of(recipe, make_means(tmp_path, closed))
     assert caught.value.message.startswith("torch 2.13.0+cpu is in")
     assert "ENVBUILDER_PYTORCH_INDEX" in caught.value.hint
 
 
-def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(
-    tmp_path: Path,
-) -> None:
+def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(tmp_path: Path) -> None:
     one, two = (
         AptSource(
             name=name, url=f"http://someone:secret@{name}/debian/", suite="bookworm", components=("main",), keyrings=(), hint=""
@@ -868,7 +768,7 @@ def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(
         context = replace(make_idle_means(tmp_path), sources=lambda: sources, waiting=waiting)
         question = uv_question.Question(python="3.11", glibc="2.36", requirements=("einops",))
         with pytest.raises(Asked):
-            uv_resolver.ask_uv(question, context)
+            uv_resolver.Uv(context).ask(question)
     assert asked == [f"http://{place}/simple/"]
 
 
@@ -878,13 +778,7 @@ def test_a_mirror_that_another_key_signed_is_refused(tmp_path: Path, world: Sour
     stranger.keyring.touch()
     recipe = make_recipe(tmp_path)
     with pytest.raises(FetchError, match="package lists of `bookworm`"):
-        resolve(
-            recipe,
-            make_target(recipe),
-            old=None,
-            options=LockOptions(today=DAY),
-            context=make_means(tmp_path, stranger),
-        )
+        lock_as_of(recipe, make_means(tmp_path, stranger))
 
 
 # The standalone Python
@@ -912,9 +806,7 @@ def test_a_python_that_the_suite_lacks_is_locked_as_a_standalone_build(
     recipe = make_recipe(tmp_path, python="3.12", packages=())
     build = load_standalones().by_name["3.12"]
     options = LockOptions(today=DAY)
-    lock = resolve(
-        recipe, make_target(recipe), old=None, options=options, context=make_means(tmp_path, sources)
-    )
+    lock = lock_as_of(recipe, make_means(tmp_path, sources), options=options)
     assert lock.interpreter is not None
     assert asdict(lock.interpreter) == {
         "kind": "archive", "name": "cpython", "version": f"{build.version}+{build.release}", "sha256": build.x86_64,
@@ -924,12 +816,10 @@ def test_a_python_that_the_suite_lacks_is_locked_as_a_standalone_build(
     assert not [deb.name for deb in lock.debs if deb.name.startswith("python")]
     assert parse_lock(lock_text(lock), "x.lock") == lock
     # A second lock asks nobody, and one for the suite's own Python does without.
-    kept = resolve(recipe, make_target(recipe), old=lock, options=options, context=make_idle_means(tmp_path))
+    kept = lock_as_of(recipe, make_idle_means(tmp_path), old=lock, options=options)
     assert kept == lock
     usual = make_recipe(tmp_path)
-    changed = resolve(
-        usual, make_target(usual), old=lock, options=options, context=make_means(tmp_path, world)
-    )
+    changed = lock_as_of(usual, make_means(tmp_path, world), old=lock, options=options)
     assert changed.interpreter is None
     assert "python3.11" in {deb.name for deb in changed.debs}
     assert [str(change) for change in diff_locks(lock, changed) if change.name == "cpython"] == [
@@ -942,7 +832,7 @@ def test_a_newer_build_of_the_tables_is_taken_with_an_upgrade_alone(tmp_path: Pa
     sources, archive = with_python(world, tmp_path, "3.12")
     recipe = make_recipe(tmp_path, python="3.12", packages=())
     target, options = make_target(recipe), LockOptions(today=DAY)
-    lock = resolve(recipe, target, old=None, options=options, context=make_means(tmp_path, sources))
+    lock = lock_as_of(recipe, make_means(tmp_path, sources), target=target, options=options)
     assert target.standalone is not None
     newer = replace(target, standalone=replace(target.standalone, version="3.12.99", release="20270101"))
     assert newer.standalone is not None
@@ -950,9 +840,9 @@ def test_a_newer_build_of_the_tables_is_taken_with_an_upgrade_alone(tmp_path: Pa
     other.parent.mkdir()
     other.write_bytes(b"a newer archive")
     means = make_means(tmp_path, sources)
-    assert resolve(recipe, newer, old=lock, options=options, context=means).interpreter == lock.interpreter
-    moved_on = resolve(
-        recipe, newer, old=lock, options=replace(options, upgrade_only=("cpython",)), context=means
+    assert lock_as_of(recipe, means, target=newer, old=lock, options=options).interpreter == lock.interpreter
+    moved_on = lock_as_of(
+        recipe, means, target=newer, old=lock, options=replace(options, upgrade_only=("cpython",))
     )
     assert moved_on.interpreter is not None
     assert (moved_on.interpreter.version, moved_on.interpreter.size) == ("3.12.99+20270101", 15)

@@ -16,19 +16,18 @@ from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
+from envbuilder.lock.package_lists import MissedUpdates, missed_updates
 from envbuilder.lock.repositories import repositories
-from envbuilder.lock.resolve import make_target, resolve
+from envbuilder.lock.resolve import make_target, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.lock.security import MissedUpdates, missed_updates
 from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import Plan, make
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository
 from envbuilder.sources.names import Sources
 from tests.support import redist
-from tests.support.locks import make_lock, make_means, make_recipe
+from tests.support.locks import lock_as_of, make_lock, make_means, make_recipe
 from tests.support.package_sources import PACKAGES, TOOLS, debian, write_index, write_mirror, write_wheel
 
 OPTIONS = LockOptions(today=date(2026, 11, 23))
@@ -76,9 +75,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
 
 
 def locked(recipe: Recipe, tmp_path: Path, sources: Sources, old: Lock | None = None) -> Lock:
-    return resolve(
-        recipe, make_target(recipe), old=old, options=OPTIONS, context=make_means(tmp_path, sources)
-    )
+    return lock_as_of(recipe, make_means(tmp_path, sources), old=old, options=OPTIONS)
 
 
 @pytest.fixture(scope="module")

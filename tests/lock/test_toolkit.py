@@ -19,8 +19,7 @@ from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.lock.resolve.redist import parse_manifest
-from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
+from envbuilder.lock.resolve.toolkit import locked_toolkit, parse_manifest, resolve_toolkit, without_headers
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import CUDA, Sources
 from tests.support.locks import make_artifact, make_parts, make_recipe, no_client

@@ -29,7 +29,7 @@ PLAIN = {
     "compat/rules/base_image.py: base.distribution",
     "compat/rules/base_image.py: context.recipe.name",
     "core/private.py: letters",
-    "lock/security.py: recipe.name",
+    "lock/package_lists.py: recipe.name",
     "node/doctor/node.py: device",
     "node/doctor/node.py: needs.name",
     "plan/make.py: plan.name",

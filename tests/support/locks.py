@@ -1,20 +1,23 @@
 """Make a recipe and a matching lock whose artifacts no source has."""
 
+from datetime import date
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from envbuilder.compat.tables.toolkit import AptPart, ArchivePart, DebPart, WheelPart, load_toolkits
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve import make_target, resolve
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 
 KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive", AptPart: "deb"}
+DAY = date(2026, 11, 21)
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC
 
 
@@ -95,13 +98,22 @@ def no_client() -> NoReturn:
     raise AssertionError("no registry is asked for a suite")
 
 
-def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
+def lock_as_of(
+    recipe: Recipe, context: ResolveContext, *, target: Target | None = None, old: Lock | None = None,
+    options: LockOptions | None = None, today: date = DAY, **more: Any,
+) -> Lock:  # fmt: skip
+    """Lock a recipe on a day of the test's."""
+    options = options or LockOptions(today=today, **more)
+    return resolve(recipe, target or make_target(recipe), old=old, options=options, context=context)
+
+
+def make_means(tmp_path: Path, sources: Sources, runner: Runner | None = None) -> ResolveContext:
     """Make the context of resolving from these sources, with programs that run."""
     store = Store(tmp_path / "cache")
-    runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    programs = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     return ResolveContext(
         store=store,
-        runner=runner,
+        runner=runner or programs,
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),

@@ -7,8 +7,8 @@ import pytest
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.base_image.packages import DPKG
 from envbuilder.lock.model import Artifact, Inputs, Lock
+from envbuilder.sources.installed import DPKG
 from envbuilder.verify.diff import NCCL_FILE, RECIPE, Contents, compare, of_lock, of_tree, read_exports
 
 ONE = sha256_text("one")

@@ -10,9 +10,8 @@ from envbuilder.core.processor import X86_64
 from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
-TRUSTED: Final = re.compile(
-    r"etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?"
-)  # for sources without Signed-By
+# For sources without Signed-By.
+TRUSTED: Final = re.compile(r"etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?")
 KEYS: Final = re.compile(rf"(?:usr/share|etc/apt)/keyrings/[\w.+-]+\.(?:gpg|pgp|asc)|{TRUSTED.pattern}")
 _LINE: Final = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<url>\S+)\s+(?P<suite>\S+)(?P<rest>.*)")
 _FIELD: Final = re.compile(r"^([A-Za-z-]+):((?:[^\n]*)(?:\n[ \t][^\n]*)*)", re.MULTILINE)
@@ -22,7 +21,7 @@ _ARCHIVES: Final = (
     DEBIAN,
     DEBIAN_SECURITY,
     UBUNTU,
-)  # the whole path of the address of a distribution's own archive
+)  # whole paths of the addresses of distributions' own archives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +53,14 @@ def read_lists(texts: Mapping[str, str]) -> Iterator[tuple[str, Listed]]:
 
 def inline_keys(texts: Mapping[str, str]) -> dict[str, bytes]:
     """Return the keys inside `.sources` files, each by the path that its sources name."""
-    found = {}
+    keys = {}
     for path, text in texts.items():
         for number, fields in enumerate(_stanzas(text) if path.endswith(".sources") else ()):
             if _ARMOR in fields.get("signed-by", ""):
                 lines = (line.strip() for line in fields["signed-by"].strip().splitlines())
                 key = "".join("\n" if line == "." else f"{line}\n" for line in lines)
-                found[_inline(path, number)] = key.encode()
-    return found
+                keys[_inline(path, number)] = key.encode()
+    return keys
 
 
 def parse_line(line: str) -> Listed | None:
@@ -101,10 +100,10 @@ def _inline(path: str, number: int) -> str:
 
 def _listed(url: str, suite: str, components: list[str], keys: str) -> Listed:
     """A password in the address is left out: facts go into the lock."""
-    own = "$(ARCH)"
+    variable = "$(ARCH)"
     return Listed(
-        url=shown(url.replace(own, _OURS)).rstrip("/") + "/",
-        suite=suite.replace(own, _OURS),
+        url=shown(url.replace(variable, _OURS)).rstrip("/") + "/",
+        suite=suite.replace(variable, _OURS),
         components=tuple(components),
         keys=tuple(key for key in keys.split(",") if key.startswith("/")),
     )

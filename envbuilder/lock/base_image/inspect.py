@@ -13,10 +13,11 @@ from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, load_json
 from envbuilder.compat.image_facts import SUITES, Fact, Name
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
 from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
-from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
+from envbuilder.sources.installed import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -83,8 +84,8 @@ class _Tree:
     def package(self, *names: str) -> tuple[str, str]:
         """Return the upstream version of the first installed package and its source; "" twice if there is none."""
         for name in names:
-            if found := _NUMBERS.match(self.packages.get(name, "")):
-                return found[1], f"package {name} {self.packages[name]}"
+            if number := _NUMBERS.match(self.packages.get(name, "")):
+                return number[1], f"package {name} {self.packages[name]}"
         return "", ""
 
 
@@ -124,8 +125,8 @@ def _plain(fact: Fact) -> Fact:
     """Escape control characters and lone surrogates: anybody may have written the image."""
 
     def plain(text: str) -> str:
-        kept = text.encode("utf-8", "backslashreplace").decode()
-        return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", kept)
+        encoded = text.encode("utf-8", "backslashreplace").decode()
+        return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", encoded)
 
     return Fact(name=fact.name, value=plain(fact.value), path=plain(fact.path), source=plain(fact.source))
 
@@ -150,10 +151,10 @@ def _packages(
     for path in RPM:
         if path in contents:
             try:
-                found = read_rpm(contents[path])
+                packages = read_rpm(contents[path])
             except ValueError as error:
                 return {}, (_at(Name.MANAGER, "rpm", path, str(error)),)
-            return found, (_at(Name.MANAGER, "rpm", path, f"{len(found)} packages"),)
+            return packages, (_at(Name.MANAGER, "rpm", path, f"{len(packages)} packages"),)
     if _BERKELEY in paths:
         return {}, (_at(Name.MANAGER, "rpm", _BERKELEY, "in Berkeley DB's form, which is not read"),)
     return {}, ()
@@ -166,8 +167,8 @@ def _settings(configuration: Configuration) -> Iterator[Fact]:
     for name, value in image.env:
         yield Fact(name=Name.ENV, value=f"{name}={value}", path="", source=source)
     entrypoint = json.dumps(image.entrypoint) if image.entrypoint else ""
-    own = ((Name.USER, image.user), (Name.ENTRYPOINT, entrypoint), (Name.FOLDER, image.workdir))
-    for name, value in own:
+    values = ((Name.USER, image.user), (Name.ENTRYPOINT, entrypoint), (Name.FOLDER, image.workdir))
+    for name, value in values:
         if value:
             yield Fact(name=name, value=value, path="", source=source)
 
@@ -195,15 +196,15 @@ def _apt(tree: _Tree) -> Iterator[Fact]:
 
 
 def _libc(tree: _Tree) -> Iterator[Fact]:
-    found = []
+    versions = []
     for path, _ in tree.matching(_LIBC):
         content = tree.contents.get(path, b"")
         version = re.search(rb"stable release version (\d+\.\d+)", content)
         if machine := _machine(content):
             yield _at(Name.ARCHITECTURE, machine, path)
         if version:
-            found.append((machine != X86_64.debian, path, version[1].decode()))
-    for _, path, number in sorted(found)[:1]:
+            versions.append((machine != X86_64.debian, path, version[1].decode()))
+    for _, path, number in sorted(versions)[:1]:
         yield _at(Name.GLIBC, number, path)
     for path, match in tree.matching(_MUSL):
         yield _at(Name.MUSL, "", path)
@@ -235,8 +236,8 @@ def _compilers(tree: _Tree) -> Iterator[Fact]:
         fact = _at(name, version, path, source)
         if name is Name.GCC:
             reals[real] = version
-        kept = best.get((name, version))
-        if kept is None or _plainness(fact) < _plainness(kept):
+        known = best.get((name, version))
+        if known is None or _plainness(fact) < _plainness(known):
             best[name, version] = fact
     yield from best.values()
     for folder in _search(tree):
@@ -249,9 +250,9 @@ def _compilers(tree: _Tree) -> Iterator[Fact]:
 
 def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, str]:
     """Return the version from the driver itself, otherwise from its package, otherwise from its name."""
-    own = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
-    if len(own) == 1:
-        return own.pop().decode(), f"/{real}"
+    named = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
+    if len(named) == 1:
+        return named.pop().decode(), f"/{real}"
     version, source = tree.package(f"{match[2]}-{match[3]}" if match[3] else match[2])
     return (version, source) if version else (match[3] or "", f"/{real}")
 
@@ -275,13 +276,13 @@ def _pythons(tree: _Tree) -> Iterator[Fact]:
         exact = re.search(r'#define PY_VERSION\s+"(\d+\.\d+\.\d+)', tree.text(header))
         if exact:
             version, source = exact[1], f"/{header}"
-        elif prefix == "usr" and (found := tree.package(f"python{minor}-minimal", f"python{minor}"))[0]:
-            version, source = found
+        elif prefix == "usr" and (packaged := tree.package(f"python{minor}-minimal", f"python{minor}"))[0]:
+            version, source = packaged
         else:
             version, source = minor, f"/{path}"
         yield _at(Name.PYTHON, version, path, source)
-        if tree.has(own := f"{prefix}/include/python{minor}/Python.h"):
-            yield _at(Name.PYTHON_HEADERS, version, own)
+        if tree.has(python_h := f"{prefix}/include/python{minor}/Python.h"):
+            yield _at(Name.PYTHON_HEADERS, version, python_h)
 
 
 def _crypt(tree: _Tree) -> Iterator[Fact]:
@@ -289,11 +290,11 @@ def _crypt(tree: _Tree) -> Iterator[Fact]:
         real = follow(tree.paths, path)
         if real is None:
             continue
-        own = re.findall(rb"XCRYPT_(\d+\.\d+)", tree.contents.get(real, b""))
+        versions = re.findall(rb"XCRYPT_(\d+\.\d+)", tree.contents.get(real, b""))
         number = match[2][-1]
         version, source = tree.package(f"libcrypt{number}", "libxcrypt", "libxcrypt-compat")
-        if not version and own:
-            version = max((one.decode() for one in own), key=lambda one: tuple(map(int, one.split("."))))
+        if not version and versions:
+            version = max((text.decode() for text in versions), key=version_key)
             source = f"/{real}"
         yield _at(Name.LIBCRYPT, match[2], path)
         if version:
@@ -319,8 +320,9 @@ def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
     place = f"/{root}"
     yield Fact(name=Name.CUDA, value=version, path=place, source=source)
     if tree.has(f"{root}/bin/nvcc"):
-        own = parts.get("cuda_nvcc", "")
-        yield _at(Name.NVCC, own or version, f"{root}/bin/nvcc", f"{place}/version.json" if own else source)
+        nvcc = parts.get("cuda_nvcc", "")
+        source = f"{place}/version.json" if nvcc else source
+        yield _at(Name.NVCC, nvcc or version, f"{root}/bin/nvcc", source)
     for path in sorted(files):
         if runtime := re.search(r"/libcudart\.so\.(\d+\.\d+\.\d+)$", path):
             yield _at(Name.CUDART, runtime[1], path)

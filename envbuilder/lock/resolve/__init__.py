@@ -4,12 +4,15 @@ A part with unchanged inputs is copied from the old lock, so locking after an ed
 needs no network. Wheels that are resolved anew keep the old lock's versions where they still fit.
 """
 
+import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,9 +21,9 @@ from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
 from envbuilder.compat.image_facts import as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.errors import FetchError, IncompatibleError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
@@ -34,6 +37,7 @@ from envbuilder.lock.model import (
     Lock,
     LockedBase,
     LockedExtension,
+    Tools,
     lock_artifacts,
     needs_toolkit,
     recipe_inputs,
@@ -41,27 +45,35 @@ from envbuilder.lock.model import (
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.companions import TorchBuild, of_other_builds
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
-from envbuilder.lock.resolve.distributions import (
-    Distribution,
-    are_met,
-    read_distributions,
-    say_gaps,
+from envbuilder.lock.resolve.debs import (
+    older_packages,
+    open_base,
+    open_release,
+    os_packages,
+    resolve_debs,
+    upgrade_debs,
 )
+from envbuilder.lock.resolve.distributions import Distribution, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
-from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
-from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.tools import resolve_tools
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
 from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.names import DEBIAN, STANDALONE
 
 _COMPILER: Final = "cuda-nvcc-"  # begins the names of NVIDIA's packages with the compiler
+_CPYTHON: Final = "cpython"
+# One qemu for every suite: it is static, so it runs anywhere, and older ones crash on what this machine's /sys says.
+_EMULATOR: Final = (f"{DEBIAN}/trixie", "qemu-user")
+# The cross compiler, and the usual one, for the library of `steady.sh` that programs of x86-64 load.
+_PACKAGES: Final = ("gcc-{gcc}-{gnu}", "g++-{gcc}-{gnu}", "gcc-{gcc}", "libc6-dev")
+_PYTHON: Final = ("python{python}-minimal", "libpython{python}-stdlib")
+# The environment has the C library and its headers itself, and their copies for cross compilers name other paths.
+_LEFT_OUT: Final = re.compile(r"(libc6|libc6-dev|linux-libc-dev)-.*-cross")
 
 
 def lock_recipe(
@@ -84,7 +96,7 @@ def lock_recipe(
         with console.step(f"lock {recipe.name}"):
             make = add_to_parent if recipe.parent else resolve
             new = make(recipe, make_target(recipe, base), old=old, options=options, context=context)
-    assert LOST not in {one.sha256 for one in lock_artifacts(new)}, "each lost entry is found again"
+    assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes()) == text):
         save_text(path, text)
@@ -96,10 +108,10 @@ def lock_recipe(
 def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
     """Yield the changes, and why each source of an extension counts."""
     changes = diff_locks(old, new)
-    why = reasons(recipe, old) if any(one.name.startswith("extension ") for one in changes) else {}
-    for one in changes:
-        reason = why.get(one.name.partition(": ")[2], "")
-        yield f"{one} ({reason})" if reason else f"{one}"
+    why = reasons(recipe, old) if any(change.name.startswith("extension ") for change in changes) else {}
+    for change in changes:
+        reason = why.get(change.name.partition(": ")[2], "")
+        yield f"{change} ({reason})" if reason else f"{change}"
 
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
@@ -132,16 +144,16 @@ def resolve(
         old = None  # no file of another processor serves
     context.fetcher.know(addresses(recipe, target.base.inside if target.base else None))
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
-    kept = _kept_parts(recipe, target, old, options)
-    moving = {canonicalize_name(name) for name in options.upgrade_only}
-    anew = options.upgrade or (options.before is not None and not options.upgrade_only)
-    prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not anew else ()
-    debs, parts, wheels = kept.get("debs"), kept.get("toolkit"), kept.get("wheels")
+    unchanged = _kept_parts(recipe, target, old, options)
+    prefer = options.to_keep(old.wheels if old else ())
+    debs, parts, wheels = unchanged.get("debs"), unchanged.get("toolkit"), unchanged.get("wheels")
     if debs is None:
         debs = resolve_debs(recipe, target, context, options=options)
     else:
         debs = upgrade_debs(debs, recipe, target, context, options=options)
-    interpreter = kept.get("interpreter") or resolve_interpreter(recipe, target, context, options=options)
+    interpreter = unchanged.get("interpreter") or resolve_interpreter(
+        recipe, target, context, options=options
+    )
     find_toolkit = functools.partial(
         resolve_toolkit, recipe, target, context, old=old.toolkit if old else (), options=options
     )
@@ -152,42 +164,35 @@ def resolve(
     builds = old.builds if old else ()
     if (
         wheels is None
-        or not all(is_met(Requirement(one), {one.name: one.version for one in wheels}) for one in implied)
+        or not all(
+            is_met(Requirement(text), {wheel.name: wheel.version for wheel in wheels}) for text in implied
+        )
         or not are_met(
             read_distributions(recipe, extensions, context), wheels, recipe.python, target.processor
         )
         or of_other_builds(wheels, TorchBuild(recipe=recipe, target=target, context=context))
     ):
-        found = resolve_wheels(
+        answer = resolve_wheels(
             recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,
             extensions=_known_distributions(recipe, extensions, context), builds=builds,
         )  # fmt: skip
-        wheels, builds = found.artifacts, found.builds
+        wheels, builds = answer.artifacts, answer.builds
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()
         fitting = without_headers(recipe, parts, wheels) or parts
     _need_one_toolkit(recipe, debs, fitting)
-    tools = None
-    if target.processor is not X86_64:
-        is_kept = old and old.tools and (old.debs, old.toolkit) == (debs, fitting) and not options.upgrade
-        tools = (
-            old.tools if old and is_kept else resolve_tools(recipe, target, fitting, context, options=options)
-        )
+    tools = old.tools if old and (old.debs, old.toolkit) == (debs, fitting) and not options.upgrade else None
+    if target.processor is X86_64:
+        tools = None
+    elif tools is None:
+        tools = resolve_tools(recipe, target, fitting, context, options=options)
     lock = Lock(
-        recipe=recipe.digest,
-        epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
-        platform=target.processor.platform,
-        inputs=recipe_inputs(recipe),
-        debs=debs,
-        toolkit=fitting,
-        wheels=wheels,
-        extensions=extensions,
-        base=target.base,
-        interpreter=next(iter(interpreter), None),
-        builds=builds,
-        tools=tools,
-    )
+        recipe=recipe.digest, epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
+        platform=target.processor.platform, inputs=recipe_inputs(recipe),
+        debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
+        base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools,
+    )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch or lock.epoch)
     return lock
@@ -200,35 +205,24 @@ def add_to_parent(
     assert recipe.parent, "only a recipe with `add` has one"
     context = replace(context, processor=target.processor)
     below, known = load_parent(recipe), old.added if old else ()
-    own = {one.name for one in known}
-    builds = tuple(one for one in old.builds if one.name in own) if old else ()
-    moving = {str(canonicalize_name(name)) for name in options.upgrade_only}
-    if options.security_only or not moving <= {one.name for one in known}:
+    names = {package.name for package in known}
+    builds = tuple(build for build in old.builds if build.name in names) if old else ()
+    if options.security_only or not options.moving <= names:
         raise UsageError(
             f"only what `{recipe.name}` itself adds can be upgraded here",
             hint=f"`envbuilder lock {pasted(recipe.parent)} --upgrade` upgrades what it stands on",
         )
-    anew = options.upgrade or (options.before is not None and not moving)
     extensions = lock_extensions(recipe, context, old=old or below)
-    if (
-        anew
-        or moving
-        or old is None
-        or old.recipe != recipe.digest
-        or old.wheels != below.wheels
-        or not are_met(
-            read_distributions(recipe, extensions, context),
-            (*below.wheels, *known),
-            recipe.python,
-            target.processor,
-        )
-    ):
-        prefer = () if anew else tuple(one for one in known if one.name not in moving)
-        found = resolve_added(
+    projects, packages = read_distributions(recipe, extensions, context), (*below.wheels, *known)
+    is_same = old and (old.recipe, old.wheels) == (recipe.digest, below.wheels)
+    is_asked = options.is_anew or options.moving or not is_same
+    if is_asked or not are_met(projects, packages, recipe.python, target.processor):
+        prefer = options.to_keep(known)
+        answer = resolve_added(
             recipe, target, context, below=below.wheels, prefer=prefer, before=options.before,
             extensions=_known_distributions(recipe, extensions, context), builds=builds,
         )  # fmt: skip
-        known, builds = found.artifacts, found.builds
+        known, builds = answer.artifacts, answer.builds
     every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
     return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
 
@@ -237,12 +231,13 @@ def _known_distributions(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
 ) -> tuple[Distribution, ...]:
     """Return the distributions of all projects among the extensions, and say which cannot be read."""
-    projects = tuple(one for one in extensions if one.form is Form.PROJECT)
+    projects = tuple(project for project in extensions if project.form is Form.PROJECT)
     store_sources(recipe, projects, context)
-    context.fetcher.fetch(one.archive for one in projects if one.archive and one.archive.kind == "sdist")
-    found = read_distributions(recipe, projects, context)
-    say_gaps(found)
-    return found
+    archives = filter(None, (project.archive for project in projects))
+    context.fetcher.fetch(archive for archive in archives if archive.kind == "sdist")
+    distributions = read_distributions(recipe, projects, context)
+    say_gaps(distributions)
+    return distributions
 
 
 def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:
@@ -261,10 +256,9 @@ def _kept_parts(
     """Return the old lock's parts to keep: with unchanged inputs, and with all that this envbuilder needs."""
     if old is None or options.upgrade:
         return {}
-    deb_names = {one.name for one in old.debs}
-    wheel_names = {one.name for one in old.wheels}
-    toolkit_names = {one.name for one in old.toolkit}
-    names = deb_names | wheel_names | toolkit_names | {one.name for one in old.interpreters}
+    parts = (old.debs, old.wheels, old.toolkit, old.interpreters)
+    deb_names, wheel_names, toolkit_names, more = ({package.name for package in part} for part in parts)
+    names = deb_names | wheel_names | toolkit_names | more
     unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
@@ -278,13 +272,12 @@ def _kept_parts(
     else:
         packages = os_packages(recipe, standalone=target.standalone is not None)
         has_debs = all(name in deb_names for name in packages if not name.startswith("?"))
-    moving = set(options.upgrade_only)
     need = needs_toolkit(recipe, target.base)
     has_toolkit = bool(locked_toolkit(recipe, old.toolkit)) if need else not old.toolkit
     stays = {
         "debs": has_debs,
-        "toolkit": has_toolkit and not toolkit_names & moving,
-        "wheels": not wheel_names & set(map(canonicalize_name, moving)),
+        "toolkit": has_toolkit and toolkit_names.isdisjoint(options.upgrade_only),
+        "wheels": not wheel_names & options.moving,
     }
     if options.security_only and not recipe.security:
         raise UsageError(
@@ -292,12 +285,82 @@ def _kept_parts(
             hint=f"remove this line of {recipe.path}",
         )
     inputs = recipe_inputs(recipe)
-    kept = {
+    staying = {
         part: getattr(old, part)
         for part, is_fit in stays.items()
         if is_fit and getattr(inputs, part) == getattr(old.inputs, part)
     }
-    has_python = all(is_version(one.version, recipe.python) for one in old.interpreters)
-    if target.standalone and has_python and CPYTHON not in moving:
-        kept["interpreter"] = old.interpreters
-    return kept
+    has_python = all(is_version(package.version, recipe.python) for package in old.interpreters)
+    if target.standalone and has_python and _CPYTHON not in options.upgrade_only:
+        staying["interpreter"] = old.interpreters
+    return staying
+
+
+def resolve_interpreter(
+    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
+    """Return the newest build of the tables, nothing if none is needed.
+
+    Raises IncompatibleError for a build after `options.before`, or FetchError if no source tells its size.
+    """
+    build = target.standalone
+    if build is None:
+        return ()
+    day = datetime.strptime(build.release, "%Y%m%d").date()  # noqa: DTZ007 - a day, not a time
+    if options.before and day >= options.before:
+        raise IncompatibleError(
+            f"{recipe.place('$.python')}: the tables have Python {build.version} of {day}, which is not before {options.before}",
+            hint="lock without `--before`, or take a suite with this Python",
+        )
+    digest, path = Sha256(build.digest(target.processor)), build.path(target.processor)
+    size = _size(path, digest, context)
+    return (
+        Artifact(
+            kind="archive", name=_CPYTHON, version=f"{build.version}+{build.release}", sha256=digest, size=size,
+            source=STANDALONE, path=path,
+        ),
+    )  # fmt: skip
+
+
+def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
+    """Return the size of an archive in bytes: from the cache, a folder, or the first release that answers."""
+    sources = context.sources()
+    name = path.rpartition("/")[2]
+    if context.store.has_artifact(digest):
+        return context.store.artifact(digest).stat().st_size
+    for file in (folder / name for folder in sources.folders):
+        if file.is_file():
+            return file.stat().st_size
+    *others, last = (base + quote(path) for base in sources.standalone)
+    for url in others:
+        with contextlib.suppress(FetchError):
+            return context.fetcher.measure([url])[0]
+    return context.fetcher.measure([last])[0]
+
+
+def resolve_tools(
+    recipe: Recipe,
+    target: Target,
+    parts: tuple[Artifact, ...],
+    context: ResolveContext,
+    *,
+    options: LockOptions,
+) -> Tools:
+    """Return the tools beside the toolkit `parts` of the environment. Raises IncompatibleError if the suite lacks one."""
+    here, on_x86 = replace(target, processor=X86_64), replace(context, processor=X86_64)
+    names = (*_PACKAGES, *(() if target.standalone else (*_PYTHON, *older_packages(recipe.python))))
+    gnu = target.processor.gnu.replace("_", "-")
+    suite = open_base(target.distribution, recipe, None, on_x86, options)
+    debs = suite.closure(tuple(name.format(gcc=recipe.gcc, gnu=gnu, python=recipe.python) for name in names))
+    row = load_distributions().by_name[_EMULATOR[0]]
+    (emulator,) = open_release(row, on_x86, options, security=False).packages(_EMULATOR[1:])
+    toolkit = resolve_toolkit(recipe, here, on_x86, old=parts, options=options) if parts else ()
+    there, native = ({(part.name, part.version) for part in some} for some in (parts, toolkit))
+    if there != native:
+        raise IncompatibleError(
+            f"{recipe.place('$.cuda')}: the toolkit for {target.processor.title} and that for {X86_64.title}, which compiles for it, "
+            "are of different releases",
+            hint=f'pin a release that both have, such as `cuda: "{recipe.cuda_minor}.0"`',
+        )
+    compilers = tuple(deb for deb in debs if not _LEFT_OUT.fullmatch(deb.name))
+    return Tools(emulator=emulator, debs=compilers, toolkit=toolkit)

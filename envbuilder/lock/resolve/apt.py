@@ -21,12 +21,10 @@ from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
-from envbuilder.lock.deadline import deadline
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.package_names import NAMES
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.lock.security import (
+from envbuilder.lock.package_lists import (
     CONFIGURATION,
+    NAMES,
     SECURITY_LIST,
     STAMP,
     apt_command,
@@ -35,6 +33,8 @@ from envbuilder.lock.security import (
     security_updates,
     status_entry,
 )
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.sources.deadline import deadline
 from envbuilder.sources.deb import read_about
 from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
 from envbuilder.sources.http.failure import SourceError
@@ -51,9 +51,7 @@ _SHA256: Final = re.compile(r"^SHA256: ([0-9a-f]{64})$", re.MULTILINE)
 _PACKAGE: Final = re.compile(r"^Package: (.+)$", re.MULTILINE)
 # apt connects twice for each suite, so a mirror that never answers takes 20 s for each.
 _PATIENCE: Final = 'Acquire::http::Timeout "10";\nAcquire::https::Timeout "10";\nAcquire::Retries "0";'
-_CERTIFICATES: Final = Path(
-    "/etc/ssl/certs/ca-certificates.crt"
-)  # where apt looks by itself, and other distributions not
+_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")  # where apt looks, others do not
 _TRUSTED: Final = 'Acquire::https::CAInfo "{}";'
 _CONFIGURATION: Final = """\
 #clear Dir;
@@ -182,9 +180,7 @@ class Suite:
         """
         options = ("--no-remove", "--", *names)
         refusal = f"{self.name} cannot add {', '.join(names)} to what the base image holds"
-        hint = (
-            f"take an image of {self.name} that is no older or newer than the mirror; {self.sources[0].hint}"
-        )
+        hint = f"take an image of {self.name} that is as old as the mirror; {self.sources[0].hint}"
         with self.context.store.workspace() as work:
             save_text(work / "status", status)
             save_text(work / "preferences", _preferences(self.sources))
@@ -193,12 +189,10 @@ class Suite:
             try:
                 return self._install(*state, *options, refusal=refusal)
             except IncompatibleError:
-                found = self._install(*state, *older, *options, refusal=refusal, hint=hint)
-        log.warning(
-            "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
-            self.name,
-        )
-        return found
+                debs = self._install(*state, *older, *options, refusal=refusal, hint=hint)
+        message = "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so"
+        log.warning(message, self.name)
+        return debs
 
     def _install(
         self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
@@ -210,17 +204,17 @@ class Suite:
             raise IncompatibleError(f"{refusal}\n{error.message}", hint=hint or error.hint) from error
         new = tuple(self._artifacts(listing))
         self._tell_replaced(new)
-        found = {deb.name: deb for deb in (*old, *new)}
-        return tuple(found[name] for name in sorted(found))
+        packages = {deb.name: deb for deb in (*old, *new)}
+        return tuple(packages[name] for name in sorted(packages))
 
     def _tell_replaced(self, debs: Sequence[Artifact]) -> None:
         """Warn where a repository beside the distribution replaces its package: apt takes the newest version of all."""
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
-        own = [source for source in self.sources if not source.is_extra]
+        suites = [source for source in self.sources if not source.is_extra]
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
-            if name in names and any(source.is_told(place) for source in own):
+            if name in names and any(source.is_told(place) for source in suites):
                 deb = names.pop(name)
                 log.warning(
                     "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
@@ -232,11 +226,8 @@ class Suite:
         A superseded package that is `moving` needs no file, because its dependencies no longer count.
         """
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
-        known = {
-            digest[1]: stanza
-            for stanza in listing.strip().split("\n\n")
-            if (digest := _SHA256.search(stanza))
-        }
+        stanzas = listing.strip().split("\n\n")
+        known = {digest[1]: stanza for stanza in stanzas if (digest := _SHA256.search(stanza))}
         self.context.fetcher.fetch([deb for deb in old if deb.sha256 not in known and deb.name not in moving])
         for deb in old:
             if deb.sha256 not in known and deb.name in moving:
@@ -250,27 +241,23 @@ class Suite:
         try:
             listing = self._ask("apt-get", "download", "--print-uris", "-qq", "--", *names)
         except CommandError as error:
-            raise IncompatibleError(
-                f"{self.name} does not have all of {', '.join(names)}\n{error.message}"
-            ) from error
+            lacking = f"{self.name} does not have all of {', '.join(names)}"
+            raise IncompatibleError(f"{lacking}\n{error.message}") from error
         return tuple(self._artifacts(listing))
 
     def _ask(self, program: str, *arguments: str) -> str:
-        return self.context.runner.run(
-            apt_command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
-        )
+        why = f"ask which packages {self.name} has"
+        return self.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
-            parts = unquote(match["file"]).split("_")
-            if len(parts) != 3:
-                raise FetchError(
-                    f"{self.name} has a package whose file is `{parts[0]}`: expected NAME_VERSION_ARCHITECTURE"
-                )
-            name, version, _ = parts
+            name, *rest = unquote(match["file"]).split("_")
+            if len(rest) != 2:
+                why = f"{self.name} has a package whose file is `{name}`: expected NAME_VERSION_ARCHITECTURE"
+                raise FetchError(why)
             source, path = self._place(urlsplit(match["url"]))
             yield Artifact(
-                kind="deb", name=name, version=version, sha256=Sha256(match["sha256"]), size=int(match["size"]),
+                kind="deb", name=name, version=rest[0], sha256=Sha256(match["sha256"]), size=int(match["size"]),
                 source=source, path=path,
             )  # fmt: skip
 
@@ -294,12 +281,8 @@ def open_suite(
     An upgrade downloads the lists of a current suite again.
     """
     suite = Suite(
-        sources=tuple(sources),
-        is_current=options.before is None,
-        folder=folder,
-        toolbox=context.toolbox(),
-        context=context,
-    )
+        sources=tuple(sources), is_current=options.before is None, folder=folder, toolbox=context.toolbox(), context=context
+    )  # fmt: skip
     with context.store.lock(f"apt-{folder.name}"):
         is_wanted = options.upgrade and suite.is_current
         if is_wanted or not _is_fresh(suite) or not has_lists(context.store, folder):
@@ -350,37 +333,32 @@ def _update(suite: Suite) -> Suite:
     _save_private(folder / SECURITY_LIST, _lines(suite, security))
     # Without these, apt answers on Debian and Ubuntu alone.
     settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
-    options = (word for one in settings for word in ("-o", one))
+    options = (word for option in settings for word in ("-o", option))
     machine = runner.run(Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings"))
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
-    kept = [text for text in machine.splitlines() if text.startswith(taken)]
-    own = _CONFIGURATION.format(
-        folder=folder,
-        architecture=suite.context.processor.debian,
-        toolbox=str(suite.toolbox).rstrip("/"),
+    proxies = [text for text in machine.splitlines() if text.startswith(taken)]
+    configuration = _CONFIGURATION.format(
+        folder=folder, architecture=suite.context.processor.debian, toolbox=str(suite.toolbox).rstrip("/"),
         is_current=str(suite.is_current).lower(),
-    )
+    )  # fmt: skip
     trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
-    for name, path in (one.split("=", 1) for one in _tables(suite.toolbox)):
-        own += f'{name} "{path}";\n'
-    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *kept, own]))
-    told: list[str] = []
+    for name, path in (option.split("=", 1) for option in _tables(suite.toolbox)):
+        configuration += f'{name} "{path}";\n'
+    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *proxies, configuration]))
+    lines: list[str] = []
 
     def pending() -> list[str]:
-        messages = "\n".join(told)
+        messages = "\n".join(lines)
         return [source.told for source in suite.sources if not source.is_told(messages)]
 
     try:
         what = f"reading the package lists of {suite.name}"
         with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
-            apt.run(
-                apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
-                on_line=told.append,
-            )
+            why = f"read the package lists of {suite.name}"
+            apt.run(apt_command(folder, "apt-get", "update", "-q", why=why), on_line=lines.append)
     except CommandError as error:
-        unread = tuple(
-            source for source in suite.sources if source.is_optional and source.is_told(error.message)
-        )
+        optional = (source for source in suite.sources if source.is_optional)
+        unread = tuple(source for source in optional if source.is_told(error.message))
         for source in unread:
             log.warning(
                 "the image's source %s (%s) cannot be read, so nothing comes from it:\n%s",
@@ -390,10 +368,8 @@ def _update(suite: Suite) -> Suite:
             read = tuple(source for source in suite.sources if source not in unread)
             return _update(replace(suite, sources=read, unread=(*suite.unread, *unread)))
         places = " and ".join(dict.fromkeys(shown(source.url) for source in suite.sources))
-        raise FetchError(
-            f"could not read the package lists of `{suite.name}` from {places}\n{error.message}",
-            hint=_hint(suite, error.message),
-        ) from error
+        why = f"could not read the package lists of `{suite.name}` from {places}\n{error.message}"
+        raise FetchError(why, hint=_hint(suite, error.message)) from error
     suite.names()
     _save_private(folder / STAMP, _stamp(suite))
     return suite
@@ -412,9 +388,8 @@ def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:
     try:
         key = fetcher.page(urljoin(source.url, source.published[0]))
     except SourceError as refusal:
-        raise FetchError(
-            f"could not read the key of `{source.name}`\n  {refusal}", hint=source.hint
-        ) from refusal
+        why = f"could not read the key of `{source.name}`\n  {refusal}"
+        raise FetchError(why, hint=source.hint) from refusal
     (folder / f"{source.name}.asc").write_bytes(key)
 
 

@@ -46,9 +46,9 @@ def resolve_image(
             hint="write the digest of that day's image behind it: `@sha256:…`",
         )
     manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
-    kept = recall(context.store, recipe.image)
-    if kept and kept.manifest.digest == manifest.digest:
-        return kept
+    cached = recall(context.store, recipe.image)
+    if cached and cached.manifest.digest == manifest.digest:
+        return cached
     return _inspect_image(recipe.image, reference, manifest, context)
 
 
@@ -67,8 +67,8 @@ def keys_of(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
 def _need_kept(base: LockedBase, context: ResolveContext) -> Path:
     """Return the cache's folder of a locked image. An image locked elsewhere is read again."""
     folder = kept_folder(context.store, base.reference)
-    kept = recall(context.store, base.reference)
-    if kept is None or kept.manifest != base.manifest or not (folder / _STATUS).is_file():
+    cached = recall(context.store, base.reference)
+    if cached is None or cached.manifest != base.manifest or not (folder / _STATUS).is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
         _inspect_image(base.reference, reference, manifest, context)
@@ -85,16 +85,12 @@ def _inspect_image(
     except ValueError as error:
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
     inside = _inside(name, reference, manifest, configuration, context)
+    registry = reference.registry if names_registry(name) else ""
     base = LockedBase(
-        reference=name,
-        registry=reference.registry if names_registry(name) else "",
-        repository=reference.repository,
-        manifest=_blob(manifest.descriptor()),
-        config=_blob(manifest.config),
-        layers=tuple(map(_blob, manifest.layers)),
-        facts=inside.facts,
-        packages=inside.packages,
-    )
+        reference=name, registry=registry, repository=reference.repository, manifest=_blob(manifest.descriptor()),
+        config=_blob(manifest.config), layers=tuple(map(_blob, manifest.layers)),
+        facts=inside.facts, packages=inside.packages,
+    )  # fmt: skip
     with context.store.renewed(kept_folder(context.store, name)) as folder:
         keys = folder / _KEYS
         keys.mkdir(mode=0o700)
@@ -123,10 +119,9 @@ def _inside(
     with context.transfer(f"inspect {name}", size) as progress, context.store.lock("fetch"):
         for layer, diff_id in zip(manifest.layers, configuration.diff_ids, strict=True):
             path = context.store.partial(layer.digest)
+            stop = threading.Event()
             with space_errors(path):
-                fetch_blob(
-                    context.client(), reference, layer, path, progress=progress, stop=threading.Event()
-                )
+                fetch_blob(context.client(), reference, layer, path, progress=progress, stop=stop)
             try:
                 with path.open("rb") as stream:
                     tree.lay_over(stream, name=f"sha256:{layer.digest}", sha256=layer.digest, diff_id=diff_id)
@@ -140,5 +135,5 @@ def _inside(
     return inspect_tree(tree, tree.contents(), configuration)
 
 
-def _blob(one: Descriptor) -> Blob:
-    return Blob(digest=one.digest, size=one.size, media_type=one.media_type)
+def _blob(descriptor: Descriptor) -> Blob:
+    return Blob(digest=descriptor.digest, size=descriptor.size, media_type=descriptor.media_type)

@@ -10,8 +10,8 @@ from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext, Target
-from envbuilder.lock.resolve.uv_question import Facts, Question
-from envbuilder.lock.resolve.uv_resolver import ask_uv
+from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.names import shown
@@ -42,40 +42,37 @@ class TorchBuild:
         return f"{self.context.sources().pytorch}{self.own}/"
 
 
-def ask_for_one_build(
-    torch: TorchBuild, question: Question, facts: Facts
-) -> tuple[tuple[Artifact, ...], Question]:
+def ask_for_one_build(torch: TorchBuild, question: Question, uv: Uv) -> tuple[tuple[Artifact, ...], Question]:
     """Return uv's answer with all companions of torch in torch's build, and the question that was asked for it.
 
     Where torch itself comes from a folder, PyTorch's own index is searched only if the folder lacks a companion.
     """
-    context = torch.context
     try:
-        found = ask_uv(question, context, facts)
+        packages = uv.ask(question)
     except (FetchError, IncompatibleError) as error:
         if question.build:
             _need_own_index(torch, "torch {}", error)
         raise
-    others = of_other_builds(found, torch)
+    others = of_other_builds(packages, torch)
     narrower = replace(question, build=torch.own, constraints=(*question.constraints, *_without(others)))
     if others and narrower != question:
         try:
-            found, question = ask_uv(narrower, context, facts), narrower
+            packages, question = uv.ask(narrower), narrower
         except (FetchError, IncompatibleError) as error:
             _need_own_index(torch, f"{others[0].name} for torch {{}}", error)
             raise
-        others = of_other_builds(found, torch)
+        others = of_other_builds(packages, torch)
     if others:
         raise _refused(others[0], torch)
-    return found, question
+    return packages, question
 
 
-def of_other_builds(found: Sequence[Artifact], torch: TorchBuild) -> list[Artifact]:
+def of_other_builds(packages: Sequence[Artifact], torch: TorchBuild) -> list[Artifact]:
     """Return the companions that are compiled against another build than the environment's torch."""
     if not torch.recipe.pytorch:
         return []
     wanted = torch.own or torch.packaged
-    return [one for one in found if one.name in COMPANIONS and _build(one, torch) != wanted]
+    return [wheel for wheel in packages if wheel.name in COMPANIONS and _build(wheel, torch) != wanted]
 
 
 def _build(wheel: Artifact, torch: TorchBuild) -> str:
@@ -84,7 +81,7 @@ def _build(wheel: Artifact, torch: TorchBuild) -> str:
 
 def _without(others: Sequence[Artifact]) -> list[str]:
     """Return the constraints that exclude wheels whose version names their build."""
-    return [f"{one.name}!={one.version}" for one in others if "+" in one.version]
+    return [f"{wheel.name}!={wheel.version}" for wheel in others if "+" in wheel.version]
 
 
 def _refused(other: Artifact, torch: TorchBuild) -> IncompatibleError:

@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.standalone import Standalone
 from envbuilder.compat.tables.torch import Torch
@@ -16,9 +18,9 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.lock.deadline import PATIENCE
-from envbuilder.lock.model import LockedBase
+from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.runners.toolbox import make_toolbox
+from envbuilder.sources.deadline import PATIENCE
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import Progress, Waiting, wait_silently
 from envbuilder.sources.names import Sources, Wanted, probe_sources
@@ -38,6 +40,20 @@ class LockOptions:
     upgrade_only: tuple[str, ...] = ()  # names of packages that may move
     security_only: bool = False  # packages that have a security update may move
     before: date | None = None  # as of 00:00 UTC of this day
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether every Python package is chosen anew."""
+        return self.upgrade or (self.before is not None and not self.upgrade_only)
+
+    @property
+    def moving(self) -> set[str]:
+        """The Python packages that may move."""
+        return set(map(str, map(canonicalize_name, self.upgrade_only)))
+
+    def to_keep(self, packages: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+        """Return the packages whose versions stay where they fit."""
+        return () if self.is_anew else tuple(one for one in packages if one.name not in self.moving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

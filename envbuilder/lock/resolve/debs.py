@@ -1,23 +1,29 @@
-"""Resolve the packages of the os layer: those that every environment needs, and those of the recipe."""
+"""Resolve the packages of the os layer, and find where they come from: a suite, its pockets, other repositories.
+
+A pocket is what a suite gets after its release: `-updates` and `-security`. Debian has an archive of its own for the latter.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.image_facts import suite_of
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
-from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.cache import Store, save_bytes, sha256_bytes
+from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
+from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.package_names import find_unlisted
-from envbuilder.lock.repositories import tag
-from envbuilder.lock.resolve.apt import Suite, open_suite
+from envbuilder.lock.package_lists import find_unlisted, lists_folder
+from envbuilder.lock.repositories import repositories, tag
+from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.pockets import open_base, open_release, read_image, repository_sources
 from envbuilder.recipe.model import Recipe
-from envbuilder.sources.names import DEBIAN
+from envbuilder.recipe.repository import IMAGE, Repository
+from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU
 
 # The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
 OS_PACKAGES: Final = (
@@ -36,6 +42,24 @@ OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
 _OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": PYTHON_PACKAGES}
 # Installed if the suite has it, instead of usrmerge with its Perl modules: the root is merged from the start.
 IF_THERE: Final = ("usr-is-merged",)
+SECURITY: Final = "security"
+_OWN_KEYS: Final = re.compile(r"/(?:debian|ubuntu)-archive-keyring\.")
+_TITLES: Final = {DEBIAN: "Debian", DEBIAN_SECURITY: "Debian's security archive", UBUNTU: "Ubuntu"}
+_WITHOUT: Final = "`security: false` in the recipe does without updates"
+_MIRROR_HINTS: Final = {
+    DEBIAN: "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive",
+    DEBIAN_SECURITY: f"ENVBUILDER_DEBIAN_SECURITY names a mirror of Debian's security archive; {_WITHOUT}",
+    UBUNTU: "ENVBUILDER_UBUNTU_MIRROR names a mirror that has this suite with its -updates and -security, "
+    "e.g. your site's or Ubuntu's archive",
+}
+_SNAPSHOT: Final = "names a service that keeps the archive as it was on every day, as"
+_DEBIAN_SNAPSHOT: Final = f"ENVBUILDER_DEBIAN_SNAPSHOT {_SNAPSHOT} snapshot.debian.org does"
+_SNAPSHOT_HINTS: Final = {
+    DEBIAN: _DEBIAN_SNAPSHOT,
+    DEBIAN_SECURITY: f"{_DEBIAN_SNAPSHOT}; {_WITHOUT}",
+    UBUNTU: f"ENVBUILDER_UBUNTU_SNAPSHOT {_SNAPSHOT} snapshot.ubuntu.com does",
+}
+KEYRINGS: Final = {family: f"usr/share/keyrings/{family}-archive-keyring.gpg" for family in (DEBIAN, UBUNTU)}
 
 
 def resolve_debs(
@@ -50,12 +74,8 @@ def resolve_debs(
     if target.standalone is None:
         _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
     _need_listed(recipe, names, suite)
-    debs = suite.closure(
-        (
-            *os_packages(recipe, standalone=target.standalone is not None),
-            *(name for name in IF_THERE if name in names),
-        )
-    )
+    wanted = os_packages(recipe, standalone=target.standalone is not None)
+    debs = suite.closure((*wanted, *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
     return debs
 
@@ -80,11 +100,8 @@ def _resolve_additions(
         if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
     }
     there = have | brought
-    wanted = tuple(
-        name
-        for name in os_packages(recipe, standalone=target.standalone is not None)
-        if not name.startswith("?") and name not in there
-    )
+    names = os_packages(recipe, standalone=target.standalone is not None)
+    wanted = tuple(name for name in names if not name.startswith("?") and name not in there)
     if not wanted:
         return ()
     suite, status = _open_suite(recipe, target, context, options)
@@ -177,27 +194,142 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     unlisted = tuple(find_unlisted(recipe, names))
     if unlisted:
         unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
-        others = " and the sources beside it have" if any(one.is_extra for one in suite.sources) else " has"
-        raise IncompatibleError(
-            "\n".join(f"{one.place}: {suite.name}{others} no package `{one.name}`" for one in unlisted),
-            hint=f"it may be in {unread}, which could not be read"
-            if unread
-            else " ".join(one.hint for one in unlisted if one.hint),
-        )
+        has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
+        lines = (f"{package.place}: {suite.name} {has} no package `{package.name}`" for package in unlisted)
+        hint = " ".join(package.hint for package in unlisted if package.hint)
+        hint = f"it may be in {unread}, which could not be read" if unread else hint
+        raise IncompatibleError("\n".join(lines), hint=hint)
 
 
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
     if package not in names:
         having = sorted(name for name in names if re.fullmatch(others, name))
-        raise IncompatibleError(
-            f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}"
-        )
+        hint = f"it has {', '.join(having) or 'none'}"
+        raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=hint)
 
 
 def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
-    found = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
-    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", found):
+    version = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
+    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", version):
         raise IncompatibleError(
-            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {found}",
-            hint=f'write `libxcrypt: "{".".join(found.split(".")[:2])}"`',
+            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {version}",
+            hint=f'write `libxcrypt: "{".".join(version.split(".")[:2])}"`',
         )
+
+
+def open_release(
+    row: Distribution, context: ResolveContext, options: LockOptions, *, security: bool,
+    components: tuple[str, ...] = (), keys: tuple[Path, ...] = (), more: tuple[AptSource, ...] = (), more_tag: str = "",
+) -> Suite:  # fmt: skip
+    """Open a suite, with its pockets if `security`. Raises FetchError, or ToolError without a keyring.
+
+    With `options.before`, its packages are those of 00:00 UTC of that day. `components` are other ones than the row's,
+    `keys` the files of an image's own keys in place of this machine's keyring, `more` repositories beside the suite.
+    """
+    components = components or row.components
+    sources = tuple(
+        _source(row, pocket, context, options, components=components, keys=keys)
+        for pocket in ("", *(row.pockets if security else ()))
+    )
+    folder = lists_folder(
+        context.store, row, components, context.processor, security=security, day=options.before, more=more_tag
+    )  # fmt: skip
+    return open_suite((*sources, *more), folder, context, options)
+
+
+def open_base(
+    row: Distribution, recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
+) -> Suite:
+    """Open the suite that a recipe's packages come from, with the repositories beside it.
+
+    The packages of an image's suite are trusted by the image's own keys.
+    """
+    image = read_image(base, context)[1] if base else {}
+    more = repository_sources(recipe, base, context, options)
+    keys = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
+    more_tag = tag(repositories(recipe, base.inside if base else None))
+    return open_release(
+        row, context, options, security=recipe.security, keys=keys, more=more, more_tag=more_tag
+    )
+
+
+def repository_sources(
+    recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
+) -> tuple[AptSource, ...]:
+    """Return the sources of the repositories beside a recipe's base. Raises IncompatibleError with `options.before`."""
+    others = repositories(recipe, base.inside if base else None)
+    if options.before and recipe.apt_sources:
+        raise IncompatibleError(
+            f"{recipe.place('$.apt_sources')}: no service keeps `{others[0].name}` as it was on {options.before}",
+            hint="lock without `--before`, or without `apt_sources`",
+        )
+    if not others or options.before:
+        return ()
+    image = read_image(base, context)[1] if base else {}
+    return tuple(_repository_source(repository, recipe, image, context) for repository in others)
+
+
+def _repository_source(
+    repository: Repository, recipe: Recipe, image: Mapping[str, Path], context: ResolveContext
+) -> AptSource:
+    is_image = repository.name.startswith(IMAGE)
+    if is_image:
+        trusted = (key for path, key in image.items() if TRUSTED.fullmatch(path))
+        named = [image[key.lstrip("/")] for key in repository.keys if key.lstrip("/") in image]
+        keys = tuple(named if repository.keys else trusted) or (Path("/dev/null"),)
+    else:
+        keys = tuple(_kept_key(recipe.path.parent / key, context.store) for key in repository.keys)
+    mirror = next(iter(context.sources().mirrors(repository.source)), "")
+    signer = "in the image" if is_image else "of `nvidia/…`" if repository.published else "of the recipe"
+    return AptSource(
+        name=repository.source, url=mirror or repository.url, suite=repository.suite, components=repository.components,
+        keyrings=keys, published=repository.published, is_extra=True, is_optional=is_image,
+        hint=f"look at the address, the suite and the components of `{repository.name}`, and whether the key {signer} signs it; "
+        f"`ENVBUILDER_APT_MIRRORS={repository.name}=ADDRESS` names a mirror",
+    )  # fmt: skip
+
+
+def _kept_key(path: Path, store: Store) -> Path:
+    """Copy a key into the cache, under a name that apt takes: `.asc` if it is armored."""
+    content = path.read_bytes()
+    suffix = "asc" if content.lstrip().startswith(b"-----BEGIN") else "gpg"
+    copy = store.resolver("apt") / "keys" / f"{sha256_bytes(content)}.{suffix}"
+    save_bytes(copy, content)
+    return copy
+
+
+def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
+    """Return dpkg's status of a locked image, "" if it has none, and the files with the keys that its apt has."""
+    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
+
+    return status_of(base, context), keys_of(base, context)
+
+
+def _source(
+    row: Distribution, pocket: str, context: ResolveContext, options: LockOptions, *,
+    components: tuple[str, ...], keys: tuple[Path, ...],
+) -> AptSource:  # fmt: skip
+    family, sources = row.family, context.sources()
+    name = DEBIAN_SECURITY if (family, pocket) == (DEBIAN, SECURITY) else family
+    suite = f"{row.suite}-{pocket}" if pocket else row.suite
+    if options.before:
+        url, hint = sources.mirror_of(name, options.before), _SNAPSHOT_HINTS[name]
+        lack = "service with snapshots"
+    else:
+        url, hint = next(iter(sources.mirrors(name)), ""), _MIRROR_HINTS[name]
+        lack = "mirror"
+    if not url:
+        raise FetchError(
+            f"no {lack} of {_TITLES[name]} is known on this machine, and `{suite}` is needed", hint=hint
+        )
+    keyring = sources.ubuntu_keyring if family == UBUNTU else sources.keyring
+    keyring = keyring or context.toolbox() / KEYRINGS[family]
+    if not keys and not keyring.is_file():
+        raise ToolError(
+            f"the keyring `{keyring}` is not there: packages of `{suite}` cannot be trusted without it",
+            hint=f"ENVBUILDER_{family.upper()}_KEYRING names it; without that setting, envbuilder's own keys count",
+        )
+    return AptSource(
+        name=name, url=url, suite=suite, components=components, keyrings=keys or (keyring,),
+        is_security=pocket == SECURITY, hint=hint,
+    )  # fmt: skip

@@ -61,7 +61,7 @@ class Distribution:
         """Write a wheel of metadata alone, by which uv knows the extension."""
         top = f"{self.name.replace('-', '_')}-{self._marked}"
         lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self._marked}"]
-        lines += [f"Requires-Dist: {one}" for one in self.requires or ()]
+        lines += [f"Requires-Dist: {text}" for text in self.requires or ()]
         wheel = "Wheel-Version: 1.0\nGenerator: envbuilder\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         with zipfile.ZipFile(folder / f"{top}-py3-none-any.whl", "w") as file:
             file.writestr(f"{top}.dist-info/METADATA", "\n".join(lines) + "\n")
@@ -73,9 +73,8 @@ def read_distributions(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
 ) -> tuple[Distribution, ...]:
     """Return the distributions of the projects whose files are on this machine."""
-    return tuple(
-        _read(recipe, extension, context) for extension in extensions if _is_there(extension, context)
-    )
+    there = (extension for extension in extensions if _is_there(extension, context))
+    return tuple(_read(recipe, extension, context) for extension in there)
 
 
 def _is_there(extension: LockedExtension, context: ResolveContext) -> bool:
@@ -87,22 +86,22 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     archive = extension.archive
     if archive is None:
         folder = recipe.path.parent / extension.path
-        own = {}
+        texts = {}
         for name in (name for name in _FILES if (folder / name).is_file()):
             with open_source(recipe.path.parent, f"{extension.path}/{name}") as stream:
-                own[name] = stream.read(TEXT_LIMIT)
-        return replace(read_distribution(extension.name, own), unset=_unset(extension, _setup(own)))
+                texts[name] = stream.read(TEXT_LIMIT)
+        return replace(read_distribution(extension.name, texts), unset=_unset(extension, _setup(texts)))
     stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # every name; the content of those that are read
     for path, content in archived_files(stored, strip=archive.kind == "sdist"):
         if PurePosixPath(path).is_relative_to(top):
             name = str(PurePosixPath(path).relative_to(top))
             files[name] = content if name in _FILES else b""
-    found = read_distribution(extension.name, files)
+    distribution = read_distribution(extension.name, files)
     code = _setup(files)
     named = code.sources() if code and not extension.patch else ()
     lacking = tuple(name for name in named if name not in files)
-    return replace(found, lacking=lacking, unset=_unset(extension, code))
+    return replace(distribution, lacking=lacking, unset=_unset(extension, code))
 
 
 def _setup(files: Mapping[str, bytes]) -> Code | None:
@@ -126,18 +125,18 @@ def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distributio
 
 
 def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
-    found = Distribution(extension=extension)
-    for said in _said(files):
-        for text in said.requires or ():
+    whole = Distribution(extension=extension)
+    for part in _said(files):
+        for text in part.requires or ():
             if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
                 raise ValueError(f"{shown(text)} is no requirement")
-        found = replace(
-            found,
-            name=found.name or _name(said.name),
-            version=found.version or _version(said.version),
-            requires=said.requires if found.requires is None else found.requires,
+        whole = replace(
+            whole,
+            name=whole.name or _name(part.name),
+            version=whole.version or _version(part.version),
+            requires=part.requires if whole.requires is None else whole.requires,
         )
-    return found
+    return whole
 
 
 def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
@@ -150,34 +149,29 @@ def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
     config = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error):
         config.read_string(texts.get("setup.cfg", ""))
-    own = config.get("options", "install_requires", fallback=None)
-    is_open |= own is not None and own.startswith("file:")
-    yield Distribution(
-        extension="",
-        name=config.get("metadata", "name", fallback=""),
-        version=config.get("metadata", "version", fallback=""),
-        requires=tuple(filter(None, map(str.strip, own.splitlines()))) if own and not is_open else None,
-    )
+    required = config.get("options", "install_requires", fallback=None)
+    is_open |= required is not None and required.startswith("file:")
+    name, version = (config.get("metadata", key, fallback="") for key in ("name", "version"))
+    lines = tuple(filter(None, map(str.strip, (required or "").splitlines())))
+    requires = lines if required and not is_open else None
+    yield Distribution(extension="", name=name, version=version, requires=requires)
     code = parse_code(texts["setup.py"], Path("setup.py")) if "setup.py" in texts else None
     if code:
-        found = _read_setup(code)
-        yield replace(found, requires=None) if is_open else found
-    elif config.has_section("options") and own is None and not is_open:
+        setup = _read_setup(code)
+        yield replace(setup, requires=None) if is_open else setup
+    elif config.has_section("options") and required is None and not is_open:
         yield Distribution(extension="", requires=())
 
 
 def _read_metadata(text: str) -> Distribution:
     fields = email.message_from_string(text)
     requires = tuple(fields.get_all("Requires-Dist", []))
-    dynamic = {one.lower() for one in fields.get_all("Dynamic", [])}
+    dynamic = {name.lower() for name in fields.get_all("Dynamic", [])}
     is_static = _is_version(fields.get("Metadata-Version", "")) and "requires-dist" not in dynamic
     is_static = is_static and Version(fields["Metadata-Version"]) >= _STATIC
-    return Distribution(
-        extension="",
-        name=fields.get("Name", ""),
-        version=fields.get("Version", ""),
-        requires=requires if requires or is_static else None,
-    )
+    name, version = fields.get("Name", ""), fields.get("Version", "")
+    known = requires if requires or is_static else None
+    return Distribution(extension="", name=name, version=version, requires=known)
 
 
 def _read_project(text: str) -> tuple[Distribution, bool]:
@@ -193,9 +187,8 @@ def _read_project(text: str) -> tuple[Distribution, bool]:
     requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
     name, version = (str(project.get(key, "")) for key in ("name", "version"))
     dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
-    return Distribution(
-        extension="", name=name, version=version, requires=requires
-    ), "dependencies" in dynamic
+    known = Distribution(extension="", name=name, version=version, requires=requires)
+    return known, "dependencies" in dynamic
 
 
 def _read_setup(code: Code) -> Distribution:
@@ -207,7 +200,7 @@ def _read_setup(code: Code) -> Distribution:
     texts = tuple(line for text in code.texts(needed) for line in text.splitlines())
     is_whole = len(texts) == len(needed.elts) if isinstance(needed, ast.List | ast.Tuple) else bool(texts)
     if needed is None:
-        is_whole = all(one.arg for one in setup.node.keywords)  # no **more
+        is_whole = all(keyword.arg for keyword in setup.node.keywords)  # no **more
     name, version = (code.text(code.keyword(setup, key)) for key in ("name", "version"))
     return Distribution(extension="", name=name, version=version, requires=texts if is_whole else None)
 
@@ -233,30 +226,25 @@ def _is_version(text: str) -> bool:
 
 def say_gaps(distributions: Sequence[Distribution]) -> None:
     """Say which extensions compute what they require, lack sources that they compile, or would download a wheel."""
-    for one in distributions:
-        if one.unset:
+    for project in distributions:
+        if project.unset:
             message = "the build of the extension `%s` downloads a wheel, and a build has no network: set `env: {%s}`"
-            log.warning(message, one.extension, ", ".join(one.unset))
-        if one.lacking:
-            log.warning(
-                "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: "
-                "take another version, or name `git` and `commit`",
-                one.extension,
-                "`, `".join(one.lacking),
-            )
-        if one.requires is None:
-            log.warning(
-                "the extension `%s` says only when it is built what it requires: name that in `packages`",
-                one.extension,
-            )
+            log.warning(message, project.extension, ", ".join(project.unset))
+        if project.lacking:
+            message = "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: take another version, or name `git` and `commit`"
+            log.warning(message, project.extension, "`, `".join(project.lacking))
+        if project.requires is None:
+            message = "the extension `%s` says only at its build what it requires: name that in `packages`"
+            log.warning(message, project.extension)
 
 
 def are_met(
     distributions: Sequence[Distribution], packages: Sequence[Artifact], python: str, processor: Processor
 ) -> bool:
     """Return whether packages and extensions meet what the extensions require, and no package is an extension too."""
-    there = {one.name: one.version for one in packages}
-    own = {one.name: one.version for one in distributions if one.version}
-    wanted = [one for given in distributions for one in parse_all(given.requires or ())]
-    is_twice = bool(own.keys() & there.keys())
-    return not is_twice and all(is_met(one, there | own) for one in wanted if applies(one, python, processor))
+    there = {item.name: item.version for item in packages}
+    provided = {item.name: item.version for item in distributions if item.version}
+    wanted = [item for given in distributions for item in parse_all(given.requires or ())]
+    is_twice = bool(provided.keys() & there.keys())
+    applying = (item for item in wanted if applies(item, python, processor))
+    return not is_twice and all(is_met(item, there | provided) for item in applying)

@@ -27,14 +27,15 @@ def lock_extensions(
 
     An archive of the old lock with the same commit or version is kept without a request.
     """
-    known = {one.name: one for one in old.extensions} if old else {}
+    known = {extension.name: extension for extension in old.extensions} if old else {}
     files = own_files(recipe)
     locked: list[LockedExtension] = []
-    for one in recipe.extensions:
-        given = {key.name: getattr(one, key.name) for key in fields(one) if key.name != "is_imported"}
-        with _naming(recipe, one.name):
-            archive = _archive(one, known.get(one.name), context)
-        locked.append(LockedExtension(**given, files=files[one.name], archive=archive))
+    for extension in recipe.extensions:
+        keys = (key.name for key in fields(extension) if key.name != "is_imported")
+        given = {key: getattr(extension, key) for key in keys}
+        with _naming(recipe, extension.name):
+            archive = _archive(extension, known.get(extension.name), context)
+        locked.append(LockedExtension(**given, files=files[extension.name], archive=archive))
     return tuple(locked)
 
 
@@ -44,13 +45,10 @@ def _naming(recipe: Recipe, name: str) -> Iterator[None]:
     try:
         yield
     except FetchError as error:
-        places = (
-            recipe.place(f"$.extensions[{at}]")
-            for at, one in enumerate(recipe.extensions)
-            if one.name == name
-        )
+        names = [extension.name for extension in recipe.extensions]
+        where = recipe.place(f"$.extensions[{names.index(name)}]") if name in names else ""
         message = f"the sources of the extension `{name}`: {error.message}"
-        finding = Finding(code=error.code, where=next(places, ""), message=message, hint=error.hint)
+        finding = Finding(code=error.code, where=where, message=message, hint=error.hint)
         raise FetchError(message, hint=error.hint, findings=(finding,)) from error
 
 
@@ -81,8 +79,8 @@ def _store_commit(
             f"this run is offline, and the commit {extension.commit} of `{extension.git}` is not in the cache",
             hint=f"run it once without `--offline`, or put `{archive.filename}` into a folder that ENVBUILDER_FOLDERS names",
         )
-    found = _export(extension.git, extension.commit, context)
-    if found.sha256 != archive.sha256:
+    exported = _export(extension.git, extension.commit, context)
+    if exported.sha256 != archive.sha256:
         raise LockError(
             f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
             hint="a submodule that is gone, or a repository that was replaced: find out which before you lock again",

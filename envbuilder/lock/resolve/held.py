@@ -39,13 +39,13 @@ class Choice:
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        for who, one in (*self.own, *((TORCH, one) for one in self.fixed)):
-            if self._is_about(one, name):
-                yield who, one
+        for who, requirement in (*self.own, *((TORCH, requirement) for requirement in self.fixed)):
+            if self._is_about(requirement, name):
+                yield who, requirement
         for parent in self.parents.get(name, ()):
-            for one in self.required(self.packages[parent]):
-                if canonicalize_name(one.name) == name:
-                    yield parent, one
+            for requirement in self.required(self.packages[parent]):
+                if canonicalize_name(requirement.name) == name:
+                    yield parent, requirement
 
     def required(self, package: Artifact) -> Iterator[Requirement]:
         """Yield what a package requires on the target, with its extras."""
@@ -79,30 +79,26 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
     `newer` says why where no requirement alone excludes a release.
     """
-    older = {
-        name: newest[name]
-        for name, one in sorted(choice.packages.items())
-        if name in newest and Version(newest[name].version) > Version(one.version)
-    }
-    reasons = {name: tuple(_reasons(choice, one)) for name, one in older.items()}
+    chosen = sorted(
+        (name, Version(package.version)) for name, package in choice.packages.items() if name in newest
+    )
+    older = {name: newest[name] for name, version in chosen if Version(newest[name].version) > version}
+    reasons = {name: tuple(_reasons(choice, release)) for name, release in older.items()}
     needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {
-        name: [one for one in found if one.is_own or one.who not in needed] for name, found in reasons.items()
+        name: [why for why in every if why.is_own or why.who not in needed] for name, every in reasons.items()
     }
-    while (
-        more := {
-            name
-            for name, found in others.items()
-            if reasons[name] and all(one.is_own and one.who in fitting for one in found)
-        }
-        - fitting
-    ):
+
+    def is_torchs(name: str) -> bool:
+        return bool(reasons[name]) and all(why.is_own and why.who in fitting for why in others[name])
+
+    while more := {name for name in others if is_torchs(name)} - fitting:
         fitting |= more
-    for name, one in older.items():
+    for name, release in older.items():
         if name not in fitting:
-            why = next((one.text for one in others[name]), "") or newer(name)
-            yield f"{name} is {choice.packages[name].version}, not {one.version}: {why}"
-    asked = {canonicalize_name(one.name) for _, one in choice.own} & fitting - {TORCH}
+            why = next((why.text for why in others[name]), "") or newer(name)
+            yield f"{name} is {choice.packages[name].version}, not {release.version}: {why}"
+    asked = {canonicalize_name(requirement.name) for _, requirement in choice.own} & fitting - {TORCH}
     if asked and TORCH in choice.packages:
         names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
         yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
@@ -110,19 +106,18 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
 def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
     """Yield what excludes this release."""
-    excluding = [
-        (who, one)
-        for who, one in choice.on(newest.name)
-        if not one.specifier.contains(newest.version, prereleases=True)
-    ]
-    yield from (Reason(who=who, text=f"{who} requires `{_plain(one)}`") for who, one in excluding)
-    if excluding:
+    is_excluded = False
+    for who, requirement in choice.on(newest.name):
+        if not requirement.specifier.contains(newest.version, prereleases=True):
+            is_excluded = True
+            yield Reason(who=who, text=f"{who} requires `{_plain(requirement)}`")
+    if is_excluded:
         return
-    there = {name: one.version for name, one in choice.packages.items()} | dict(choice.extensions)
-    for one in choice.required(newest):
-        name = canonicalize_name(one.name)
-        if name in there and not is_met(one, there):
-            text = f"{newest.version} requires `{_plain(one)}`, and {name} is {there[name]}"
+    there = {name: package.version for name, package in choice.packages.items()} | dict(choice.extensions)
+    for requirement in choice.required(newest):
+        name = canonicalize_name(requirement.name)
+        if name in there and not is_met(requirement, there):
+            text = f"{newest.version} requires `{_plain(requirement)}`, and {name} is {there[name]}"
             yield Reason(who=name, text=text, is_own=True)
 
 
@@ -152,15 +147,16 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
         ):
             texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
     except (*DAMAGED_ZIP, OSError) as error:
-        raise FetchError(
-            f"`{package.filename}` of the index is no wheel that can be read: {error}"
-        ) from error
+        why = f"`{package.filename}` of the index is no wheel that can be read: {error}"
+        raise FetchError(why) from error
     return tuple(parse_all(map(str, texts)))
 
 
 def _read_metadata(wheel: zipfile.ZipFile) -> bytes:
     """Return a wheel's metadata; raises ValueError unless it has them once, and of up to PAGE bytes."""
-    (name,) = [one for one in wheel.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA")]
+    (name,) = [
+        path for path in wheel.namelist() if path.count("/") == 1 and path.endswith(".dist-info/METADATA")
+    ]
     if wheel.getinfo(name).file_size > PAGE:
         raise ValueError(f"its metadata has more than {PAGE} bytes")
     return wheel.read(name)

@@ -9,10 +9,9 @@ from typing import Any, Final
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.core.places import Mistakes, Node, load_text, parse_json
-from envbuilder.lock.file import VERSION, load_lock, our_side, parse_lock
+from envbuilder.lock import file as lockfile
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.seal import ENTRIES, entries, part_seal, parts, seals
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
@@ -31,15 +30,14 @@ def read_old(
     if not path.exists():
         return None, options
     try:
-        return load_lock(path, recipe=name), options
+        return lockfile.load_lock(path, recipe=name), options
     except LockError as error:
         old = _mend(load_text(path, Mistakes()) or "", str(path), recipe) if save else None
         if not save or (old is None and not options.upgrade):
             raise
         action = "all is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
         log.warning("%s; %s:\n%s", error.message, action, "\n".join(map(str, error.findings)))
-    anew = options.upgrade or (options.before is not None and not options.upgrade_only)
-    if old and not anew and not recipe.parent:
+    if old and not options.is_anew and not recipe.parent:
         lost = (deb.name for deb in old.debs if deb.sha256 == LOST)
         options = replace(options, upgrade_only=(*options.upgrade_only, *lost))
     return old, options
@@ -52,47 +50,46 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     that is to be resolved again has no valid inputs. These are parts of two locks, and all but .debs that lost an entry.
     An epoch that was edited is 0.
     """
-    root = parse_json(our_side(text), where, Mistakes())
+    root = parse_json(lockfile.our_side(text), where, Mistakes())
     body = root.value if root and isinstance(root.value, dict) else {}
-    wrote = body.get(ENTRIES)
-    if root is None or not isinstance(wrote, dict) or body.get("version") != VERSION:
+    wrote = body.get(lockfile.ENTRIES)
+    if root is None or not isinstance(wrote, dict) or body.get("version") != lockfile.VERSION:
         return None
-    now, there = seals(root), parts(root)
+    now, there = lockfile.seals(root), lockfile.parts(root)
     intact = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
     inputs = {part: intact.get(f"inputs.{part}", LOST) for part in PARTS}
     mended: dict[str, Any] = {
-        "_": "mended", "version": VERSION, "revision": 0, "recipe": LOST,
+        "_": "mended", "version": lockfile.VERSION, "revision": 0, "recipe": LOST,
         "epoch": 0, "platform": recipe.processor.platform,
     } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
     for part in _LISTS:
-        items = entries(part, there.get(part, Node(value=[], where=where)))
-        written = {label: f"{one}" for label, one in wrote.items() if label.startswith(f"{part} ")}
-        gone = {label: one for label, one in written.items() if now.get(label) != one}
-        is_one = part not in wrote or wrote[part] == part_seal(written or [])
+        items = lockfile.entries(part, there.get(part, Node(value=[], where=where)))
+        written = {label: f"{entry}" for label, entry in wrote.items() if label.startswith(f"{part} ")}
+        gone = {label: entry for label, entry in written.items() if now.get(label) != entry}
+        is_one = part not in wrote or wrote[part] == lockfile.part_seal(written or [])
         if not is_one or (gone and part != "debs"):
             inputs["wheels" if part == "builds" else part] = LOST
         good = [item.value for label, item in items.items() if now[label] == written.get(label)]
         if part in ("wheels", "added") or (part == "debs" and is_one):
-            good += [_lost(label, one, recipe) for label, one in gone.items()]
+            good += [_lost(label, entry, recipe) for label, entry in gone.items()]
         mended[part] = sorted(good, key=lambda item: str(item["name"]))
     tools = [label for label in wrote if label.startswith("tools.")]
     if tools and all(now.get(label) == wrote[label] for label in tools):
         mended["tools"] = body["tools"]
     mended["inputs"] = {part: inputs[part] for part in PARTS}
-    return parse_lock(json.dumps(mended), where)
+    return lockfile.parse_lock(json.dumps(lockfile.seal(mended)), where)
 
 
 def without_lost(lock: Lock) -> Lock:
     """Return a lock with the entries alone whose file is known."""
-    debs, wheels, added = (
-        tuple(one for one in some if one.sha256 != LOST) for some in (lock.debs, lock.wheels, lock.added)
-    )
+    parts = (lock.debs, lock.wheels, lock.added)
+    debs, wheels, added = (tuple(file for file in part if file.sha256 != LOST) for part in parts)
     return replace(lock, debs=debs, wheels=wheels, added=added)
 
 
-def _lost(label: str, seal: str, recipe: Recipe) -> dict[str, object]:
+def _lost(label: str, written: str, recipe: Recipe) -> dict[str, object]:
     part, name = label.split(" ", 1)
-    is_deb, version = part == "debs", seal.rpartition(" ")[0]
+    is_deb, version = part == "debs", written.rpartition(" ")[0]
     path = f"{name}_0_{recipe.processor.debian}.deb" if is_deb else f"{name}/{name}"
     return {
         "kind": "deb" if is_deb else "wheel", "name": name, "version": "0" if is_deb else version, "sha256": LOST,

@@ -60,21 +60,18 @@ def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     project, wanted = canonicalize_name(name), Version(version)
     sources = context.sources()
     for folder in sources.folders:
-        for path in sorted(one for suffix in SUFFIXES for one in folder.glob(f"*{suffix}")):
+        for path in sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}")):
             if _version_of(path.name, project) == wanted:
                 return add_sdist(project, version, f"{project}/{path.name}", path.read_bytes(), context)
     index = open_index(context)
-    files = {one: _version_of(one.filename, project) for one in index.files(project)}
-    for listed, found in files.items():
-        if found == wanted:
+    files = {file: _version_of(file.filename, project) for file in index.files(project)}
+    for listed, version_there in files.items():
+        if version_there == wanted:
             return add_sdist(project, version, f"{project}/{listed.filename}", index.read(listed), context)
-    there = [str(one) for one in sorted(filter(None, set(files.values())), reverse=True)]
-    raise FetchError(
-        f"no package index here has a source distribution of {name} {version}",
-        hint=f"it has those of {', '.join(there[:8])}"
-        if there
-        else "it has none of this project; name `git` and `commit`",
-    )
+    there = [str(older) for older in sorted(filter(None, set(files.values())), reverse=True)]
+    hint = f"it has those of {', '.join(there[:8])}" if there else ""
+    hint = hint or "it has none of this project; name `git` and `commit`"
+    raise FetchError(f"no package index here has a source distribution of {name} {version}", hint=hint)
 
 
 def _version_of(filename: str, project: str) -> Version | None:
@@ -114,12 +111,9 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
             answer = _ask(sdist, installed, work, context)
             wanted = tuple(answer["builds_with"])
             if "requires" in answer:
-                return SdistFacts(
-                    builds_with=wanted,
-                    requires=tuple(answer["requires"]),
-                    extras=tuple(answer["extras"]),
-                    python="".join(answer["python"]),
-                )
+                requires, extras = tuple(answer["requires"]), tuple(answer["extras"])
+                python = "".join(answer["python"])
+                return SdistFacts(builds_with=wanted, requires=requires, extras=extras, python=python)
             _need_no_torch(sdist, wanted)
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
@@ -161,29 +155,26 @@ def _ask(
     if not Path(sys.base_prefix).is_relative_to("/usr"):
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
     options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
-    for mount in (
-        Mount(source=box, target=_WORK, writable=True),
-        Mount(source=venv, target=str(venv)),
-        Mount(source=file, target=f"/{sdist.filename}"),
-        Mount(source=given, target="/spec.json"),
-        Mount(source=runtime.path(_PROGRAM), target=f"/{_PROGRAM}"),
-    ):
-        options += mount.options()
+    options += Mount(source=box, target=_WORK, writable=True).options()
+    read = {
+        str(venv): venv,
+        f"/{sdist.filename}": file,
+        "/spec.json": given,
+        f"/{_PROGRAM}": runtime.path(_PROGRAM),
+    }
+    for target, source in read.items():
+        options += Mount(source=source, target=target).options()
     variables = {"PATH": f"{venv}/bin:/usr/bin:/bin", "HOME": _WORK, "LC_ALL": "C.UTF-8"}
-    command = sandbox(
-        options,
-        (str(venv / "bin/python"), f"/{_PROGRAM}", "/spec.json"),
-        why=f"ask the source distribution of `{sdist.name}` what it requires",
-        env=tuple(variables.items()),
-        cwd=_WORK,
-    )
+    argv = (str(venv / "bin/python"), f"/{_PROGRAM}", "/spec.json")
+    why = f"ask the source distribution of `{sdist.name}` what it requires"
+    command = sandbox(options, argv, why=why, env=tuple(variables.items()), cwd=_WORK)
     try:
-        said = context.runner.run(command)
+        reply = context.runner.run(command)
     except CommandError as error:
         output = re.sub(rf"{_WORK}/src/[^/]+/", "", error.message.partition("\n")[2])
         raise _unreadable(sdist, output, find_cause(output.splitlines())) from error
     try:
-        answer = _ANSWER.validate_json(said)
+        answer = _ANSWER.validate_json(reply)
         requirements = [Requirement(text) for text in (*answer["builds_with"], *answer.get("requires", ()))]
     except (ValidationError, KeyError, InvalidRequirement) as error:
         raise _unreadable(sdist, f"its own code does not say what it requires: {error}") from error
@@ -195,17 +186,17 @@ def _ask(
 
 def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
     certificates = context.sources().certificates
+    env = (("SSL_CERT_FILE", str(certificates)),) if certificates else ()
     options = (
-        "--config-file", "uv.toml", "--cache-dir", str(context.store.resolver("uv")), "--no-python-downloads", "--quiet",
-    )  # fmt: skip
-    context.runner.run(
-        Command(
-            argv=(uv.find_uv_bin(), *options, *words),
-            cwd=work,
-            env=(("SSL_CERT_FILE", str(certificates)),) if certificates else (),
-            why="install the packages that a source distribution is built with",
-        )
+        "--config-file",
+        "uv.toml",
+        "--cache-dir",
+        str(context.store.resolver("uv")),
+        "--no-python-downloads",
     )
+    why = "install the packages that a source distribution is built with"
+    argv = (uv.find_uv_bin(), *options, "--quiet", *words)
+    context.runner.run(Command(argv=argv, cwd=work, env=env, why=why))
 
 
 def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:

@@ -1,9 +1,18 @@
-"""Choose the source of the CUDA toolkit, and resolve its packages."""
+"""Choose the source of the CUDA toolkit, and resolve its packages.
+
+In NVIDIA's redistributable archive, the manifest of a release (`redistrib_X.Y.Z.json`) names each component's file for each
+platform by path, sha256 and size. The table has the digests of the manifests that are known. A newer manifest is trusted as
+it comes, because a lock names each component by its own digest.
+"""
 
 import logging
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any, Final
+
+from pydantic import Field, ValidationError
 
 from envbuilder.compat.problem import distance, either
 from envbuilder.compat.tables.table import version_key
@@ -17,26 +26,30 @@ from envbuilder.compat.tables.toolkit import (
     WheelPart,
     all_releases,
     load_toolkits,
+    newer_releases,
     toolkit_of,
 )
+from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.lock.model import Artifact
+from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.models import adapter
+from envbuilder.core.processor import Processor
+from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
-from envbuilder.lock.resolve.redist import SETTING, resolve_archives
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
 from envbuilder.recipe.model import Recipe
-from envbuilder.sources.names import shown
+from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
+from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.names import CUDA, shown
 
 log = logging.getLogger(__name__)
 
 _NAMES: Final[dict[Source, str]] = {
-    "archive": "NVIDIA's archive",
-    "wheels": "the package index",
-    "debs": "Debian",
-    "apt": "an apt source",
-}
+    "archive": "NVIDIA's archive", "wheels": "the package index", "debs": "Debian", "apt": "an apt source",
+}  # fmt: skip
 _OFF: Final = "switched off, because ENVBUILDER_CUDA_REDIST is empty"
+SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or a folder that holds its files"
 
 
 def locked_toolkit(recipe: Recipe, locked: Iterable[Artifact]) -> Toolkit | None:
@@ -71,14 +84,14 @@ def resolve_toolkit(
             refusals[layout.source] = _OFF
             continue
         try:
-            found = _resolve(layout, recipe, target, context, options=options)
+            packages = _resolve(layout, recipe, target, context, options=options)
         except (FetchError, IncompatibleError) as error:
             refusals[layout.source] = error.message
             continue
         for why in refusals.values():
             if why != _OFF:
                 log.warning("CUDA %s comes from %s: %s", recipe.cuda, _NAMES[layout.source], why)
-        return tuple(sorted(found, key=lambda part: part.name))
+        return tuple(sorted(packages, key=lambda part: part.name))
     raise _refused(recipe, refusals, context)
 
 
@@ -90,8 +103,8 @@ def without_headers(
     Returns None if some that it lacks are not among the packages. Old builds of torch, and some of PyTorch's own index,
     have NVIDIA's libraries inside; 1.13 has some of them inside.
     """
-    found = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
-    names = {part.name for part in found[0].parts_of(recipe.cuda_minor, headers=True)} if found else set()
+    known = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
+    names = {part.name for part in known[0].parts_of(recipe.cuda_minor, headers=True)} if known else set()
     brought = {re.sub(r"-cu\d+$", "", wheel.name) for wheel in wheels}
     needed = {name for name in names if _wheel_with(name) not in brought}
     if not needed <= {part.name for part in parts}:
@@ -113,11 +126,12 @@ def _resolve(
     wheels = tuple(part for part in parts if isinstance(part, WheelPart))
     archives = tuple(part for part in parts if isinstance(part, ArchivePart))
     packages = [part.name for part in parts if isinstance(part, AptPart)]
-    found = resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()
-    found += resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()
-    found += resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()
-    found += resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()
-    return found
+    return (
+        *(resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()),
+        *(resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()),
+        *(resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()),
+        *(resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()),
+    )
 
 
 def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContext) -> IncompatibleError:
@@ -125,25 +139,136 @@ def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContex
     rows = load_toolkits().rows
     lines = []
     for source, name in _NAMES.items():
-        own = [row for row in rows if row.source == source]
-        has = _spans(all_releases(own))
-        where = (
-            f" ({shown(context.sources().cuda)})" if source == "archive" and context.sources().cuda else ""
-        )
+        layouts = [row for row in rows if row.source == source]
+        has = _spans(all_releases(layouts))
+        address = context.sources().cuda if source == "archive" else ""
+        where = f" ({shown(address)})" if address else ""
         why = refusals.get(source, f"no {recipe.cuda}")
         lines.append(f"  {name}{where} has {has}: {why}")
     others = [release for row in rows if row.source not in refusals for release in row.releases]
-    near = min(others, key=lambda one: distance(one, recipe.cuda), default="")
-    hint = SETTING + (
-        f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
+    near = min(others, key=lambda release: distance(release, recipe.cuda), default="")
+    other = f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
+    message = f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}\n" + "\n".join(
+        lines
     )
-    return IncompatibleError(
-        f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}\n" + "\n".join(lines),
-        hint=hint,
-    )
+    return IncompatibleError(message, hint=SETTING + other)
 
 
 def _spans(releases: tuple[str, ...]) -> str:
     """Return the minor versions of these releases: 11.2, 11.8 or 12.4; many as 11.4 to 13.4."""
     minors = sorted({release.rpartition(".")[0] for release in releases}, key=version_key)
     return either(minors, "and") if len(minors) < 4 else f"{minors[0]} to {minors[-1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Component:
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    relative_path: RelativePath
+    sha256: Digest
+    size: Annotated[int, Field(ge=0)]  # a text in the manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The manifest of one release."""
+
+    release: str
+    released: str  # YYYY-MM-DD; "" where it does not say
+    content: Mapping[str, Any]
+
+    def component(self, name: str, processor: Processor) -> Artifact:
+        """Return a component's file for a processor. Raises IncompatibleError if there is none, FetchError if it is not understood."""
+        entry, platform = self.content.get(name), processor.redist
+        if not isinstance(entry, dict) or platform not in entry:
+            raise IncompatibleError(
+                f"the manifest of CUDA {self.release} has no `{name}` for {platform}",
+                hint="the archive has another layout than this envbuilder knows: take an older release",
+            )
+        try:
+            version = adapter(_Component).validate_python(entry).version
+            file = adapter(_File).validate_python(entry[platform])
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise _not_understood(self.release, f"`{name}` has a wrong `{place}`: {wrong['msg']}") from error
+        return Artifact(
+            kind="archive", name=name, version=version, sha256=file.sha256, size=file.size, source=CUDA, path=file.relative_path
+        )  # fmt: skip
+
+
+def parse_manifest(release: str, text: bytes) -> Manifest:
+    """Read a manifest. Raises FetchError if it is none."""
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise _not_understood(release, str(error)) from error
+    if not isinstance(content, dict):
+        raise _not_understood(release, "expected a map")
+    released = content.get("release_date", "")
+    if not isinstance(released, str):
+        raise _not_understood(release, "`release_date` is no text")
+    return Manifest(release=release, released=released, content=content)
+
+
+def _not_understood(release: str, why: str) -> FetchError:
+    return FetchError(f"could not understand the manifest of CUDA {release}: {why}", hint=SETTING)
+
+
+def resolve_archives(
+    cuda: str, parts: Iterable[ArchivePart], layout: Layout, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
+    """Return the components of the newest release that the archive has of a recipe's `cuda`.
+
+    Raises FetchError if the archive is not reached, IncompatibleError if it does not have the release.
+    """
+    manifest = _find(cuda, layout, context, before=options.before)
+    return tuple(manifest.component(part.name, context.processor) for part in parts)
+
+
+def _find(cuda: str, layout: Layout, context: ResolveContext, *, before: date | None) -> Manifest:
+    base = context.sources().cuda
+    for release in _newest_first(cuda, layout, context):
+        manifest = _ask(release, layout, context)
+        if manifest and (before is None or manifest.released <= before.isoformat()):
+            log.info("CUDA %s is %s of %s", cuda, release, shown(base))
+            return manifest
+    by = f" by {before}" if before else ""
+    raise IncompatibleError(f"{shown(base)} has no CUDA {cuda}{by}")
+
+
+def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterator[str]:
+    """Yield the releases to ask for."""
+    if cuda.count(".") == 2:
+        yield cuda
+        return
+    known = layout.releases_of(cuda)
+    newer = newer_releases(cuda, known, lambda release: _ask(release, layout, context))
+    yield from (*reversed([release for release, _ in newer]), *known)
+
+
+def _ask(release: str, layout: Layout, context: ResolveContext) -> Manifest | None:
+    """Return the manifest of a release, None if the archive has none. Raises FetchError."""
+    url = f"{context.sources().cuda}redistrib_{release}.json"
+    try:
+        text = context.fetcher.page(url)
+    except SourceError as refusal:
+        if refusal.kind == "gone":
+            return None
+        hint = ACCESS_HINT if refusal.kind == "refused" else NETWORK_HINT
+        raise FetchError(f"could not read NVIDIA's archive\n  {refusal}", hint=hint) from refusal
+    digest, known = sha256_bytes(text), layout.manifests.get(release)
+    if known is None:
+        message = (
+            "the digest of the manifest of CUDA %s is not known: its components are taken as it names them"
+        )
+        log.warning(message, release)
+    elif digest != known:
+        raise FetchError(
+            f"{shown(url)} is not the manifest that NVIDIA published: its sha256 is {digest}, expected {known}",
+            hint=f"find out who changed it; {SETTING}",
+        )
+    return parse_manifest(release, text)

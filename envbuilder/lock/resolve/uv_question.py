@@ -49,6 +49,10 @@ class Question:
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
 
+    def prefers(self, package: Artifact) -> bool:
+        """Return whether a package has a version that was to be kept."""
+        return (package.name, package.version) in {(kept.name, kept.version) for kept in self.prefer}
+
     @property
     def provided(self) -> tuple[Distribution, ...]:
         """Return the extensions that count for others; of the rest, only what they require is known."""
@@ -124,13 +128,13 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         "constraints.in": question.constraints,
         "uv.toml": [
             *uv_settings(question, sources, links=("links",)),
-            *(line for key, found in facts.items() for line in _metadata(*key, found)),
+            *(line for key, sdist in facts.items() for line in _metadata(*key, sdist)),
         ],
     }
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
-        kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
-        packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in kept]
+        preferred = [(_quoted(package.name), _quoted(package.version)) for package in question.prefer]
+        packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in preferred]
         files[LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,26 +1,28 @@
 """Resolve the packages of the python layer. `uv_resolver` asks uv for them."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
 from envbuilder.compat.tables.torch import Torch, index_build
-from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
+from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.lock.resolve.companions import TorchBuild, ask_for_one_build
 from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.distributions import Distribution, are_met
-from envbuilder.lock.resolve.hashes import need_hashes
-from envbuilder.lock.resolve.held import TORCH, held_back, parse_all
+from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
 from envbuilder.lock.resolve.sdists import read_sdist
-from envbuilder.lock.resolve.uv_question import Facts, Question, uv_settings
-from envbuilder.lock.resolve.uv_resolver import ask_once, ask_uv, make_choice
+from envbuilder.lock.resolve.uv_question import Question, uv_settings
+from envbuilder.lock.resolve.uv_resolver import Uv
+from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
@@ -43,29 +45,19 @@ def resolve_wheels(
 ) -> Packages:  # fmt: skip
     """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     torch, build = torch_requirement(recipe, target, folders=context.sources().folders)
+    wanted = (*([torch] if torch else []), *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit))
     question = Question(
-        python=recipe.python,
-        glibc=target.distribution.glibc,
-        processor=target.processor,
-        requirements=(
-            *([torch] if torch else []),
-            *ALWAYS,
-            *recipe.packages,
-            *implied_wheels(recipe, toolkit),
-        ),
+        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, requirements=wanted,
         constraints=(*recipe.constraints, *(_undeclared_bounds(target.torch) if target.torch else ())),
-        build=build,
-        prefer=prefer,
-        before=before,
-        extensions=extensions,
-        hashes=recipe.hashes,
+        build=build, prefer=prefer, before=before, extensions=extensions, hashes=recipe.hashes,
+    )  # fmt: skip
+    uv = Uv(context)
+    packages, question = ask_for_one_build(
+        TorchBuild(recipe=recipe, target=target, context=context), question, uv
     )
-    facts: Facts = {}
-    own = TorchBuild(recipe=recipe, target=target, context=context)
-    found, question = ask_for_one_build(own, question, facts)
-    _need_hashes(recipe, found, question, context, facts)
-    _say_held_back(recipe, found, question, context, facts)
-    return _with_builds(found, question, context, facts, builds)
+    _need_hashes(recipe, packages, question, uv)
+    _say_held_back(recipe, packages, question, uv)
+    return _with_builds(packages, question, uv, builds)
 
 
 def resolve_added(
@@ -77,113 +69,78 @@ def resolve_added(
     assert recipe.parent, "only a recipe with `add` has one"
     if not recipe.add and are_met(extensions, below, recipe.python, target.processor):
         return Packages(artifacts=())
-    pins = {one.name: f"{one.name}=={one.version}" for one in below}
+    pins = {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in below}
     torch = {"torch": f"torch=={recipe.pytorch}"} if recipe.pytorch else {}
     question = Question(
-        python=recipe.python,
-        glibc=target.distribution.glibc,
-        processor=target.processor,
-        requirements=recipe.add,
-        constraints=(*recipe.constraints, *(torch | pins).values()),
-        build=torch_requirement(recipe, target, folders=context.sources().folders)[1],
-        prefer=(*below, *prefer),
-        before=before,
-        parent=recipe.parent.stem,
-        extensions=extensions,
-        hashes=recipe.hashes,
+        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, requirements=recipe.add,
+        constraints=(*recipe.constraints, *(torch | pins).values()), prefer=(*below, *prefer), before=before,
+        build=torch_requirement(recipe, target, folders=context.sources().folders)[1], parent=recipe.parent.stem,
+        extensions=extensions, hashes=recipe.hashes,
+    )  # fmt: skip
+    uv = Uv(context)
+    packages, question = ask_for_one_build(
+        TorchBuild(recipe=recipe, target=target, context=context), question, uv
     )
-    facts: Facts = {}
-    own = TorchBuild(recipe=recipe, target=target, context=context)
-    found, question = ask_for_one_build(own, question, facts)
-    _need_hashes(recipe, found, question, context, facts, below=pins)
-    added = tuple(one for one in found if one.name not in pins)
+    _need_hashes(recipe, packages, question, uv, below=pins)
+    added = tuple(package for package in packages if package.name not in pins)
     if not added and recipe.add:
-        has = ", ".join(pins[one.name] for one in found)
+        has = ", ".join(pins[package.name] for package in packages)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
-    _say_held_back(recipe, found, question, context, facts)
-    return _with_builds(added, question, context, facts, builds)
+    _say_held_back(recipe, packages, question, uv)
+    return _with_builds(added, question, uv, builds)
 
 
-def _need_hashes(
-    recipe: Recipe,
-    found: tuple[Artifact, ...],
-    question: Question,
-    context: ResolveContext,
-    facts: Facts,
-    *,
-    below: Collection[str] = (),
-) -> None:
-    asked = [*question.requirements, *(text for one in question.extensions for text in one.requires or ())]
-    given = {canonicalize_name(one.name) for one in parse_all(asked)} | set(below)
-    need_hashes(recipe, found, given, lambda: make_choice((), found, question, context, facts))
-
-
-def _say_held_back(
-    recipe: Recipe, found: tuple[Artifact, ...], question: Question, context: ResolveContext, facts: Facts
-) -> None:
+def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
-    kept = {(one.name, one.version) for one in question.prefer}
-    own = (*recipe.packages, *recipe.add, *recipe.constraints)
-    pinned = {canonicalize_name(one.name) for one in parse_all(own) if "==" in str(one.specifier)}
-    names = tuple(
-        one.name for one in found if (one.name, one.version) not in kept and one.name not in {TORCH, *pinned}
-    )
+    written = (*recipe.packages, *recipe.add, *recipe.constraints)
+    pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
+    chosen = (package.name for package in packages if not question.prefers(package))
+    names = tuple(name for name in chosen if name not in {TORCH, *pinned})
     if not names:
         return
-    every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
-    versions = {one.name: one.version for one in found}
+    versions = {package.name: package.version for package in packages}
 
     def newer(name: str) -> str:
         """Ask uv for a newer release, and say whether there is one that fits."""
         wanted = f"{name}>={versions[name]},!={versions[name]}"
-        another = replace(question, requirements=(*question.requirements, wanted), prefer=())
         try:
-            answer = ask_uv(another, context, facts)
+            answer = uv.ask(replace(question, requirements=(*question.requirements, wanted), prefer=()))
         except IncompatibleError:
             return "nothing newer fits all requirements"
-        version = next(one.version for one in answer if one.name == name)
+        version = next(package.version for package in answer if package.name == name)
         return f"`{name}>={version}` in `packages` takes it"
 
     try:
-        newest = {one.name: one for one in ask_once(every, context, {})}
-        older = (one for one in found if one.name in newest and newest[one.name].version != one.version)
-        if any(older):
-            for line in held_back(make_choice(own, found, question, context, facts), newest, newer):
+        every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
+        newest = {package.name: package for package in Uv(uv.context).ask_once(every)}
+        if any(package.version != versions[name] for name, package in newest.items() if name in versions):
+            for line in held_back(uv.make_choice(written, packages, question), newest, newer):
                 log.warning("%s", line)
     except (FetchError, IncompatibleError) as error:  # the lock does not depend on it
         log.info("whether newer releases are held back is not known: %s", error.message)
 
 
 def _with_builds(
-    found: tuple[Artifact, ...],
-    question: Question,
-    context: ResolveContext,
-    facts: Facts,
-    old: tuple[LockedBuild, ...],
+    packages: tuple[Artifact, ...], question: Question, uv: Uv, old: tuple[LockedBuild, ...]
 ) -> Packages:
     """Lock what the sdists are built with: wheels for the same target, whatever the environment has.
 
     A version of `old` stays where it fits, as a package's does, unless its sdist is another one now.
     """
-    builds = []
-    kept = {(one.name, one.version) for one in question.prefer}
-    for sdist in (one for one in found if one.kind == "sdist"):
+    builds, context = [], uv.context
+    for sdist in (package for package in packages if package.kind == "sdist"):
         key = sdist.name, sdist.version
-        if key not in facts:  # its requirements are static
+        if key not in uv.facts:  # its requirements are static
             context.fetcher.fetch((sdist,))
-            facts[key] = read_sdist(sdist, context, uv_settings(question, context.sources()))
-        if requirements := facts[key].builds_with:
+            uv.facts[key] = read_sdist(sdist, context, uv_settings(question, context.sources()))
+        if requirements := uv.facts[key].builds_with:
+            before = next((build.wheels for build in old if build.name == sdist.name), ())
             needs = Question(
-                python=question.python,
-                glibc=question.glibc,
-                processor=question.processor,
-                requirements=requirements,
-                before=question.before,
-                prefer=next((one.wheels for one in old if one.name == sdist.name), ()) if key in kept else (),
-                wheels_only=True,
-            )
-            builds.append(LockedBuild(name=sdist.name, wheels=ask_uv(needs, context)))
-    return Packages(artifacts=found, builds=tuple(builds))
+                python=question.python, glibc=question.glibc, processor=question.processor, requirements=requirements,
+                before=question.before, prefer=before if question.prefers(sdist) else (), wheels_only=True,
+            )  # fmt: skip
+            builds.append(LockedBuild(name=sdist.name, wheels=Uv(context).ask(needs)))
+    return Packages(artifacts=packages, builds=tuple(builds))
 
 
 def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
@@ -205,15 +162,10 @@ def resolve_toolkit_wheels(
     names = {part.name for part in parts}
     pins = tuple(f"{part.name}=={part.version}" for part in parts if part.version)
     question = Question(
-        python=recipe.python,
-        glibc=target.distribution.glibc,
-        processor=target.processor,
-        requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",),
-        dependencies=not pins,
-        before=before,
-        wheels_only=True,
-    )
-    return tuple(wheel for wheel in ask_uv(question, context) if wheel.name in names)
+        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, before=before, wheels_only=True,
+        requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",), dependencies=not pins,
+    )  # fmt: skip
+    return tuple(wheel for wheel in Uv(context).ask(question) if wheel.name in names)
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
@@ -225,3 +177,61 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
         return f"torch=={recipe.pytorch}", ""
     there = any(any(folder.glob(f"torch-{recipe.pytorch}+{build}-*.whl")) for folder in folders)
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
+
+
+# ---- hashes of requirements files, compared as pip does
+
+
+def _need_hashes(
+    recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv, *, below: Collection[str] = ()
+) -> None:
+    """Raise RecipeError for each file with another hash, and for packages without one that hashed ones require.
+
+    What the recipe's own packages, those `below` and torch require needs no hash.
+    """
+    if not recipe.hashes:
+        return
+    asked = [
+        *question.requirements,
+        *(text for project in question.extensions for text in project.requires or ()),
+    ]
+    given = {canonicalize_name(wanted.name) for wanted in parse_all(asked)} | set(below)
+    findings = [*_other_files(recipe, packages)]
+    if {package.name for package in packages} - {line.name for line in recipe.hashes} - given:
+        findings += _unhashed(recipe, packages, given, uv.make_choice((), packages, question))
+    if findings:
+        count = f"{len(findings)} package" + ("s do" if len(findings) > 1 else " does")
+        raise RecipeError(f"{count} not have the hashes of the requirements files", findings=tuple(findings))
+
+
+def _other_files(recipe: Recipe, packages: tuple[Artifact, ...]) -> Iterator[Finding]:
+    for package in packages:
+        name, version = package.name, package.version
+        lines = [line for line in recipe.hashes if line.is_about(name, version)]
+        expected = dict.fromkeys(digest for line in lines for digest in line.sha256)
+        if not lines or package.sha256 in expected:
+            continue
+        if Version(version).local and not any("+" in line.requirement for line in lines):
+            message = "%s: the hashes of %s are not compared: the recipe chooses the build %s"
+            log.warning(message, lines[0].where, name, version)
+            continue
+        message = f"`{package.filename}` has sha256 {package.sha256}, and for {name} the file expects {' or '.join(expected)}"
+        hint = "compare the two with the package's page; the index may have another file under this name"
+        yield Finding(code=RecipeCode.HASH, where=lines[0].where, message=message, hint=hint)
+
+
+def _unhashed(
+    recipe: Recipe, packages: tuple[Artifact, ...], given: Collection[str], choice: Choice
+) -> Iterator[Finding]:
+    """Yield the packages that only hashed ones require. pip refuses these too."""
+    hashed = {line.name for line in recipe.hashes}
+    free = choice.needed_by({TORCH, *given} - hashed)
+    for name, version in ((package.name, package.version) for package in packages):
+        if name not in hashed and name not in free:
+            parents = ", ".join(parent for parent in choice.parents.get(name, ()) if parent not in free)
+            where = next((line.where for line in recipe.hashes if line.name in parents.split(", ")), "")
+            yield Finding(
+                code=RecipeCode.HASH, where=where or recipe.hashes[0].where,
+                message=f"{parents} requires {name} {version}, and the file has no hash of it",
+                hint=f"`uv pip compile --generate-hashes` writes all; or write `{name}` into `packages` of the recipe",
+            )  # fmt: skip

@@ -100,7 +100,7 @@ class Fetcher:
             if self._offline:
                 self._refuse_offline(missing)
             report = progress or _Silent()
-            each(missing, lambda one, stop: self._fetch_one(one, report, stop, missed))
+            each(missing, lambda artifact, stop: self._fetch_one(artifact, report, stop, missed))
         if missed:
             raise _failure(missed)
 
@@ -165,14 +165,16 @@ class Fetcher:
 
     def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:
         web, stop = self._connect(), threading.Event()
-        absent = [one for one in missing if not web.has_local(one, stop)]
+        absent = [artifact for artifact in missing if not web.has_local(artifact, stop)]
         if not absent:
             return
-        names = "".join(f"\n  {_label(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
+        names = "".join(
+            f"\n  {_label(artifact)} ({artifact.size / 1e6:.1f} MB)" for artifact in absent[:LISTED]
+        )
         rest = f"\n  and {len(absent) - LISTED} more" if len(absent) > LISTED else ""
         raise FetchError(
             f"this run is offline, and {'1 file is' if len(absent) == 1 else f'{len(absent)} files are'} not in the cache "
-            f"({sum(one.size for one in absent) / 1e6:.1f} MB):{names}{rest}",
+            f"({sum(artifact.size for artifact in absent) / 1e6:.1f} MB):{names}{rest}",
             hint="run it once without `--offline`, or put the files into a folder that ENVBUILDER_FOLDERS names: "
             "`envbuilder cache vendor NAME DIR` writes one",
         )
@@ -186,8 +188,8 @@ class Fetcher:
         """
         web, partial = self._connect(), self._store.partial(artifact.sha256)
         refusals: list[SourceError] = []
-        own = (self._registry,) if self._registry and artifact.source == REGISTRY else ()
-        for place in itertools.chain(web.places(artifact, stop), own):
+        registries = (self._registry,) if self._registry and artifact.source == REGISTRY else ()
+        for place in itertools.chain(web.places(artifact, stop), registries):
             try:
                 if isinstance(place, SourceError):
                     raise place
@@ -202,10 +204,10 @@ class Fetcher:
                 open_to_all(str(partial))
                 commit_path(partial, self._store.artifact(artifact.sha256))
                 return
-        one = _explain(artifact, refusals)
+        finding = _explain(artifact, refusals)
         if refusals and {refusal.kind for refusal in refusals} <= {"unreachable", "refused", "unusable"}:
-            raise _failure([one])
-        missed.append(one)
+            raise _failure([finding])
+        missed.append(finding)
 
 
 def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
@@ -241,11 +243,11 @@ class _Silent:
 def _failure(missed: Sequence[Finding]) -> FetchError:
     if len(missed) == 1:
         return FetchError(f"could not fetch {missed[0].message}", hint=missed[0].hint)
-    ordered = sorted(missed, key=lambda one: one.message)
+    ordered = sorted(missed, key=lambda finding: finding.message)
     return FetchError(
         f"could not fetch {len(missed)} of the files that the lock names",
-        hint="\n".join(dict.fromkeys(one.hint for one in ordered)),
-        findings=tuple(replace(one, hint="") for one in ordered),
+        hint="\n".join(dict.fromkeys(finding.hint for finding in ordered)),
+        findings=tuple(replace(finding, hint="") for finding in ordered),
     )
 
 

@@ -71,8 +71,8 @@ class SourceClient:
                 if path.is_file() and path.stat().st_size == artifact.size:
                     yield path.absolute().as_uri()
         # "git" and "registry" are fetched by their own clients.
-        own = self._repositories.get(artifact.source, "")
-        for base in self._local_first((*self.sources.mirrors(artifact.source), own)):
+        repository = self._repositories.get(artifact.source, "")
+        for base in self._local_first((*self.sources.mirrors(artifact.source), repository)):
             yield base + quote(artifact.path)
         indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
         for base in self._local_first(indexes.get(artifact.source, ())):

@@ -59,7 +59,7 @@ def reason(error: BaseException) -> str:
         if not isinstance(inner, BaseException):
             break
         chain.append(inner)
-    names = {type(one).__name__ for one in chain}
+    names = {type(error).__name__ for error in chain}
     for name, words in _REASONS:
         if name in names:
             return words

@@ -26,19 +26,19 @@ _ADDRESS: Final = re.compile(r"https?://[^\s`'\"<>()]*[^\s`'\"<>().,:;]")
 def blame(error: FetchError, environment: Mapping[str, str]) -> None:
     """Say first what is wrong with the proxy that the address in an error is asked through, if anything is."""
     # The error of a registry has the address in its cause alone.
-    texts = [str(error), str(error.__cause__), *(one.message for one in error.findings)]
+    texts = [str(error), str(error.__cause__), *(finding.message for finding in error.findings)]
     words = "\n".join(texts)
-    found = _ADDRESS.search(words)
-    name, value = _proxy_of(found[0], environment) if found else ("", "")
-    if not found or not name:
+    address = _ADDRESS.search(words)
+    name, value = _proxy_of(address[0], environment) if address else ("", "")
+    if not address or not name:
         return
     cause = error.__cause__
     by_server = isinstance(error, AccessError | BusyError) or (
         isinstance(cause, SourceError) and (cause.status or cause.kind in ("gone", "refused", "wrong"))
     )
-    if isinstance(error, AbsentError) or (by_server and found[0].startswith("https:")):
+    if isinstance(error, AbsentError) or (by_server and address[0].startswith("https:")):
         return
-    wrong = trouble(found[0], words, environment)
+    wrong = trouble(address[0], words, environment)
     if not wrong:
         error.hint += f"{'; ' if error.hint else ''}it was asked through the proxy of {name}"
         return
@@ -51,7 +51,7 @@ def blame(error: FetchError, environment: Mapping[str, str]) -> None:
     error.hint = f"{repair}; NO_PROXY names hosts that need none"
 
 
-def trouble(url: str, said: str, environment: Mapping[str, str]) -> str:
+def trouble(url: str, output: str, environment: Mapping[str, str]) -> str:
     """Return what is wrong with the proxy that an address is asked through, "" if nothing is or there is none.
 
     `said` is what the failed request says. Some programs use a proxy without a scheme or a port, so that alone is no trouble.
@@ -60,7 +60,7 @@ def trouble(url: str, said: str, environment: Mapping[str, str]) -> str:
     if not name:
         return ""
     form = mistake(value)
-    if form and (form not in _INEXACT or re.search("(?i)proxy|port 1080", said)):
+    if form and (form not in _INEXACT or re.search("(?i)proxy|port 1080", output)):
         why = f"cannot be used: {form}"
     else:
         why = _refusal(url, value if "://" in value else f"http://{value}")

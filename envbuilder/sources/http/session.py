@@ -136,14 +136,14 @@ class HttpSession:
         Raises SourceError for more than `most` bytes, and after a deadline that grows with `most`.
         """
         seconds = self.limits.answer * max(1, most / PAGE)
-        end, found = time.monotonic() + seconds, bytearray()
+        end, content = time.monotonic() + seconds, bytearray()
         for piece in pieces(response, SMALL_CHUNK):
-            found += piece
-            if len(found) > most:
+            content += piece
+            if len(content) > most:
                 raise SourceError(response.url, f"it sends more than {most} bytes", kind="unusable")
             if time.monotonic() > end:
                 raise SourceError(response.url, f"it was not complete in {seconds:.0f} s", kind="unusable")
-        return _decoded(response, bytes(found), most)
+        return _decoded(response, bytes(content), most)
 
     def _send_once(
         self, method: str, url: str, *, headers: Mapping[str, str] | None, body: bytes | Body | None,
@@ -383,6 +383,10 @@ class _Download:
 
 
 def retry(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
+    """Ask again after failures that may pass.
+
+    `urllib3.Retry` sees the status and the headers of an answer, not a body that breaks off, and nothing ends its pauses.
+    """
     for pause in PAUSES:
         try:
             return ask()

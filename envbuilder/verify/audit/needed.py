@@ -17,7 +17,7 @@ from typing import Final
 
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
-from envbuilder.lock.base_image.packages import DPKG
+from envbuilder.sources.installed import DPKG
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in
 from envbuilder.verify.audit.libraries import resolved, system_folders
 

@@ -15,17 +15,17 @@ PATIENCE: Final = 3600.0  # seconds for one call
 @contextlib.contextmanager
 def deadline(runner: Runner, what: str, seconds: float = PATIENCE) -> Iterator[Runner]:
     """Yield a runner whose programs end after a time. Raises FetchError for `what` they were doing."""
-    own, expired = runner.named(""), threading.Event()
+    bounded, expired = runner.named(""), threading.Event()
 
     def end() -> None:
         expired.set()
-        own.stop()
+        bounded.stop()
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     try:
-        yield own
+        yield bounded
     except EnvbuilderError as error:
         if not expired.is_set():
             raise

@@ -1,4 +1,4 @@
-"""Read the dpkg or rpm database of an image, without dpkg or rpm."""
+"""Read which packages an image holds, from the database of dpkg or rpm and without either program."""
 
 import re
 import sqlite3
@@ -17,7 +17,7 @@ _MOST: Final = 100_000  # packages, or tags of one, that are read
 
 def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
     """Return name → version of what is installed, from `DPKG` and the files below `DPKG_PARTS`."""
-    found = {}
+    packages = {}
     for path, content in texts.items():
         if path != DPKG and not path.startswith(DPKG_PARTS):
             continue
@@ -25,8 +25,8 @@ def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
             fields = dict(_FIELD.findall(stanza))
             state = fields.get("Status", "install ok installed")
             if "Package" in fields and "Version" in fields and state.endswith(" installed"):
-                found[fields["Package"]] = fields["Version"]
-    return found
+                packages[fields["Package"]] = fields["Version"]
+    return packages
 
 
 def read_rpm(database: bytes) -> dict[str, str]:
@@ -42,7 +42,8 @@ def read_rpm(database: bytes) -> dict[str, str]:
     finally:
         connection.close()
     headers = (dict(_header(row[0])) for row in rows)
-    return {one["name"]: f"{one['version']}-{one['release']}" for one in headers if len(one) == len(_TAGS)}
+    whole = (tags for tags in headers if len(tags) == len(_TAGS))
+    return {tags["name"]: f"{tags['version']}-{tags['release']}" for tags in whole}
 
 
 def _header(blob: bytes) -> Iterator[tuple[str, str]]:

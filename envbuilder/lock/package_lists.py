@@ -1,18 +1,18 @@
-"""Find the security updates that locked packages lack, by the package lists in the cache: no mirror is asked.
+"""What the package lists in the cache say of a lock and a recipe: security updates that the lock lacks, unknown names in `apt`.
 
-`check` reports them, and `lock --upgrade --security` takes them.
+No mirror is asked: the last `lock` left the lists. `check` reports both; `lock --upgrade --security` takes the updates.
 """
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.image_facts import suite_of
+from envbuilder.compat.image_facts import Base, suite_of
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError, LockError, ToolError
@@ -20,21 +20,20 @@ from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64, Processor
+from envbuilder.core.spelling import nearest
 from envbuilder.lock.file import load_lock
-from envbuilder.lock.known_base import lock_path
-from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.known_base import known_locked_base, lock_path
+from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import repositories, tag
 from envbuilder.recipe.model import Recipe
 
-# In a folder with package lists: apt's configuration, the sources whose lists it has, and those of security updates alone.
+# In a folder with package lists: apt's configuration, the sources whose lists it has, those of security updates alone, and
+# the names of all packages.
 CONFIGURATION: Final = "apt.conf"
 STAMP: Final = "stamp"
 SECURITY_LIST: Final = "security.list"
-_OF_APT: Final = (
-    "archives",
-    "pkgcache.bin",
-    "srcpkgcache.bin",
-)  # apt makes them of the lists, and checks their hash
+NAMES: Final = "names"
+_OF_APT: Final = ("archives", "pkgcache.bin", "srcpkgcache.bin")  # made of the lists; apt checks their hash
 SHOWN: Final = 5  # updates that a message names
 # A line of `apt list --upgradable`. It also lists the same version where the entry of dpkg's status has other dependencies.
 _UPGRADABLE: Final = re.compile(
@@ -43,8 +42,21 @@ _UPGRADABLE: Final = re.compile(
 _DATE: Final = re.compile(r"^Date: (.+)$", re.MULTILINE)
 
 
+class PackageCode(CodeEnum):
+    UNKNOWN = "EB413", "a package of `apt` that the suite lacks, by the lists in the cache"
+
+
 class SecurityCode(CodeEnum):
     MISSED = "EB412", "a lock that lacks security updates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlisted:
+    """A package that a suite lacks."""
+
+    name: str
+    place: str  # in the recipe
+    hint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +68,38 @@ class MissedUpdates:
     read: date  # when that list came into the cache
 
 
+def find_unlisted(recipe: Recipe, names: Collection[str]) -> Iterator[Unlisted]:
+    """Yield the packages of the recipe's `apt` list that are not among the names of a suite."""
+    for number, package in enumerate(recipe.apt):
+        if package not in names:
+            renamed = {f"{package}t64"} & set(names)  # Debian 13 and Ubuntu 24.04 renamed many
+            hint = nearest(package, renamed or names).strip()
+            yield Unlisted(name=package, place=recipe.place(f"$.apt[{number}]"), hint=hint)
+
+
+def check_packages(recipe: Recipe, store: Store) -> tuple[Finding, ...] | None:
+    """Return a warning for each package that the suite lacks; None if the cache does not know the suite's packages.
+
+    A warning and no error, because the suite may have the package by now.
+    """
+    if not recipe.apt:
+        return ()
+    base = known_locked_base(recipe, store=store) if recipe.image else None
+    inside = base.inside if base else None
+    row = _suite(recipe, inside)
+    if row is None or not has_lists(store, folder := _folder(recipe, row, inside, store)):
+        return None
+    names = folder / NAMES
+    have = {package.partition("=")[0] for package in base.packages} if base else set()
+    return tuple(
+        Finding(
+            code=PackageCode.UNKNOWN, severity=Severity.WARNING, where=package.place, hint=package.hint,
+            message=f"{row.suite} has no package `{package.name}` (package lists read {_day(names)})",
+        )
+        for package in find_unlisted(recipe, have.union(names.read_text(encoding="utf-8").split()))
+    )  # fmt: skip
+
+
 def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NAME") -> MissedUpdates | str:
     """Return what the recipe's lock lacks, or why that is not known: "" where the suite or the recipe has no such updates."""
     if not lock_path(recipe).is_file():
@@ -64,17 +108,15 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NA
         lock = load_lock(lock_path(recipe))
     except LockError as error:
         return error.message
-    row = _suite(recipe, lock)
+    base = lock.base.inside if lock.base else None
+    row = _suite(recipe, base)
     if row is None:
         return "envbuilder does not know the base's distribution"
     if not recipe.security:
         return "the recipe has `security: false`"
     if not row.pockets:
         return ""
-    more = tag(repositories(recipe, lock.base.inside if lock.base else None))
-    processor = recipe.processor
-    folder = lists_folder(store, row, row.components, processor, security=True, more=more)
-    stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
+    folder, place = _folder(recipe, row, base, store), f"*_{row.suite}-security_*Release"
     release = next((folder / "lists").glob(place), None) if has_lists(store, folder) else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
@@ -87,13 +129,21 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NA
         return error.message
     except ValueError:
         return f"the date of the package lists is `{dated[1]}`"
-    return MissedUpdates(
-        updates=tuple(
-            f"{deb.name} {deb.version} → {newer[deb.name]}" for deb in lock.debs if deb.name in newer
-        ),
-        published=published,
-        read=datetime.fromtimestamp(stamp.stat().st_mtime, UTC).date(),
-    )
+    debs = (deb for deb in lock.debs if deb.name in newer)
+    updates = tuple(f"{deb.name} {deb.version} → {newer[deb.name]}" for deb in debs)
+    return MissedUpdates(updates=updates, published=published, read=_day(folder / STAMP))
+
+
+def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
+    shown, rest = missed.updates[:SHOWN], len(missed.updates) - SHOWN
+    names = ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+    count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
+    since = f"out since {missed.published} at the latest: {names} (package lists read {missed.read})"
+    return Finding(
+        code=SecurityCode.MISSED, severity=Severity.WARNING, where=str(lock_path(recipe)),
+        message=f"the lock lacks {count}, {since}",
+        hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
+    )  # fmt: skip
 
 
 def _update(recipe: Recipe, name: str) -> str:
@@ -101,36 +151,31 @@ def _update(recipe: Recipe, name: str) -> str:
     return f"envbuilder lock {pasted(str(recipe.parent or name))} --upgrade --security"
 
 
-def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
-    shown, rest = missed.updates[:SHOWN], len(missed.updates) - SHOWN
-    names = ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
-    count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
-    return Finding(
-        code=SecurityCode.MISSED,
-        severity=Severity.WARNING,
-        where=str(lock_path(recipe)),
-        message=f"the lock lacks {count}, out since {missed.published} at the latest: {names} "
-        f"(package lists read {missed.read})",
-        hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
-    )
+def _suite(recipe: Recipe, base: Base | None) -> Distribution | None:
+    rows = load_distributions().by_name
+    return suite_of(base, rows) if base else rows.get(recipe.base)
+
+
+def _folder(recipe: Recipe, row: Distribution, base: Base | None, store: Store) -> Path:
+    """Return the folder with the package lists from which the packages of a recipe come."""
+    more = tag(repositories(recipe, base))
+    return lists_folder(store, row, row.components, recipe.processor, security=recipe.security, more=more)
+
+
+def _day(file: Path) -> date:
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).date()
 
 
 def lists_folder(
-    store: Store,
-    row: Distribution,
-    components: tuple[str, ...],
-    processor: Processor,
-    *,
-    security: bool,
-    day: date | None = None,
-    more: str = "",
-) -> Path:
+    store: Store, row: Distribution, components: tuple[str, ...], processor: Processor, *,
+    security: bool, day: date | None = None, more: str = "",
+) -> Path:  # fmt: skip
     """Return the folder in the cache with a suite's package lists for a processor, with its pockets if `security`.
 
     `more` is the tag of the repositories beside it.
     """
-    own = () if processor is X86_64 else (processor.debian,)
-    words = [row.suite, *own, *components, "pockets" if security else "release", *filter(None, (more,))]
+    machine = () if processor is X86_64 else (processor.debian,)
+    words = [row.suite, *machine, *components, "pockets" if security else "release", *filter(None, (more,))]
     return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
 
 
@@ -156,7 +201,7 @@ def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> 
             f"Dir::State::status={status}", f"Dir::Etc::sourcelist={folder / SECURITY_LIST}",
             "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",  # those in the folder are of all sources
         )  # fmt: skip
-        settings = (word for one in options for word in ("-o", one))
+        settings = (word for option in options for word in ("-o", option))
         argv = ("apt", *settings, "list", "--upgradable", "-qq")
         listing = runner.run(apt_command(folder, *argv, why="find security updates"))
     return {match["name"]: match["version"] for match in _UPGRADABLE.finditer(listing)}
@@ -171,8 +216,3 @@ def status_entry(deb: Artifact) -> str:
     """Return an entry of dpkg's status without dependencies: enough for a package that is to be upgraded."""
     architecture = deb.filename.removesuffix(".deb").rpartition("_")[2]
     return f"Package: {deb.name}\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: {deb.version}\n"
-
-
-def _suite(recipe: Recipe, lock: Lock) -> Distribution | None:
-    rows = load_distributions().by_name
-    return suite_of(lock.base.inside, rows) if lock.base else rows.get(recipe.base)
