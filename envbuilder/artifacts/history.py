@@ -4,8 +4,6 @@
 and copying a folder copies environments. A version is `.NAME.DIGEST.sif` in the same folder, because
 some parallel file systems allow hard links within one folder alone. Putting a version in place is one
 rename. Running jobs keep their file, on NFS too, as long as a version of it is kept.
-
-Standard library and Python 3.8 alone: `sync` runs this text on machines without envbuilder.
 """
 
 from __future__ import annotations

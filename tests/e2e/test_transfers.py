@@ -19,7 +19,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.oci.naming import FORMS, Form, sif_reference
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError
 from envbuilder.registry import upload as write
@@ -70,7 +70,7 @@ def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
 def bring(where: Reference, folder: Path, home: Path, forms: Sequence[Form] = FORMS) -> Pulled:
     return pull(
         where, quick(home), outputs=Outputs(folder=folder, name="toy"), forms=forms, key=None,
-        cached=lambda _: {}, console=Console(quiet=True),
+        store=Store(home / "cache"), console=Console(quiet=True),
     )  # fmt: skip
 
 

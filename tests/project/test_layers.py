@@ -108,23 +108,14 @@ def test_runtime_imports_only_what_is_in_the_image(module):
     assert {group(name) for name in imports(MODULES[module])} <= {"node"}
 
 
-# By `sync` and `launch`, to other machines.
-SENT = (
-    "artifacts.history",
-    "artifacts.node_copy",
-    "artifacts.parts",
-    "artifacts.receive",
-    "core.private",
-)
-ALONE = [name for name in MODULES if name.startswith("node.nccl") or name in SENT]
+ALONE = [name for name in MODULES if name.startswith("node.nccl")]
 
 
 @pytest.mark.parametrize("module", ALONE)
 def test_what_runs_without_envbuilder_needs_nothing_but_an_old_python(module):
     text = MODULES[module].read_text(encoding="utf-8")
     ast.parse(text, feature_version=(3, 8))
-    inside = imports(MODULES[module])
-    assert {group(name) for name in inside} <= {"node"} or inside <= set(SENT)
+    assert {group(name) for name in imports(MODULES[module])} <= {"node"}
     others = {name for name in _foreign(ast.parse(text)) if name not in sys.stdlib_module_names}
     assert others <= {"envbuilder", "pynvml"}
 
