@@ -6,6 +6,7 @@ its digest. Of the SIF only the frame is fetched, by range: the documents before
 signature behind it. Layers that were fetched for a SIF stay in the cache.
 """
 
+import os
 import shutil
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -216,6 +217,7 @@ def find_layers(store: Store, digests: Collection[Sha256]) -> dict[Sha256, Layer
         layer = load_layer(folder)
         if layer and sha256_file(layer.blob) == layer.digest:
             layers[layer.digest] = layer
+            os.utime(folder)  # for `cache --gc --unused`
 
     folders = (*store.layers(), *map(store.layer, digests))  # of two with a digest, the last: a pulled one
     each([blob.parent for blob in find_blobs(folders, digests).values()], check)

@@ -177,20 +177,14 @@ def test_a_killed_pull_goes_on_where_it_was(
     toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, sent: signal.Signals, code: int
 ):
     send(toy, named(real.host, "team/toy"), tmp_path)
-    whole = f"/blobs/sha256:{sha256_file(toy.sif)}"
-    proxy.faults = [Fault(method="GET", path=whole, cut_answer=1_000_000, hold=30)]
+    layer = read_layout(toy.image).layers[0].blob.digest
+    proxy.faults = [Fault(method="GET", path=f"/blobs/sha256:{layer}", cut_answer=1_000_000, hold=30)]
     command = (
-        ENVBUILDER,
-        "pull",
-        "--only",
-        "sif",
-        f"{proxy.host}/team/toy:1",
-        "--output",
-        tmp_path / "out",
-        "--json",
-    )
+        "env", f"ENVBUILDER_CACHE={tmp_path}/cache", ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1",
+        "--output", tmp_path / "out", "--json",
+    )  # fmt: skip
     process = start(*command)
-    partial = tmp_path / "out/.toy.pull" / sha256_file(toy.sif)
+    partial = tmp_path / "out/.toy.pull" / layer
     while not partial.exists() or not partial.stat().st_size:
         assert process.poll() is None
         time.sleep(0.05)
@@ -199,8 +193,7 @@ def test_a_killed_pull_goes_on_where_it_was(
     assert process.returncode == code
     assert not (tmp_path / "out/toy.sif").exists()
     said = json.loads(run(*command))["data"]
-    assert said["bytes_resumed"] > 0
-    assert proxy.resumed == said["bytes_resumed"]
+    assert proxy.resumed >= said["bytes_resumed"] > 0
     assert (tmp_path / "out/toy.sif").read_bytes() == toy.sif.read_bytes()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy.sif"]
 
@@ -239,7 +232,7 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
         "application/vnd.sylabs.sif.config.v1+json", "application/spdx+json", "application/vnd.in-toto+json"
     }  # fmt: skip
     assert {dict(one.annotations)["io.envbuilder.lock"] for one in listed} == {f"sha256:{LOCK}"}
-    assert pushed.attached == 5
+    assert pushed.attached == 4
 
 
 def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Registry, tmp_path: Path):

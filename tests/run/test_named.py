@@ -185,7 +185,6 @@ COMMANDS = (
     "kernel mine",
     "devcontainer mine --srun=--gpus=1",
     "detect --recipe mine --measure",
-    "sync mine host:folder",
     "push mine registry.example.org/x",
     "sign mine --key none.pem",
 )
