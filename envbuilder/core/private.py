@@ -9,15 +9,13 @@ the sticky bit they may even exchange names later. So a folder is opened once, w
 names may be exchanged, it is then reached through its descriptor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

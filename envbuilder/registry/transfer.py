@@ -199,7 +199,7 @@ class Transfer:
             digest = sif_of(manifest).digest
             (self.folder / digest).chmod(0o755)
             sync_file(self.folder / digest)
-            history.install(str(self.folder / digest), str(self.outputs.sif), digest, versions)
+            history.install(self.folder / digest, self.outputs.sif, digest, versions)
             return
         blobs = {blob.digest: self._blobs[blob.digest] for blob in _blobs_of(manifest)}
         tag = str(self.reference.with_tag(self.reference.tag or LATEST))

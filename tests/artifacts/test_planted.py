@@ -91,9 +91,9 @@ def test_a_version_that_another_user_planted_is_not_listed(shared: Path):
     for path in (sif, shared / f".toy.{'a' * 16}.sif", shared / f".toy.{'b' * 16}.sif"):
         path.write_text(path.name)
     give(shared / f".toy.{'b' * 16}.sif")
-    assert [version.digest for version in history.versions(str(sif))] == ["a" * 16]
+    assert [version.digest for version in history.versions(sif)] == ["a" * 16]
     give(sif)  # then that user's versions are those of the SIF, which is trusted as it is
-    assert {version.digest for version in history.versions(str(sif))} == {"a" * 16, "b" * 16}
+    assert {version.digest for version in history.versions(sif)} == {"a" * 16, "b" * 16}
 
 
 def test_no_version_is_made_of_a_link_or_a_foreign_file(shared: Path, precious: Path):
@@ -101,9 +101,9 @@ def test_no_version_is_made_of_a_link_or_a_foreign_file(shared: Path, precious: 
     before = (precious / "file").stat().st_nlink
     for number in range(2):
         (shared / "new").write_bytes(b"%d" % number)
-        history.install(str(shared / "new"), str(shared / "toy.sif"), sha256_file(shared / "new"), 3)
+        history.install(shared / "new", shared / "toy.sif", sha256_file(shared / "new"), 3)
         if number == 0:
-            assert len(history.versions(str(shared / "toy.sif"))) == 1
+            assert len(history.versions(shared / "toy.sif")) == 1
     assert (precious / "file").stat().st_nlink == before
     assert (precious / "file").read_text() == "precious"
 

@@ -286,9 +286,9 @@ def a_pull_is_interrupted(site: Site) -> None:
 def versions_are_switched(site: Site) -> None:
     site.pull(versions=3)
     for _ in range(50):
-        for version in history.versions(str(site.sif)):
-            history.switch(str(site.sif), version)
-    history.prune(str(site.sif), 1)
+        for version in history.versions(site.sif):
+            history.switch(site.sif, version)
+    history.prune(site.sif, 1)
 
 
 def fails(kind: type[EnvbuilderError], work: Callable[[], object]) -> None:
@@ -320,7 +320,7 @@ def test_the_name_has_a_whole_file_and_no_job_notices(
 
 
 def test_a_build_keeps_the_version_from_before(edit: Edit):
-    found = history.versions(str(edit.new.folder / "edited.sif"))
-    assert [(sha256_file(Path(one.path)), one.current) for one in found] == [
+    found = history.versions(edit.new.folder / "edited.sif")
+    assert [(sha256_file(one.path), one.current) for one in found] == [
         (edit.digests[1], True), (edit.digests[0], False)
     ]  # fmt: skip
