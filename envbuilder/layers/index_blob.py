@@ -78,9 +78,9 @@ def _read(stream: IO[bytes], frames: tuple[Frame, ...]) -> tuple[list[Entry], Bl
     small, large = dict[str, tuple[int, int]](), dict[str, tuple[Frame, ...]]()
     unpacked = zstandard.ZstdDecompressor().stream_reader(stream, read_size=CHUNK, read_across_frames=True)
     with BoundedTar.open(fileobj=cast("IO[bytes]", unpacked), mode="r|", bufsize=CHUNK // 16) as archive:
-        for found in archive:
+        for item in archive:
             archive.members.clear()  # type: ignore[attr-defined]  # it keeps every member, and each is needed once
-            member = read_member(found)
+            member = read_member(item)
             entry = member.entry
             if entry.kind is Kind.SPECIAL or not is_normal(entry.path):
                 raise ValueError(f"it holds `{entry.path}`")
@@ -88,12 +88,12 @@ def _read(stream: IO[bytes], frames: tuple[Frame, ...]) -> tuple[list[Entry], Bl
                 first = files[member.hard]
                 entry = replace(entry, size=first.size, sha256=first.sha256)
             elif entry.kind is Kind.FILE:
-                entry = replace(entry, sha256=_digest(archive, found))
+                entry = replace(entry, sha256=_digest(archive, item))
                 files[entry.path] = entry
                 number = bisect_right(begins, member.offset) - 1
                 offset = member.offset - begins[number]
                 if entry.size >= BLOCK_SIZE:
-                    end = number - -entry.size // BLOCK_SIZE
+                    end = number + -(-entry.size // BLOCK_SIZE)
                     if offset or begins[end] - begins[number] != entry.size:
                         raise ValueError(f"`{entry.path}` has no frames of its own")
                     large.setdefault(entry.sha256, frames[number:end])

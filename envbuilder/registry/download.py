@@ -122,7 +122,7 @@ def read_range(client: Client, reference: Reference, blob: Sha256, start: int, s
     def ask(place: Reference) -> bytes:
         url = client.url(place, f"blobs/sha256:{blob}")
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        with client.ask(place, "GET", url, headers=headers, accept=(200, 206)) as response:
+        with client.ask(place, "GET", url, headers=headers, accept=(200, 206, 400, 416, 501)) as response:
             if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise AbsentError(f"`{place.registry}` sends no ranges of a blob")
             content = client.read(response, size)

@@ -72,6 +72,7 @@ class Transfer:
         if image and "image" in missing:
             self._fetch(_blobs_of(image))
         if (sif := missing.get("sif")) and (refusal := self._make_sif(sif_of(sif), image, layers)):
+            self.here = 0
             self.console.say(f"{self.outputs.sif.name}: the whole file is fetched: {refusal}")
             self._fetch([sif_of(sif)])
         for form, manifest in missing.items():
@@ -109,7 +110,7 @@ class Transfer:
 
     def _fetch(self, blobs: Sequence[Descriptor]) -> None:
         """Download those of the blobs that are missing."""
-        wanted = [blob for blob in blobs if blob.digest not in self._blobs]
+        wanted = list({blob.digest: blob for blob in blobs if blob.digest not in self._blobs}.values())
         if not wanted:
             return
         self._need_space(wanted)

@@ -163,6 +163,7 @@ def needs_whole_file(
     [
         (Fault(method="GET", path="SIF", no_range=True), "sends no ranges"),
         (Fault(method="GET", path="SIF", flip=True), ""),
+        (Fault(method="GET", path="SIF", flip=True, after=1), "its layers make another file"),
         (Fault(method="GET", path="LAYER", flip=True), "the registry sends other bytes"),
         (Fault(method="GET", path="LAYER", status=404), "there is no"),
     ],
