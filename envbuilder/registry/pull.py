@@ -144,16 +144,18 @@ def _find_image(client: Client, reference: Reference, platform: str) -> Manifest
     """Return the image for the platform; without one, that for this machine or the only one."""
     manifest = read_image(client, reference, _wanted(platform).platform)
     if platform and not is_sif(manifest):
-        found = read_platform(client, reference, manifest)
-        if processor_of(found) != processor_of(platform):
-            raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has one for {found}")
+        available = read_platform(client, reference, manifest)
+        if processor_of(available) != processor_of(platform):
+            raise AbsentError(
+                f"`{reference}` has no image for {platform}", hint=f"it has one for {available}"
+            )
     return manifest
 
 
 def _find_sif(client: Client, reference: Reference, image: Manifest | None, platform: str) -> Manifest:
     """Find the SIF by the image's tag, otherwise among the referrers of the image."""
-    own = sif_reference(reference, _wanted(platform))
-    places = [reference] if reference.digest else [own, reference]
+    sif = sif_reference(reference, _wanted(platform))
+    places = [reference] if reference.digest else [sif, reference]
     for place in places if image is None else places[:-1]:
         with contextlib.suppress(AbsentError):
             manifest = _find_image(client, place, platform)
@@ -166,17 +168,17 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None, plat
             return read_manifest(client, reference.with_digest(listed.digest))
     if image is None:
         raise AbsentError(
-            f"there is neither a SIF nor an image `{own.with_tag(reference.tag or LATEST)}`",
+            f"there is neither a SIF nor an image `{sif.with_tag(reference.tag or LATEST)}`",
             hint=f"look at the tag: without one it is `{LATEST}`, and `push` takes the same name",
         )
     raise AbsentError(
         f"there is no SIF of `{reference}`",
-        hint=f"`envbuilder push` puts it beside the image, as `{own}`; `--only image` pulls the image alone",
+        hint=f"`envbuilder push` puts it beside the image, as `{sif}`; `--only image` pulls the image alone",
     )
 
 
 def _signed_release(
-    client: Client, reference: Reference, found: Mapping[Form, Manifest], *, key: Path
+    client: Client, reference: Reference, manifests: Mapping[Form, Manifest], *, key: Path
 ) -> SignedRelease:
     """Return the newest statement of the key that names all these artifacts together, for the name and tag asked for.
 
@@ -185,21 +187,21 @@ def _signed_release(
     hint = "ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled"
     statements: list[SignedRelease] = []
     reasons: list[str] = []
-    for form, manifest in found.items():
+    for form, manifest in manifests.items():
         digest = digest_that_is_signed(form, manifest)
         subject = reference.with_digest(manifest.digest)
-        own = [
+        signed = [
             statement
             for statement in _statements(client, subject, key, reasons)
             if digest in statement.digests
         ]
-        if not own:
+        if not signed:
             why = f": {reasons[-1]}" if reasons else ""
             raise VerifyError(
                 f"the {form} at `{subject}` is not signed with the key of `{key}`{why}", hint=hint
             )
-        statements += own
-    every = {digest_that_is_signed(form, manifest) for form, manifest in found.items()}
+        statements += signed
+    every = {digest_that_is_signed(form, manifest) for form, manifest in manifests.items()}
     together = [statement for statement in statements if every <= statement.digests]
     if not together:
         raise VerifyError(
@@ -231,7 +233,10 @@ def _is_asked_for(release: Release, reference: Reference) -> bool:
     """Whether a release has the name and tag of the reference. A digest alone asks for no tag."""
     if reference.name != release.name:
         return False
-    tags = {release.tag, *(sif_reference(reference.with_tag(release.tag), one).tag for one in PROCESSORS)}
+    tags = {
+        release.tag,
+        *(sif_reference(reference.with_tag(release.tag), processor).tag for processor in PROCESSORS),
+    }
     return (not reference.tag and reference.digest is not None) or (reference.tag or LATEST) in tags
 
 

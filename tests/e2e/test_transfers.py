@@ -262,7 +262,7 @@ def spoil(path: Path) -> None:
 def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, tmp_path: Path, which: str):
     place = named(real.host, "team/toy")
     send(toy, place, tmp_path)
-    assert bring(place, tmp_path / "in", tmp_path).bytes > 6_000_000
+    assert 3_000_000 < bring(place, tmp_path / "in", tmp_path).bytes < 3_100_000  # one of both forms
     layout = read_layout(tmp_path / "in/toy.oci")
     blob = {
         "layer": layout.layers[0].blob,
@@ -271,7 +271,8 @@ def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, 
     }[which]
     spoil(layout.path(blob))
     again = bring(place, tmp_path / "in", tmp_path)
-    assert again.bytes == (0 if which == "manifest" else blob.size)  # a manifest is asked for anyway
+    # A manifest is asked for anyway, and the cache has the layers.
+    assert again.bytes == (blob.size if which == "config" else 0)
     assert same(toy, Outputs(folder=tmp_path / "in", name="toy"))
     assert bring(place, tmp_path / "in", tmp_path).bytes == 0
 
