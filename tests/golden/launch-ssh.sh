@@ -334,14 +334,13 @@ put_copy() {
     if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
       rm -f "$here" "$scratch/sifs"/*.part
       remove_old_copies
-      if [ "$(stat -Lc %s "$environment")" != "$sif_bytes" ] || ! cp "$environment" "$here.part" ||
-        [ "$(sha256 "$here.part")" != "$sif_sha256" ]; then
+      {
+        [ "$(stat -Lc %s "$environment")" = "$sif_bytes" ] && cp "$environment" "$here.part" && chmod 755 "$here.part" &&
+          [ "$(sha256 "$here.part")" = "$sif_sha256" ] && mv "$here.part" "$here" && state "$here" >"$here.checked"
+      } || {
         rm -f "$here.part"
         exit 1
-      fi
-      chmod 755 "$here.part"
-      mv "$here.part" "$here"
-      state "$here" >"$here.checked"
+      }
     fi
     touch "$here.checked"
   ) 7>"$scratch/sifs/lock"
