@@ -4,52 +4,47 @@
 and copying a folder copies environments. A version is `.NAME.DIGEST.sif` in the same folder, because
 some parallel file systems allow hard links within one folder alone. Putting a version in place is one
 rename. Running jobs keep their file, on NFS too, as long as a version of it is kept.
-
-Standard library and Python 3.8 alone: `sync` runs this text on machines without envbuilder.
 """
 
-from __future__ import annotations
-
-import glob
-import hashlib
+import contextlib
 import os
 import re
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from envbuilder.core.cache import sha256_file
 from envbuilder.core.private import is_trusted, refused
 
-DIGITS = 16  # of the sha256 in a version's name
+DIGITS: Final = 16  # of the sha256 in a version's name
 
 
 class Version(NamedTuple):
     """A version of a SIF; `time` is when it was made or came here, in seconds."""
 
     digest: str
-    path: str
+    path: Path
     size: int
     time: float
     current: bool
 
 
-def versions(sif: str) -> list[Version]:
+def versions(sif: Path) -> list[Version]:
     """Return the versions that are kept, the newest first.
 
     A file of another user under such a name is none, unless the SIF itself is that user's.
     """
-    folder, name = os.path.split(sif)
-    stem = re.escape(name[: -len(".sif")])
-    pattern = re.compile(rf"\.{stem}\.([0-9a-f]{{{DIGITS}}})\.sif")
-    found = []
-    for path in glob.glob(os.path.join(glob.escape(folder), ".*.sif")):
-        match = pattern.fullmatch(os.path.basename(path))
-        if match and not os.path.islink(path) and _is_own(path, sif):
-            status = os.stat(path)
-            is_current = os.path.exists(sif) and os.path.samefile(path, sif)
-            found.append(Version(match.group(1), path, status.st_size, status.st_mtime, is_current))
-    return sorted(found, key=lambda one: (-one.time, one.digest))
+    pattern = re.compile(rf"\.{re.escape(sif.stem)}\.([0-9a-f]{{{DIGITS}}})\.sif")
+    listed = []
+    for path in sif.parent.glob(".*.sif"):
+        match = pattern.fullmatch(path.name)
+        if match and not path.is_symlink() and _is_own(path, sif):
+            status = path.stat()
+            is_current = sif.exists() and path.samefile(sif)
+            listed.append(Version(match[1], path, status.st_size, status.st_mtime, is_current))
+    return sorted(listed, key=lambda version: (-version.time, version.digest))
 
 
-def install(new: str, sif: str, digest: str, keep: int) -> None:
+def install(new: Path, sif: Path, digest: str, keep: int) -> None:
     """Rename a finished file to the SIF's name. With `keep` above 1, the last so many versions are kept.
 
     With 1 the earlier file is not kept, and earlier versions stay as they are. Where the file system
@@ -57,68 +52,46 @@ def install(new: str, sif: str, digest: str, keep: int) -> None:
     """
     if keep > 1:
         adopt(sif)
-        _link(new, _version(sif, digest))
+        _link(new, sif, digest)
     try:
-        os.replace(new, sif)
+        new.replace(sif)
     except PermissionError as error:  # another user's file, in a folder with the sticky bit
-        raise refused(sif) from error
+        raise refused(str(sif)) from error
     if keep > 1:
         prune(sif, keep)
 
 
-def adopt(sif: str) -> None:
+def adopt(sif: Path) -> None:
     """Make a version of the file that is there, unless it is one."""
-    if (
-        os.path.isfile(sif)
-        and is_trusted(sif)
-        and not os.path.islink(sif)
-        and not any(one.current for one in versions(sif))
-    ):
-        _link(sif, _version(sif, file_digest(sif)))
+    is_own = sif.is_file() and not sif.is_symlink() and is_trusted(str(sif))
+    if is_own and not any(version.current for version in versions(sif)):
+        _link(sif, sif, sha256_file(sif))
 
 
-def file_digest(path: str) -> str:
-    """Return the sha256 of a file."""
-    whole = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for data in iter(lambda: stream.read(1 << 20), b""):
-            whole.update(data)
-    return whole.hexdigest()
-
-
-def switch(sif: str, version: Version) -> None:
+def switch(sif: Path, version: Version) -> None:
     """Put a version in place by one rename."""
-    beside = f"{version.path}.{os.urandom(8).hex()}"
-    os.link(version.path, beside)
-    os.replace(beside, sif)
-    if os.path.exists(beside):  # a rename between two links to one file does nothing
-        os.unlink(beside)
+    beside = version.path.with_name(f"{version.path.name}.{os.urandom(8).hex()}")
+    beside.hardlink_to(version.path)
+    beside.replace(sif)
+    beside.unlink(missing_ok=True)  # a rename between two links to one file does nothing
 
 
-def prune(sif: str, keep: int) -> list[Version]:
+def prune(sif: Path, keep: int) -> list[Version]:
     """Remove all but the newest `keep` versions and the current one; return those that were removed."""
-    found = versions(sif)
-    kept = [one for one in found if one.current] + [one for one in found if not one.current]
-    for one in kept[keep:]:
-        os.unlink(one.path)
-    return kept[keep:]
+    removed = sorted(versions(sif), key=lambda version: not version.current)[keep:]
+    for version in removed:
+        version.path.unlink()
+    return removed
 
 
-def _is_own(path: str, sif: str) -> bool:
+def _is_own(path: Path, sif: Path) -> bool:
     """Whether the file is this user's or root's, or of the user whose SIF has the name."""
-    return is_trusted(path) or (os.path.exists(sif) and os.stat(path).st_uid == os.lstat(sif).st_uid)
+    return is_trusted(str(path)) or (sif.exists() and path.stat().st_uid == sif.lstat().st_uid)
 
 
-def _version(sif: str, digest: str) -> str:
-    folder, name = os.path.split(sif)
-    return os.path.join(folder, f".{name[: -len('.sif')]}.{digest[:DIGITS]}.sif")
-
-
-def _link(path: str, version: str) -> None:
-    """Give a file its name as a version. A version of that name with the same bytes is replaced."""
-    try:
-        if os.path.lexists(version):
-            os.unlink(version)
-        os.link(path, version)
-    except OSError:  # no hard links here, or too many of this file
-        return
+def _link(path: Path, sif: Path, digest: str) -> None:
+    """Give a file its name as a version of the SIF. A version of that name with the same bytes is replaced."""
+    version = sif.with_name(f".{sif.stem}.{digest[:DIGITS]}.sif")
+    with contextlib.suppress(OSError):  # no hard links here, or too many of this file
+        version.unlink(missing_ok=True)
+        version.hardlink_to(path)

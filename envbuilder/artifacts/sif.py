@@ -7,12 +7,13 @@ of 585 bytes, then the data. The file system begins at a multiple of its block s
 
 import contextlib
 import hashlib
+import io
 import itertools
 import json
 import os
 import struct
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,7 +24,14 @@ import zstandard
 
 from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.artifacts.squashfs.reader import Squashfs
-from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
+from envbuilder.artifacts.squashfs.writer import (
+    SUPER_SIZE,
+    Packed,
+    Piece,
+    SquashfsLayout,
+    layout_squashfs,
+    squashfs_epoch,
+)
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
@@ -150,9 +158,7 @@ def write_sif(
 
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
-    check_place(out)
-    packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
-    system = layout_squashfs(packed, epoch=epoch)
+    system = _layout(layers, epoch)
     diff_ids = [layer.diff_id for layer in layers]
     identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
     objects = (
@@ -164,11 +170,62 @@ def write_sif(
     front = _front(
         objects, offset=offset, size=system.size, epoch=epoch, identity=identity, processor=processor
     )
+    return _write(out, front, system)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SifFrame:
+    """All of a SIF but the contents of its files: what is before its file system, the head of that, and what is behind, such as a signature."""
+
+    front: bytes
+    head: bytes
+    system_size: int
+    tail: bytes
+
+
+def read_frame(read: Callable[[int, int], bytes], total: int) -> SifFrame:
+    """Read the frame of a SIF of `total` bytes; `read` returns as many bytes from a place on. Raises ValueError and ForeignError."""
+    start = read(0, min(_DATA_AT, total))
+    try:
+        system = _parse(Path("the SIF"), io.BytesIO(start), total).system
+    except struct.error as error:
+        raise ValueError(f"its descriptors do not begin at byte {_DESCRIPTORS_AT}") from error
+    behind = system.offset + system.size
+    for what, size in (("before", system.offset - len(start)), ("behind", total - behind)):
+        need_within(f"bytes {what} its file system", size, DOCUMENT)
+    rest = read(len(start), system.offset + SUPER_SIZE - len(start))
+    return SifFrame(
+        front=start + rest[:-SUPER_SIZE], head=rest[-SUPER_SIZE:], system_size=system.size,
+        tail=read(behind, total - behind) if behind < total else b"",
+    )  # fmt: skip
+
+
+def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> SifFacts:
+    """Write a SIF that was built elsewhere, from its layers and its frame; raises BuildError where they do not belong together."""
+    try:
+        system = _layout(layers, squashfs_epoch(frame.head))
+    except (struct.error, LookupError) as error:  # numbers and names that no build lets in
+        raise BuildError(f"its layers make no file system: {error}") from error
+    if (system.head, system.size) != (frame.head, frame.system_size):
+        raise BuildError("its layers do not make its file system")
+    return _write(out, frame.front, system, frame.tail)
+
+
+def _layout(layers: Sequence[Layer], epoch: int) -> SquashfsLayout:
+    packed = [
+        Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer)) for layer in layers
+    ]
+    return layout_squashfs(packed, epoch=epoch)
+
+
+def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -> SifFacts:
+    check_place(out)
     digest = hashlib.sha256()
     with beside(out) as work, space_errors(out):
         sif = work / "sif"
         with sif.open("xb") as stream, ThreadPoolExecutor(1) as other:  # hashing takes as long as writing
-            for piece in itertools.chain((front, system.head), _contents(system.pieces), (system.tables,)):
+            pieces = (front, system.head), _contents(system.pieces), (system.tables, tail)
+            for piece in itertools.chain(*pieces):
                 hashed = other.submit(digest.update, piece)
                 stream.write(piece)
                 hashed.result()  # the next piece may lie in the same buffer
@@ -176,7 +233,7 @@ def write_sif(
             os.fsync(stream.fileno())
         sif.chmod(0o755)
         sif.replace(out)
-    return SifFacts(sha256=Sha256(digest.hexdigest()), size=offset + system.size)
+    return SifFacts(sha256=Sha256(digest.hexdigest()), size=len(front) + system.size + len(tail))
 
 
 def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:

@@ -213,7 +213,7 @@ class _Build:
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             keep = versions_to_keep(self.context.environment)
-            history.install(str(staged.sif), str(outputs.sif), built.record.sif, keep)
+            history.install(staged.sif, outputs.sif, built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         unused.mark_used(self.engine.job)

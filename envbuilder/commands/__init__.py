@@ -27,7 +27,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "cache": "Show what the cache holds, or free its space",
     "push": "Push image and SIF to an OCI registry",
     "pull": "Pull image and SIF from an OCI registry",
-    "sync": "Send a SIF to another machine over SSH",
     "history": "List the versions of a SIF, and switch to another one",
     "detect": "Show what NCCL should be told on this machine",
     "diagnose": "Find known failures in training, build or kernel logs",

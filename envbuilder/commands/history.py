@@ -64,42 +64,43 @@ def history(
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
-        if rollback and kept.versions(str(sif)):
-            kept.adopt(str(sif))  # a copy of a version decides which one is before it
+        if rollback and kept.versions(sif):
+            kept.adopt(sif)  # a copy of a version decides which one is before it
         chosen = _chosen(sif, switch)
-        kept.adopt(str(sif))
-        kept.switch(str(sif), chosen)
-    removed = () if prune is None else tuple(one.digest for one in kept.prune(str(sif), prune))
-    found = tuple(
-        KeptVersion(version=one.digest, time=_day(one.time), bytes=one.size, current=one.current)
-        for one in kept.versions(str(sif))
+        kept.adopt(sif)
+        kept.switch(sif, chosen)
+    removed = () if prune is None else tuple(version.digest for version in kept.prune(sif, prune))
+    rows = tuple(
+        KeptVersion(
+            version=version.digest, time=_day(version.time), bytes=version.size, current=version.current
+        )
+        for version in kept.versions(sif)
     )
-    session.data = History(sif=sif, versions=found, removed=removed)
-    rows = [("*" if one.current else "", one.version, one.time, f"{one.bytes / 1e9:.2f} GB") for one in found]
-    session.text = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
-    if not found:
+    session.data = History(sif=sif, versions=rows, removed=removed)
+    cells = [("*" if row.current else "", row.version, row.time, f"{row.bytes / 1e9:.2f} GB") for row in rows]
+    session.text = columns([("", "VERSION", "SINCE", "SIZE"), *cells], session.width)
+    if not rows:
         session.text = f"{sif.name} has no earlier versions: {_hint(session)}"
 
 
 def _chosen(sif: Path, wanted: str) -> kept.Version:
     """Return the version that begins with these digits, otherwise the one before the current one."""
-    found = kept.versions(str(sif))
-    names = ", ".join(one.digest for one in found) or "none"
+    there = kept.versions(sif)
     if wanted:
-        chosen = [
-            one for one in found if one.digest.startswith(wanted.removeprefix("sha256:")[: kept.DIGITS])
-        ]
+        digits = wanted.removeprefix("sha256:")[: kept.DIGITS]
+        chosen = [version for version in there if version.digest.startswith(digits)]
         if len(chosen) != 1:
             how_many = "several versions begin" if chosen else "no version begins"
+            names = ", ".join(version.digest for version in there) or "none"
             raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
         return chosen[0]
-    current = next((number for number, one in enumerate(found) if one.current), -1)
-    if current + 1 == len(found):
+    current = next((number for number, version in enumerate(there) if version.current), -1)
+    if current + 1 == len(there):
         raise UsageError(
             f"`{sif.name}` has no version before the current one",
             hint=f"`{VERSIONS}=3` keeps three versions from the next build or pull on",
         )
-    return found[current + 1]
+    return there[current + 1]
 
 
 def _hint(session: Session) -> str:

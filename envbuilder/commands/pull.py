@@ -1,6 +1,5 @@
 """`pull`: image and SIF from an OCI registry."""
 
-import functools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,11 +13,10 @@ from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import PROCESSORS
-from envbuilder.layers.layer import find_blobs
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
-PLATFORMS: Final = tuple(one.platform for one in PROCESSORS)
+PLATFORMS: Final = tuple(processor.platform for processor in PROCESSORS)
 
 
 @command(
@@ -64,12 +62,12 @@ def pull(
     name = source.repository.rpartition("/")[2]
     if f"{name}{VARIANT}{source.tag}" == wanted:
         name = wanted
-    folders = open_store(session, writes=False).layers()
+    store = open_store(session)
     outputs = Outputs(folder=output.absolute(), name=name)
-    with shown.group(f"pull {outputs.name}"):
+    with store.in_use(), shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
-            cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
+            store=store, versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
     session.text = done.text()
     say_closed(session, output, outputs.sif, outputs.image)
@@ -78,9 +76,9 @@ def pull(
 def _parse_date(text: str) -> datetime:
     """Return a date or a time of ISO 8601. Without an offset it is UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"`--not-older-than` is `{text}`", hint="write a date: 2026-11-30, or 2026-11-30T12:00"
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

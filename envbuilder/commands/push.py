@@ -39,38 +39,27 @@ def push(
     key: Annotated[
         Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")
     ] = None,
-    thin: Annotated[
-        bool,
-        typer.Option(
-            "--thin",
-            help="send the SIF as its image's layers: `envbuilder pull` makes it of them, Apptainer cannot",
-        ),
-    ] = False,
     output: Output,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
     client = make_client(session, shown)
-    if thin and only:
-        raise UsageError("`--thin` pushes a SIF by the layers of its image", hint="leave out `--only`")
     names = names_built(name, output)
     target = find_reference(reference or environment_name(name), client.settings.prefix)
     if target.digest:
         raise UsageError(
             f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
         )
-    done: list[registry.Pushed] = []
-    for one in names:
-        outputs = find_outputs(one, output.absolute())
-        with shown.group(f"push {one}"):
-            need_pair(one, outputs.folder, recipes_folder(session.environment), forms=forms)
+    pushed: list[registry.Pushed] = []
+    for variant in names:
+        outputs = find_outputs(variant, output.absolute())
+        with shown.group(f"push {variant}"):
+            need_pair(variant, outputs.folder, recipes_folder(session.environment), forms=forms)
             if key is not None:
                 release = make_release(target.name, target.tag or LATEST, session.environment)
                 context = build_context(session, RECIPES)
-                sign_artifacts(one, context, output=output, key=key, release=release)
+                sign_artifacts(variant, context, output=output, key=key, release=release)
             memory = open_store(session).pushed()
-            done.append(
-                registry.push(outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown)
-            )
-    session.data = done[0] if len(done) == 1 else PushedVariants(tuple(done))
-    session.text = "\n".join(one.text() for one in done)
+            pushed.append(registry.push(outputs, target, client, forms=forms, memory=memory, console=shown))
+    session.data = pushed[0] if len(pushed) == 1 else PushedVariants(tuple(pushed))
+    session.text = "\n".join(answer.text() for answer in pushed)

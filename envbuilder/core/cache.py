@@ -2,7 +2,7 @@
 
     artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
     partial/<sha256>           interrupted downloads, which the next one resumes
-    layers/<key>/              finished layers: tar, manifest, facts
+    layers/<key>/              finished layers: tar, manifest, facts; a pulled one has its blob's digest for a key
     trees/<key>/               layers as folders, for the steps that run in them
     extensions/<key>/          compiled extensions, and captured calls of projects
     spaces/<key>/              build directories of extensions

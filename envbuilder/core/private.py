@@ -7,19 +7,15 @@ such as logs, follows the umask.
 In a folder that others can write, they may take any name before this program does, with a link, a FIFO or a folder of theirs. Without
 the sticky bit they may even exchange names later. So a folder is opened once, without following a link, and its owner is checked. Where
 names may be exchanged, it is then reached through its descriptor.
-
-Standard library and Python 3.8 alone: `sync` and `launch` run this text on machines without envbuilder.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

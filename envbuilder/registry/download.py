@@ -20,7 +20,7 @@ from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.registry.client import Client, translate_errors
 from envbuilder.sources.http import Progress
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http.failure import SourceError, TransientError
 from envbuilder.sources.http.session import Response, download, join
 from envbuilder.sources.names import Wanted
 
@@ -116,30 +116,21 @@ def fetch_blob(
     return _anywhere(client, reference, fetch, patient=False)
 
 
-def fetch_range(
-    client: Client, reference: Reference, blob: Sha256, start: int, size: int, *, partial: Path, progress: Progress,
-    stop: threading.Event,
-) -> int:  # fmt: skip
-    """Download a range of a blob, as `fetch_blob` does a whole one. The caller checks the bytes.
+def read_range(client: Client, reference: Reference, blob: Sha256, start: int, size: int) -> bytes:
+    """Read a range of a blob, which the caller checks. Raises RegistryError: AbsentError when the registry sends no ranges."""
 
-    Raises AbsentError when the registry sends no ranges.
-    """
-
-    def fetch(place: Reference) -> int:
+    def ask(place: Reference) -> bytes:
         url = client.url(place, f"blobs/sha256:{blob}")
-
-        def ask(headers: Mapping[str, str]) -> Response:
-            response = client.ask(place, "GET", url, headers=headers, accept=(200, 206))
-            if response.status_code == 200:
-                response.close()
+        headers = {"Range": f"bytes={start}-{start + size - 1}"}
+        with client.ask(place, "GET", url, headers=headers, accept=(200, 206, 400, 416, 501)) as response:
+            if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise AbsentError(f"`{place.registry}` sends no ranges of a blob")
-            return response
+            content = client.read(response, size)
+        if len(content) < size:
+            raise TransientError(f"it ended after {len(content)} of {size} bytes")
+        return content
 
-        return download(
-            url, sha256="", size=size, partial=partial, progress=progress, stop=stop, request=ask, start=start
-        )  # fmt: skip
-
-    return _anywhere(client, reference, fetch, patient=False)
+    return _anywhere(client, reference, ask)
 
 
 def fetch_part(

@@ -1,25 +1,21 @@
 """Pull image and SIF from a registry. Each gets its final name when it is whole and matches its digest.
 
 Neither Docker nor Apptainer is needed. Partial files lie in a hidden folder beside the output,
-where the next pull resumes them. `envbuilder/registry/assemble.py` makes the SIF from what is here.
+where the next pull resumes them. `envbuilder/registry/transfer.py` moves the bytes.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from envbuilder.artifacts import history
-from envbuilder.artifacts.oci.layout import read_layout, save_layout
-from envbuilder.artifacts.oci.model import Descriptor, Manifest
+from envbuilder.artifacts.oci.model import Manifest
 from envbuilder.artifacts.oci.naming import (
     BUNDLE_TYPE,
     SIF_CONFIG,
     Form,
     digest_that_is_signed,
     is_sif,
-    sif_of,
     sif_reference,
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
@@ -27,22 +23,14 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import SignedRelease, load_public, read_signed_release
 from envbuilder.artifacts.statement import Release
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Sha256, held, save_text, sha256_file, space_errors, sync_file
+from envbuilder.core.cache import Store, held, save_text, space_errors
 from envbuilder.core.console import Console
-from envbuilder.core.errors import AbsentError, ContentError, UsageError, VerifyError
-from envbuilder.core.private import is_trusted, make_folder_for_all, private_folder
+from envbuilder.core.errors import AbsentError, UsageError, VerifyError
+from envbuilder.core.private import make_folder_for_all, private_folder
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, own_processor, processor_of
-from envbuilder.registry.assemble import LayerFinder, Transfer, assemble, find_index, need_space
 from envbuilder.registry.client import Client
-from envbuilder.registry.download import (
-    fetch_blob,
-    read_blob,
-    read_image,
-    read_manifest,
-    read_platform,
-    read_referrers,
-)
-from envbuilder.sources.fetch import each
+from envbuilder.registry.download import read_blob, read_image, read_manifest, read_platform, read_referrers
+from envbuilder.registry.transfer import Transfer
 
 
 class PulledFile(Answer):
@@ -62,7 +50,7 @@ class Pulled(Answer):
     signed: str  # when
     bytes: int  # that were not here before
     bytes_resumed: int  # of them: kept from before a break
-    bytes_here: int  # of the SIF: taken from other files of this machine
+    bytes_here: int  # of layers that were on this machine
 
     def text(self) -> str:
         lines = [f"{file.form:<6} {file.path}  {file.digest}" for file in self.files]
@@ -70,7 +58,7 @@ class Pulled(Answer):
         resumed = (
             f", {self.bytes_resumed / 1e6:.1f} MB kept from before a break" if self.bytes_resumed else ""
         )
-        here = f", {self.bytes_here / 1e6:.1f} MB of the SIF were here" if self.bytes_here else ""
+        here = f", {self.bytes_here / 1e6:.1f} MB of its layers were here" if self.bytes_here else ""
         signed = (
             f", signature verified: {self.signed_as}, signed {self.signed}" if self.signature_verified else ""
         )
@@ -85,54 +73,30 @@ def pull(
     forms: Sequence[Form],
     key: Path | None,
     not_older_than: datetime | None = None,
-    cached: LayerFinder,
+    store: Store,
     platform: str = "",
     versions: int = 1,
     console: Console,
 ) -> Pulled:
     """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay.
 
-    Without a `platform`, this machine's is taken, or the only one that is there. `cached` finds layers
-    in the cache. The folder keeps so many `versions` of the SIF.
+    Without a `platform`, this machine's is taken, or the only one that is there. Layers come from the cache `store`,
+    and stay in it. The folder keeps so many `versions` of the SIF.
     """
     if key:
         load_public(key)  # a mistake in it ends a pull at its start
-    found = find_artifacts(client, reference, forms, platform)
+    manifests = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
-        signed = _signed_release(client, reference, found, key=key) if key else None
+        signed = _signed_release(client, reference, manifests, key=key) if key else None
         if signed and not_older_than and signed.release.time < not_older_than:
             raise VerifyError(
                 f"`{reference}` is {signed.release}, before {not_older_than:%Y-%m-%d %H:%M} UTC",
                 hint="the registry may serve an old release under this tag; nothing was pulled",
             )
-        kept = _kept_blobs(outputs, found)
-        missing = {
-            form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
-        }
-        transfer = Transfer()
-        if image := missing.get("image"):
-            wanted = [blob for blob in _blobs(image) if blob.digest not in kept]
-            _fetch(
-                client, reference, wanted, outputs=outputs, folder=folder, transfer=transfer, console=console
-            )  # fmt: skip
-        if sif := missing.get("sif"):
-            # The image first: the SIF is made of its layers.
-            def layers(digests: Sequence[Sha256]) -> dict[Sha256, Path]:
-                places = {one: (folder / one, outputs.image / "blobs/sha256" / one) for one in digests}
-                near = {one: path for one, paths in places.items() for path in paths if path.is_file()}
-                return {**cached([one for one in digests if one not in near]), **near}
-
-            index = find_index(client, reference, sif)
-            if not index or not assemble(
-                client, reference, sif, index,
-                outputs=outputs, layers=layers, folder=folder, transfer=transfer, console=console,
-            ):  # fmt: skip
-                _fetch(
-                    client, reference, [sif_of(sif)],
-                    outputs=outputs, folder=folder, transfer=transfer, console=console,
-                )  # fmt: skip
-        for form, manifest in missing.items():
-            _finish(outputs, form, manifest, folder, kept, name=reference, versions=versions)
+        transfer = Transfer(
+            client=client, reference=reference, outputs=outputs, folder=folder, store=store, console=console
+        )
+        transfer.pull(manifests, versions=versions)
         if signed:
             save_text(outputs.bundle, signed.text.decode())
         for path in folder.iterdir():
@@ -144,7 +108,7 @@ def pull(
                 path=outputs.image if form == "image" else outputs.sif,
                 digest=f"sha256:{digest_that_is_signed(form, manifest)}",
             )
-            for form, manifest in found.items()
+            for form, manifest in manifests.items()
         ),
         signature_verified=signed is not None,
         signed_as=f"{signed.release.name}:{signed.release.tag}" if signed else "",
@@ -180,16 +144,18 @@ def _find_image(client: Client, reference: Reference, platform: str) -> Manifest
     """Return the image for the platform; without one, that for this machine or the only one."""
     manifest = read_image(client, reference, _wanted(platform).platform)
     if platform and not is_sif(manifest):
-        found = read_platform(client, reference, manifest)
-        if processor_of(found) != processor_of(platform):
-            raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has one for {found}")
+        available = read_platform(client, reference, manifest)
+        if processor_of(available) != processor_of(platform):
+            raise AbsentError(
+                f"`{reference}` has no image for {platform}", hint=f"it has one for {available}"
+            )
     return manifest
 
 
 def _find_sif(client: Client, reference: Reference, image: Manifest | None, platform: str) -> Manifest:
     """Find the SIF by the image's tag, otherwise among the referrers of the image."""
-    own = sif_reference(reference, _wanted(platform))
-    places = [reference] if reference.digest else [own, reference]
+    sif = sif_reference(reference, _wanted(platform))
+    places = [reference] if reference.digest else [sif, reference]
     for place in places if image is None else places[:-1]:
         with contextlib.suppress(AbsentError):
             manifest = _find_image(client, place, platform)
@@ -202,26 +168,17 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None, plat
             return read_manifest(client, reference.with_digest(listed.digest))
     if image is None:
         raise AbsentError(
-            f"there is neither a SIF nor an image `{own.with_tag(reference.tag or LATEST)}`",
+            f"there is neither a SIF nor an image `{sif.with_tag(reference.tag or LATEST)}`",
             hint=f"look at the tag: without one it is `{LATEST}`, and `push` takes the same name",
         )
     raise AbsentError(
         f"there is no SIF of `{reference}`",
-        hint=f"`envbuilder push` puts it beside the image, as `{own}`; `--only image` pulls the image alone",
+        hint=f"`envbuilder push` puts it beside the image, as `{sif}`; `--only image` pulls the image alone",
     )
 
 
-def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
-    if is_sif(manifest):
-        yield sif_of(manifest)
-        return
-    if manifest.config is not None:
-        yield manifest.config
-    yield from manifest.layers
-
-
 def _signed_release(
-    client: Client, reference: Reference, found: Mapping[Form, Manifest], *, key: Path
+    client: Client, reference: Reference, manifests: Mapping[Form, Manifest], *, key: Path
 ) -> SignedRelease:
     """Return the newest statement of the key that names all these artifacts together, for the name and tag asked for.
 
@@ -230,21 +187,21 @@ def _signed_release(
     hint = "ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled"
     statements: list[SignedRelease] = []
     reasons: list[str] = []
-    for form, manifest in found.items():
+    for form, manifest in manifests.items():
         digest = digest_that_is_signed(form, manifest)
         subject = reference.with_digest(manifest.digest)
-        own = [
+        signed = [
             statement
             for statement in _statements(client, subject, key, reasons)
             if digest in statement.digests
         ]
-        if not own:
+        if not signed:
             why = f": {reasons[-1]}" if reasons else ""
             raise VerifyError(
                 f"the {form} at `{subject}` is not signed with the key of `{key}`{why}", hint=hint
             )
-        statements += own
-    every = {digest_that_is_signed(form, manifest) for form, manifest in found.items()}
+        statements += signed
+    every = {digest_that_is_signed(form, manifest) for form, manifest in manifests.items()}
     together = [statement for statement in statements if every <= statement.digests]
     if not together:
         raise VerifyError(
@@ -276,84 +233,11 @@ def _is_asked_for(release: Release, reference: Reference) -> bool:
     """Whether a release has the name and tag of the reference. A digest alone asks for no tag."""
     if reference.name != release.name:
         return False
-    tags = {release.tag, *(sif_reference(reference.with_tag(release.tag), one).tag for one in PROCESSORS)}
+    tags = {
+        release.tag,
+        *(sif_reference(reference.with_tag(release.tag), processor).tag for processor in PROCESSORS),
+    }
     return (not reference.tag and reference.digest is not None) or (reference.tag or LATEST) in tags
-
-
-def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
-    """Return the blobs that the output already has, also of an earlier image of that name. Each is hashed."""
-    kept = {}
-    for blob in _blobs(found["image"]) if "image" in found else ():
-        path = outputs.image / "blobs/sha256" / blob.digest
-        if _holds(path, blob):
-            kept[blob.digest] = path
-    return kept
-
-
-def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256, Path]) -> bool:
-    """Whether the output already has these bytes."""
-    if form == "sif":
-        return _holds(outputs.sif, sif_of(manifest))
-    try:
-        same = read_layout(outputs.image).manifest.digest == manifest.digest
-    except VerifyError:
-        return False
-    return same and is_trusted(str(outputs.image)) and all(blob.digest in kept for blob in _blobs(manifest))
-
-
-def _holds(path: Path, blob: Descriptor) -> bool:
-    """Whether the file has these bytes. Another user's file does not count: that user can change it."""
-    is_own = path.is_file() and is_trusted(str(path))
-    return is_own and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
-
-
-def _fetch(
-    client: Client,
-    reference: Reference,
-    wanted: Sequence[Descriptor],
-    *,
-    outputs: Outputs,
-    folder: Path,
-    transfer: Transfer,
-    console: Console,
-) -> None:
-    """Download the blobs into `folder`."""
-    if not wanted:
-        return
-    total = sum(blob.size for blob in wanted)
-    partial = [path for path in (folder / blob.digest for blob in wanted) if path.is_file()]
-    need_space(outputs.folder, total - sum(path.stat().st_size for path in partial))
-    with console.step(f"pull {reference.repository}", total) as step:
-
-        def work(blob: Descriptor, stop: threading.Event) -> None:
-            path = folder / blob.digest
-            transfer.add(blob.size, fetch_blob(client, reference, blob, path, progress=step, stop=stop))
-
-        each(sorted(wanted, key=lambda blob: -blob.size), work)
-
-
-def _finish(
-    outputs: Outputs,
-    form: Form,
-    manifest: Manifest,
-    folder: Path,
-    kept: dict[Sha256, Path],
-    *,
-    name: Reference,
-    versions: int,
-) -> None:
-    if form == "sif":
-        digest = sif_of(manifest).digest
-        (folder / digest).chmod(0o755)
-        sync_file(folder / digest)
-        history.install(str(folder / digest), str(outputs.sif), digest, versions)
-        return
-    blobs = {blob.digest: kept.get(blob.digest, folder / blob.digest) for blob in _blobs(manifest)}
-    tag = str(name.with_tag(name.tag or LATEST))
-    try:
-        save_layout(outputs.image, name=tag, manifest=manifest, blobs=blobs)
-    except ValueError as error:
-        raise ContentError(f"`{name}` is no image that can be used: {error}") from error
 
 
 @contextlib.contextmanager

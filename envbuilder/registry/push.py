@@ -3,7 +3,7 @@
 The image keeps the digest of the build, so its manifest cannot name the SIF. The SIF's manifest
 names the image instead, as its subject and in its annotations. The registry then lists the SIF
 among the image's referrers (OCI distribution specification). SBOM, provenance and signature are
-listed in the same way, and for the SIF the index of its parts, with which `pull` fetches only some.
+listed in the same way.
 
 A tag has one image for each platform, and a SIF tag of each. Pushing one keeps the others.
 """
@@ -13,13 +13,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
-from envbuilder.artifacts.parts_index import PartsIndex, make_index
 from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
 from envbuilder.artifacts.signing import read_signed_release
 from envbuilder.core.answer import Answer
@@ -31,8 +29,6 @@ from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
 from envbuilder.sources.fetch import each
-
-MOST_REST: Final = 0.25  # of a SIF that may be in no layer for `--thin`
 
 
 class SentBlobs(Answer):
@@ -50,7 +46,6 @@ class Pushed(Answer):
     platforms: tuple[str, ...]  # of all images that its tag has
     sif: str | None
     sif_sha256: str | None
-    thin: bool  # the SIF was not sent
     attached: int  # SBOM, provenance and signatures
     blobs: SentBlobs
     bytes_sent: int
@@ -60,8 +55,7 @@ class Pushed(Answer):
         every = f"  for {' and '.join(self.platforms)}" if len(self.platforms) > 1 else ""
         lines = [f"image  {self.image}{every}"] if self.image else []
         if self.sif:
-            scheme = "" if self.thin else "oras://"  # which Apptainer pulls
-            lines.append(f"SIF    {scheme}{self.sif}  sha256:{self.sif_sha256}")
+            lines.append(f"SIF    oras://{self.sif}  sha256:{self.sif_sha256}")  # which Apptainer pulls
         there = self.blobs.there + self.blobs.mounted
         total = there + self.blobs.sent
         return "\n".join(
@@ -75,19 +69,16 @@ def push(
     client: Client,
     *,
     forms: Sequence[naming.Form],
-    thin: bool = False,
     memory: Path,
     console: Console,
 ) -> Pushed:
     """Push what was built under the reference's tag; raises RegistryError, UsageError or VerifyError.
 
-    With `thin`, of the SIF only the parts are sent that the image's layers lack.
-
     The file `memory` records which repositories have which blobs, so that a registry can mount
     them.
     """
     tagged = reference.with_tag(reference.tag or LATEST)
-    shipment = _Shipment.load(outputs, tagged, forms, thin=thin)
+    shipment = _Shipment.load(outputs, tagged, forms)
     sif_tag = naming.sif_reference(tagged, shipment.processor)
     noted, sent = _noted(memory, tagged), list[Sent]()
     platforms: tuple[str, ...] = ()
@@ -104,25 +95,24 @@ def push(
                 platforms = put_image(client, tagged, manifest, shipment.processor.platform)
             else:
                 put_manifest(client, sif_tag, manifest)
-        for one in shipment.attached:
-            put_manifest(client, tagged.with_digest(one.digest), one)
+        for document in shipment.attached:
+            put_manifest(client, tagged.with_digest(document.digest), document)
     _note(memory, tagged, [source.blob.digest for source in shipment.sources])
-    found = dict(shipment.manifests)
-    image, sif = found.get("image"), found.get("sif")
+    pushed = dict(shipment.manifests)
+    image, sif = pushed.get("image"), pushed.get("sif")
     return Pushed(
         image=str(tagged.with_digest(image.digest)) if image else None,
         platforms=platforms,
         sif=str(sif_tag.with_digest(sif.digest)) if sif else None,
         sif_sha256=naming.sif_of(sif).digest if sif else None,
-        thin=thin,
         attached=len(shipment.attached),
         blobs=SentBlobs(
-            sent=sum(not one.there and not one.mounted for one in sent),
-            there=sum(one.there for one in sent),
-            mounted=sum(one.mounted for one in sent),
+            sent=sum(not blob.there and not blob.mounted for blob in sent),
+            there=sum(blob.there for blob in sent),
+            mounted=sum(blob.mounted for blob in sent),
         ),
-        bytes_sent=sum(one.sent for one in sent),
-        bytes_resumed=sum(one.saved for one in sent),
+        bytes_sent=sum(blob.sent for blob in sent),
+        bytes_resumed=sum(blob.saved for blob in sent),
     )
 
 
@@ -136,14 +126,11 @@ class _Shipment:
     attached: tuple[model.Manifest, ...]
 
     @classmethod
-    def load(
-        cls, outputs: Outputs, tagged: Reference, forms: Sequence[naming.Form], *, thin: bool
-    ) -> "_Shipment":
+    def load(cls, outputs: Outputs, tagged: Reference, forms: Sequence[naming.Form]) -> "_Shipment":
         layout = read_layout(outputs.image) if outputs.image.exists() else None
         image = layout.manifest if layout else None
         sources: list[Source] = []
         manifests: list[tuple[naming.Form, model.Manifest]] = []
-        attached: list[model.Manifest] = []
         lock, documents = _documents(outputs)
         marks = {naming.LOCK_KEY: f"sha256:{lock}"} if lock else {}
         if "image" in forms:
@@ -156,33 +143,25 @@ class _Shipment:
             if image:
                 marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
             config = _small(naming.SIF_CONFIG, model.EMPTY_CONTENT)
-            index = make_index(outputs.sif, _layers(layout))
-            layers, own_marks = (
-                _thin_layers(outputs, source.blob, index) if thin else ([source], dict[str, str]())
-            )
-            sources += [*layers, config]
+            sources += [source, config]
             sif = model.make_manifest(
                 config=config.blob,
-                layers=[layer.blob for layer in layers],
+                layers=[source.blob],
                 subject=image.descriptor() if image else None,
-                annotations={naming.TITLE: outputs.name, **own_marks, **marks},
+                annotations={naming.TITLE: outputs.name, **marks},
             )
             manifests.append(("sif", sif))
-            if not thin:
-                parts = _small(naming.PARTS_TYPE, index.to_bytes())
-                sources.append(parts)
-                attached.append(_attachment(parts, sif, marks))
         documents += _signature(outputs, tagged, manifests)
         sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
-        attached += [
+        attached = [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
         unique = {source.blob.digest: source for source in sources}
         largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
-        found = processor_of(layout.config.platform) if layout else processor_in(outputs.sif)
+        processor = processor_of(layout.config.platform) if layout else processor_in(outputs.sif)
         return cls(
             sources=tuple(largest_first),
-            processor=found or X86_64,
+            processor=processor or X86_64,
             manifests=tuple(manifests),
             attached=tuple(attached),
         )
@@ -229,24 +208,6 @@ def _sif(outputs: Outputs) -> Source:
         annotations=((naming.TITLE, outputs.sif.name),),
     )  # fmt: skip
     return Source(blob=blob, content=outputs.sif)
-
-
-def _layers(layout: Layout | None) -> dict[Sha256, Path]:
-    return {one.blob.digest: layout.path(one.blob) for one in layout.layers} if layout else {}
-
-
-def _thin_layers(
-    outputs: Outputs, sif: model.Descriptor, index: PartsIndex
-) -> tuple[list[Source], dict[str, str]]:
-    """Return what is sent in place of the SIF, and the annotations that say which SIF it makes."""
-    if index.rest > MOST_REST * index.size:
-        raise UsageError(
-            f"{index.rest / 1e6:.1f} MB of `{outputs.sif}` are in no layer of `{outputs.image}`",
-            hint="push without `--thin`, or build both again",
-        )
-    index, rest = index.with_rest(outputs.sif)
-    layers = [_small(naming.PARTS_TYPE, index.to_bytes()), _small(naming.REST_TYPE, rest)]
-    return layers, {naming.SIF_KEY: f"sha256:{sif.digest}", naming.SIF_SIZE_KEY: str(sif.size)}
 
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:

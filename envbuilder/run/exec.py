@@ -131,9 +131,9 @@ def need_processor(sif: Path) -> None:
     """Raise UsageError for a SIF of another processor than this machine's, unless the kernel has an emulator for it."""
     from envbuilder.artifacts.sif import processor_in  # noqa: PLC0415 - `exec --help` does without zstandard
 
-    found = processor_in(sif)
-    if found and (why := _why_not_here(f"`{sif}`", found)):
-        hint = f"run it on a machine that is {found.title}: `envbuilder sync` and `launch` take it there"
+    processor = processor_in(sif)
+    if processor and (why := _why_not_here(f"`{sif}`", processor)):
+        hint = f"run it on a machine that is {processor.title}: `envbuilder push` and `pull` take it there"
         raise UsageError(why, hint=hint)
 
 

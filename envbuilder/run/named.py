@@ -172,7 +172,7 @@ def _need_own(
         )
     if RECIPE_LABEL not in labels:
         log.warning("warning: %s: %s; %s", what, differs, hint)
-    elif sif and any(version.current for version in history.versions(str(sif))[1:]):
+    elif sif and any(version.current for version in history.versions(sif)[1:]):
         log.warning("%s is an earlier version, as chosen: %s", what, differs)
     else:
         raise StaleError(f"{what} is of another version: {differs}", hint=hint)

@@ -21,12 +21,12 @@ def put(folder: Path, content: bytes, keep: int, time: int) -> Path:
     new, sif = folder / "new", folder / "toy.sif"
     new.write_bytes(content)
     os.utime(new, (time, time))
-    history.install(str(new), str(sif), hashlib.sha256(content).hexdigest(), keep)
+    history.install(new, sif, hashlib.sha256(content).hexdigest(), keep)
     return sif
 
 
 def kept(sif: Path) -> list[tuple[bytes, bool]]:
-    return [(Path(one.path).read_bytes(), one.current) for one in history.versions(str(sif))]
+    return [(one.path.read_bytes(), one.current) for one in history.versions(sif)]
 
 
 def test_the_last_versions_are_kept_the_newest_first(tmp_path: Path):
@@ -75,7 +75,7 @@ def test_a_switch_never_leaves_the_name_without_a_whole_file_and_jobs_keep_their
     contents = [bytes([number]) * 500_000 for number in range(2)]
     for number, content in enumerate(contents):
         sif = put(tmp_path, content, 3, 1000 + number)
-    found, wrong, done = history.versions(str(sif)), [], threading.Event()
+    found, wrong, done = history.versions(sif), [], threading.Event()
 
     def read() -> None:
         while not done.is_set():
@@ -89,8 +89,8 @@ def test_a_switch_never_leaves_the_name_without_a_whole_file_and_jobs_keep_their
         for job in jobs:
             job.start()
         for number in range(200):
-            history.switch(str(sif), found[number % 2])
-        history.prune(str(sif), 1)
+            history.switch(sif, found[number % 2])
+        history.prune(sif, 1)
         done.set()
         for job in jobs:
             job.join()
@@ -103,7 +103,7 @@ def test_a_copy_of_a_kept_version_is_rolled_back_from_that_version(call: Call, t
     for number in range(3):
         sif = put(tmp_path, b"%d" % number, 3, 1_700_000_000 + number)
     sif.unlink()
-    shutil.copy2(history.versions(str(sif))[1].path, sif)
+    shutil.copy2(history.versions(sif)[1].path, sif)
     assert call("history", sif, "--rollback").code == 0
     assert sif.read_bytes() == b"0"
 

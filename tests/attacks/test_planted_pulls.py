@@ -108,7 +108,7 @@ def plant(place: Place, name: str, kind: str) -> None:
         path.mkdir()
         blobs = [blob.name for blob in (place.toy.image / "blobs/sha256").iterdir()]
         digest = sha256_file(place.toy.sif)
-        for blob in (*blobs, digest, f"{digest}.parts", "index.json", "oci-layout"):
+        for blob in (*blobs, digest, f"{digest}.sif", "index.json", "oci-layout"):
             (path / blob).symlink_to(place.precious / "file")
             give(path / blob)
         path.chmod(0o777)

@@ -361,7 +361,6 @@ def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tm
         "launch local {} -- true",
         "module {}",
         "verify {}",
-        "sync {} host:folder",
         "history {}",
     ],
 )

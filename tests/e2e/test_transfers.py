@@ -19,7 +19,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.oci.naming import FORMS, Form, sif_reference
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError
 from envbuilder.registry import upload as write
@@ -70,7 +70,7 @@ def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
 def bring(where: Reference, folder: Path, home: Path, forms: Sequence[Form] = FORMS) -> Pulled:
     return pull(
         where, quick(home), outputs=Outputs(folder=folder, name="toy"), forms=forms, key=None,
-        cached=lambda _: {}, console=Console(quiet=True),
+        store=Store(home / "cache"), console=Console(quiet=True),
     )  # fmt: skip
 
 
@@ -177,20 +177,14 @@ def test_a_killed_pull_goes_on_where_it_was(
     toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, sent: signal.Signals, code: int
 ):
     send(toy, named(real.host, "team/toy"), tmp_path)
-    whole = f"/blobs/sha256:{sha256_file(toy.sif)}"
-    proxy.faults = [Fault(method="GET", path=whole, cut_answer=1_000_000, hold=30)]
+    layer = read_layout(toy.image).layers[0].blob.digest
+    proxy.faults = [Fault(method="GET", path=f"/blobs/sha256:{layer}", cut_answer=1_000_000, hold=30)]
     command = (
-        ENVBUILDER,
-        "pull",
-        "--only",
-        "sif",
-        f"{proxy.host}/team/toy:1",
-        "--output",
-        tmp_path / "out",
-        "--json",
-    )
+        "env", f"ENVBUILDER_CACHE={tmp_path}/cache", ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1",
+        "--output", tmp_path / "out", "--json",
+    )  # fmt: skip
     process = start(*command)
-    partial = tmp_path / "out/.toy.pull" / sha256_file(toy.sif)
+    partial = tmp_path / "out/.toy.pull" / layer
     while not partial.exists() or not partial.stat().st_size:
         assert process.poll() is None
         time.sleep(0.05)
@@ -199,8 +193,7 @@ def test_a_killed_pull_goes_on_where_it_was(
     assert process.returncode == code
     assert not (tmp_path / "out/toy.sif").exists()
     said = json.loads(run(*command))["data"]
-    assert said["bytes_resumed"] > 0
-    assert proxy.resumed == said["bytes_resumed"]
+    assert proxy.resumed >= said["bytes_resumed"] > 0
     assert (tmp_path / "out/toy.sif").read_bytes() == toy.sif.read_bytes()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy.sif"]
 
@@ -239,7 +232,7 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
         "application/vnd.sylabs.sif.config.v1+json", "application/spdx+json", "application/vnd.in-toto+json"
     }  # fmt: skip
     assert {dict(one.annotations)["io.envbuilder.lock"] for one in listed} == {f"sha256:{LOCK}"}
-    assert pushed.attached == 5
+    assert pushed.attached == 4
 
 
 def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Registry, tmp_path: Path):
@@ -269,7 +262,7 @@ def spoil(path: Path) -> None:
 def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, tmp_path: Path, which: str):
     place = named(real.host, "team/toy")
     send(toy, place, tmp_path)
-    assert bring(place, tmp_path / "in", tmp_path).bytes > 6_000_000
+    assert 3_000_000 < bring(place, tmp_path / "in", tmp_path).bytes < 3_100_000  # one of both forms
     layout = read_layout(tmp_path / "in/toy.oci")
     blob = {
         "layer": layout.layers[0].blob,
@@ -278,7 +271,8 @@ def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, 
     }[which]
     spoil(layout.path(blob))
     again = bring(place, tmp_path / "in", tmp_path)
-    assert again.bytes == (0 if which == "manifest" else blob.size)  # a manifest is asked for anyway
+    # A manifest is asked for anyway, and the cache has the layers.
+    assert again.bytes == (blob.size if which == "config" else 0)
     assert same(toy, Outputs(folder=tmp_path / "in", name="toy"))
     assert bring(place, tmp_path / "in", tmp_path).bytes == 0
 

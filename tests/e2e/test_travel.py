@@ -1,6 +1,6 @@
-"""Whatever happens to a pull, a sync or a switch: the SIF's name has a whole file, and jobs that run from it go on.
+"""Whatever happens to a pull or a switch: the SIF's name has a whole file, and jobs that run from it go on.
 
-tests/registry/test_assemble.py, tests/run/test_sync.py and tests/run/test_local_copy.py do more of this to a toy.
+tests/registry/test_transfer.py and tests/run/test_local_copy.py do more of this to a toy.
 """
 
 import contextlib
@@ -9,25 +9,22 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from envbuilder.artifacts import history
-from envbuilder.artifacts.oci.naming import FORMS, sif_of, sif_reference
+from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.oci.naming import FORMS
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError, EnvbuilderError, RegistryError
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.errors import EnvbuilderError, RegistryError
 from envbuilder.registry.client import Client
-from envbuilder.registry.download import read_manifest
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
-from envbuilder.run import sync as ssh
 from envbuilder.sources.http import session as wire
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
@@ -58,13 +55,6 @@ for name, wanted, _ in itertools.cycle(rows):
     assert base64.urlsafe_b64encode(found).rstrip(b"=").decode() == wanted.partition("=")[2], name
     time.sleep(0.05)
 """
-# In place of ssh: a shell on this machine. It ends after `$BREAK` bytes.
-SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-shift 2
-if [ -n "$BREAK" ]; then head -c "$BREAK" | sh -c "$*"; exit 255; fi
-exec sh -c "$*"
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +65,8 @@ class Edit:
     new: Outputs
     registry: Registry
     digests: tuple[str, str]
+    cache: Path  # with the layers of before
+    layer: str  # digest of the largest layer that is new
 
 
 @dataclass(kw_only=True)
@@ -83,6 +75,7 @@ class Site:
 
     edit: Edit
     folder: Path
+    cache: Path
     proxy: Proxy
     console: Console
 
@@ -99,31 +92,28 @@ class Site:
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         os.link(self.edit.running, self.sif)
+        shutil.copytree(self.edit.cache, self.cache)
 
     def pull(self, tag: str = "new", versions: int = 1, host: str = "") -> Pulled:
         return pull(
             place(host or self.proxy.host, tag), Client({"HOME": str(self.folder)}, FakeRunner()),
-            outputs=Outputs(folder=self.folder, name="tiny"), forms=("sif",), key=None, cached=lambda _: {},
-            versions=versions, console=self.console,
+            outputs=Outputs(folder=self.folder, name="tiny"), forms=("sif",), key=None,
+            store=Store(self.cache), versions=versions, console=self.console,
         )  # fmt: skip
 
     def pull_command(self, folder: Path | None = None) -> tuple[object, ...]:
         name = f"{self.proxy.host}/team/tiny:new"
-        return (ENVBUILDER, "pull", "--only", "sif", name, "--output", folder or self.folder)
+        command = (ENVBUILDER, "pull", "--only", "sif", name, "--output", folder or self.folder)
+        return ("env", f"ENVBUILDER_CACHE={self.cache}", *command)
 
-    def sync(self, **more: str) -> ssh.Synced:
-        path = f"{self.folder.parent / 'bin'}:{os.environ['PATH']}"
-        return ssh.sync(
-            self.edit.new, f"there:{self.folder}", sha256=sha256_file(self.edit.new.sif), versions=1, python="python3",
-            runner=ProcessRunner({"PATH": path, **more}, whole=True), console=self.console,
-        )  # fmt: skip
-
-    def spoil(self, change: Callable[[bytearray], object]) -> None:
-        """Give the name to a damaged copy."""
-        content = bytearray(self.sif.read_bytes())
+    def spoil(self, layer: int, change: Callable[[bytearray], object]) -> None:
+        """Damage a layer of before in the cache."""
+        digest = read_layout(self.edit.new.image).layers[layer].blob.digest
+        blob = Store(self.cache).layer(digest) / "layer.tar.zst"
+        content = bytearray(blob.read_bytes())
         change(content)
-        self.sif.unlink()
-        self.sif.write_bytes(content)
+        blob.unlink()
+        blob.write_bytes(content)
 
 
 def place(host: str, tag: str) -> Reference:
@@ -140,15 +130,24 @@ def edit(tiny: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edit
         for kind in ("sif", "oci", "json"):
             link_tree(folder / f"new/edited.{kind}", folder / f"new/tiny.{kind}")
         old, new = (Outputs(folder=one, name="tiny") for one in (tiny.output, folder / "new"))
-        for tag, outputs, thin in (("old", old, False), ("new", new, False), ("thin", new, True)):
+        for tag, outputs in (("old", old), ("new", new)):
             push(
-                outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS, thin=thin,
+                outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS,
                 memory=folder / "memory", console=Console(quiet=True),
             )  # fmt: skip
+        pull(
+            place(real.host, "old"), Client({"HOME": str(folder)}, FakeRunner()),
+            outputs=Outputs(folder=folder / "pulled", name="tiny"), forms=("sif",), key=None,
+            store=Store(folder / "cache"), console=Console(quiet=True),
+        )  # fmt: skip
+        layers = {layer.blob.digest: layer.blob.size for layer in read_layout(new.image).layers}
+        for layer in read_layout(old.image).layers:
+            layers.pop(layer.blob.digest, None)
         running = Path(shutil.copy(old.sif, folder / "running.sif"))
         yield Edit(
-            running=running, new=new, registry=real, digests=(sha256_file(old.sif), sha256_file(new.sif))
-        )
+            running=running, new=new, registry=real, digests=(sha256_file(old.sif), sha256_file(new.sif)),
+            cache=folder / "cache", layer=max(layers, key=lambda digest: layers[digest]),
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -170,29 +169,28 @@ def job_ends(edit: Edit) -> Iterator[Callable[[], list[int | None]]]:
 @pytest.fixture
 def site(edit: Edit, spacious: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(wire, "PAUSES", (0.0, 0.0, 0.0))
-    (spacious / "bin").mkdir()
-    (spacious / "bin/ssh").write_text(SSH)
-    (spacious / "bin/ssh").chmod(0o755)
     (spacious / "sifs").mkdir()
     with faulty(edit.registry) as proxy:
-        yield Site(edit=edit, folder=spacious / "sifs", proxy=proxy, console=Console(quiet=True))
+        yield Site(
+            edit=edit,
+            folder=spacious / "sifs",
+            cache=spacious / "cache",
+            proxy=proxy,
+            console=Console(quiet=True),
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ what can happen
 
 
-def a_range_is_cut(site: Site) -> None:
-    site.proxy.faults = [
-        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000)
-    ] * 2
+def a_layer_is_cut(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.layer}", cut_answer=2000)] * 2
     site.pull()
     assert len(site.proxy.used) == 2
 
 
 def the_connection_stays_cut(site: Site) -> None:
-    site.proxy.faults = [
-        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000)
-    ] * 60
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.layer}", cut_answer=2000)] * 60
     fails(RegistryError, site.pull)
 
 
@@ -215,46 +213,30 @@ def a_range_has_other_bytes(site: Site) -> None:
     assert site.pull().bytes >= site.edit.new.sif.stat().st_size
 
 
-def the_index_has_other_bytes(site: Site) -> None:
-    site.proxy.faults = [Fault(method="GET", path="/blobs/", flip=True)]  # the first blob that is read
-    assert site.pull().bytes >= site.edit.new.sif.stat().st_size
-    assert site.proxy.used
-
-
-def there_is_no_index(site: Site) -> None:
-    site.proxy.faults = [Fault(method="GET", path="/manifests/sha256-", status=404)]
+def a_layer_has_other_bytes(site: Site) -> None:
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.layer}", flip=True)]
     assert site.pull().bytes >= site.edit.new.sif.stat().st_size
 
 
-def a_thin_sif_has_other_bytes(site: Site) -> None:
-    client = Client({"HOME": str(site.folder)}, FakeRunner())
-    manifest = read_manifest(client, sif_reference(place(site.proxy.host, "thin")))
-    assert sif_of(manifest).digest == site.edit.digests[1]
-    rest = manifest.layers[1].digest
-    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{rest}", flip=True)] * 4
-    fails(RegistryError, lambda: site.pull("thin"))
-
-
-def one_bit_of_the_old_sif_is_wrong(site: Site) -> None:
-    site.spoil(lambda content: content.__setitem__(len(content) // 2, content[len(content) // 2] ^ 1))
-    assert site.pull().bytes < len(site.edit.new.sif.read_bytes()) / 10
-
-
-def the_old_sif_is_cut_off(site: Site) -> None:
-    site.spoil(lambda content: content.__delitem__(slice(len(content) // 2, None)))
+def one_bit_of_a_layer_in_the_cache_is_wrong(site: Site) -> None:
+    site.spoil(0, lambda content: content.__setitem__(len(content) // 2, content[len(content) // 2] ^ 1))
     site.pull()
 
 
-def the_old_file_is_no_sif(site: Site) -> None:
-    site.spoil(lambda content: content.__setitem__(slice(None), b"no SIF"))
+def a_layer_in_the_cache_is_cut_off(site: Site) -> None:
+    site.spoil(1, lambda content: content.__delitem__(slice(len(content) // 2, None)))
+    site.pull()
+
+
+def the_cache_is_empty(site: Site) -> None:
+    shutil.rmtree(site.cache)
     site.pull()
 
 
 def an_earlier_pull_left_wrong_bytes(site: Site) -> None:
     (site.folder / ".tiny.pull").mkdir()
-    (site.folder / f".tiny.pull/{site.edit.digests[1]}.parts").write_bytes(
-        b"\x28\xb5\x2f\xfd wrong" * 100_000
-    )
+    for digest in (site.edit.layer, site.edit.digests[1]):
+        (site.folder / ".tiny.pull" / digest).write_bytes(b"\x28\xb5\x2f\xfd wrong" * 100)
     site.pull()
 
 
@@ -272,16 +254,16 @@ def the_disk_is_full(site: Site) -> None:
 
 
 def two_pulls_begin_at_once(site: Site) -> None:
-    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", delay=2)]
+    site.proxy.faults = [Fault(method="GET", path=f"blobs/sha256:{site.edit.layer}", delay=2)]
     both = [start(*site.pull_command()) for _ in range(2)]
     said = [one.communicate()[1] for one in both]
     assert sorted(one.returncode for one in both) in ([0, 0], [0, 2]), said
 
 
 def killed(site: Site, sent: signal.Signals, code: int) -> None:
-    """End a pull that has its parts from here and waits for those of the registry."""
+    """End a pull that waits for a layer."""
     site.proxy.faults = [
-        Fault(method="GET", path=f"blobs/sha256:{site.edit.digests[1]}", cut_answer=2000, hold=30)
+        Fault(method="GET", path=f"blobs/sha256:{site.edit.layer}", cut_answer=2000, hold=30)
     ]
     process = start(*site.pull_command())
     while not site.proxy.used:
@@ -301,31 +283,12 @@ def a_pull_is_interrupted(site: Site) -> None:
     killed(site, signal.SIGINT, 130)
 
 
-def a_sync_is_cut(site: Site) -> None:
-    for arrive in (1000, 60_000):
-        fails(CommandError, lambda arrive=arrive: site.sync(BREAK=str(arrive)))
-        assert site.digest == site.edit.digests[0]
-    site.sync()
-    assert site.digest == site.edit.digests[1]
-
-
-def two_syncs_and_a_pull_come_at_once(site: Site) -> None:
-    with ThreadPoolExecutor() as pool:
-        for one in [pool.submit(work) for work in (site.sync, site.sync, site.pull)]:
-            assert isinstance(one.exception(), EnvbuilderError | None)
-
-
-def a_sync_finds_a_damaged_sif(site: Site) -> None:
-    site.spoil(lambda content: content.__setitem__(len(content) // 2, content[len(content) // 2] ^ 1))
-    assert site.sync().bytes_sent < len(site.edit.new.sif.read_bytes()) / 10
-
-
 def versions_are_switched(site: Site) -> None:
     site.pull(versions=3)
     for _ in range(50):
-        for version in history.versions(str(site.sif)):
-            history.switch(str(site.sif), version)
-    history.prune(str(site.sif), 1)
+        for version in history.versions(site.sif):
+            history.switch(site.sif, version)
+    history.prune(site.sif, 1)
 
 
 def fails(kind: type[EnvbuilderError], work: Callable[[], object]) -> None:
@@ -334,11 +297,10 @@ def fails(kind: type[EnvbuilderError], work: Callable[[], object]) -> None:
 
 
 FAULTS = (
-    a_range_is_cut, the_connection_stays_cut, the_registry_is_busy, the_registry_is_gone, ranges_are_refused,
-    a_range_has_other_bytes, the_index_has_other_bytes, there_is_no_index, a_thin_sif_has_other_bytes,
-    one_bit_of_the_old_sif_is_wrong, the_old_sif_is_cut_off, the_old_file_is_no_sif, an_earlier_pull_left_wrong_bytes,
-    the_disk_is_full, two_pulls_begin_at_once, a_pull_is_killed, a_pull_is_interrupted, a_sync_is_cut,
-    two_syncs_and_a_pull_come_at_once, a_sync_finds_a_damaged_sif, versions_are_switched,
+    a_layer_is_cut, the_connection_stays_cut, the_registry_is_busy, the_registry_is_gone, ranges_are_refused,
+    a_range_has_other_bytes, a_layer_has_other_bytes, one_bit_of_a_layer_in_the_cache_is_wrong,
+    a_layer_in_the_cache_is_cut_off, the_cache_is_empty, an_earlier_pull_left_wrong_bytes, the_disk_is_full,
+    two_pulls_begin_at_once, a_pull_is_killed, a_pull_is_interrupted, versions_are_switched,
 )  # fmt: skip
 
 
@@ -358,7 +320,7 @@ def test_the_name_has_a_whole_file_and_no_job_notices(
 
 
 def test_a_build_keeps_the_version_from_before(edit: Edit):
-    found = history.versions(str(edit.new.folder / "edited.sif"))
-    assert [(sha256_file(Path(one.path)), one.current) for one in found] == [
+    found = history.versions(edit.new.folder / "edited.sif")
+    assert [(sha256_file(one.path), one.current) for one in found] == [
         (edit.digests[1], True), (edit.digests[0], False)
     ]  # fmt: skip

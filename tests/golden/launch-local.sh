@@ -9,7 +9,6 @@ sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
 sif_state=''
 machine=
-copier=''
 copy=''
 program=(-m envbuilder_smoke --ranks 2)
 nodes=1
@@ -31,7 +30,7 @@ master_suffix=''
 driver_floor=''
 least_free_mb=1024
 grace=120
-settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -307,21 +306,6 @@ is_right() {
   digest=$(sha256 "$1")
   [ "$digest" = "$sif_sha256" ] || return 1
   printf '%s\n' "$found" 2>/dev/null >"$2" || :
-}
-
-# Puts a copy of the SIF on this node, made of older copies and of what they lack. The copier checks its digest. It removes
-# copies that no job started from: of this name for an hour, of others for 30 days. The time is that of the file `.checked`.
-put_copy() {
-  local here=$scratch/sifs/$copy
-  if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
-    rm -f "$here"
-    (
-      gpus=0 binds=("$copier")
-      inside python -IS "$copier" "$scratch/sifs"
-    ) <"$environment" || return 1
-    state "$here" >"$here.checked"
-  fi
-  touch "$here.checked"
 }
 
 find_environment() {

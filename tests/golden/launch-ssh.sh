@@ -9,8 +9,7 @@ sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
 sif_state=''
 machine=
-copier=''
-copy=''
+copy=cpu-abababababababababababababababababababababababababababababababab.sif
 program=(train.py --text 'it'"'"'s $HOME')
 nodes=2
 ranks_per_node=2
@@ -33,7 +32,7 @@ least_free_mb=1024
 grace=120
 ssh_options=(-p 2222)
 hosts=(me@n1 n2)
-settings=(environment sif_bytes sif_sha256 sif_state machine copier copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -311,21 +310,6 @@ is_right() {
   printf '%s\n' "$found" 2>/dev/null >"$2" || :
 }
 
-# Puts a copy of the SIF on this node, made of older copies and of what they lack. The copier checks its digest. It removes
-# copies that no job started from: of this name for an hour, of others for 30 days. The time is that of the file `.checked`.
-put_copy() {
-  local here=$scratch/sifs/$copy
-  if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
-    rm -f "$here"
-    (
-      gpus=0 binds=("$copier")
-      inside python -IS "$copier" "$scratch/sifs"
-    ) <"$environment" || return 1
-    state "$here" >"$here.checked"
-  fi
-  touch "$here.checked"
-}
-
 find_environment() {
   local found digest
   found=$(uname -m)
@@ -338,6 +322,38 @@ find_environment() {
   fi
   is_right "$environment" "$scratch/sif-$sif_sha256" ||
     fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
+}
+
+# Puts a copy of the SIF on this node, with its digest in its name. It gets that name once its bytes are checked, so a copy is
+# whole or absent, and that of a running job is never replaced. A second job waits, and finds it.
+put_copy() {
+  local here=$scratch/sifs/$copy
+  own_folder "$scratch/sifs" 700 || return 1
+  (
+    flock 7 || exit 1
+    if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
+      rm -f "$here" "$scratch/sifs"/*.part
+      remove_old_copies
+      {
+        [ "$(stat -Lc %s "$environment")" = "$sif_bytes" ] && cp "$environment" "$here.part" && chmod 755 "$here.part" &&
+          [ "$(sha256 "$here.part")" = "$sif_sha256" ] && mv "$here.part" "$here" && state "$here" >"$here.checked"
+      } || {
+        rm -f "$here.part"
+        exit 1
+      }
+    fi
+    touch "$here.checked"
+  ) 7>"$scratch/sifs/lock"
+}
+
+# Removes the copies that no job started from: of this name for an hour, of others for 30 days. Each start touches `.checked`.
+remove_old_copies() {
+  local old minutes
+  for old in "$scratch/sifs"/*.sif; do
+    minutes=60
+    [ "${old%-*}" = "$scratch/sifs/${copy%-*}" ] || minutes=43200
+    [ -n "$(find "$old" "$old.checked" -mmin "-$minutes" 2>/dev/null)" ] || rm -f "$old" "$old.checked"
+  done
 }
 
 # One container per node, in which torchrun starts the node's ranks.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import from_bytes, make_manifest, parse_entry, parse_manifest
+from envbuilder.layers.index_blob import index_blob
 from envbuilder.layers.layer import (
     Entry,
     Kind,
@@ -31,6 +32,8 @@ from envbuilder.layers.layer import (
     write_layer,
     write_layer_from_tar,
 )
+from envbuilder.layers.tar import make_header
+from envbuilder.layers.writer import BLOCK_SIZE
 
 EPOCH = 1_700_000_000
 EMPTY = hashlib.sha256().hexdigest()
@@ -379,6 +382,44 @@ def test_capabilities_stay_and_labels_of_the_host_go(tmp_path: Path) -> None:
     }
     layer = rewrite(tmp_path, (member("ping", pax_headers=xattrs), b"x"))
     assert by_path(layer)["ping"].xattrs == (("security.capability", capability),)
+
+
+def test_the_texts_of_a_layer_follow_from_its_blob(tmp_path: Path) -> None:
+    noise = os.urandom(3 * BLOCK_SIZE)
+    xattrs = {"SCHILY.xattr.security.capability": b"\x01\xff".decode("utf-8", "surrogateescape")}
+    layer = rewrite(
+        tmp_path, *ETC, *((member(f"small{number}"), noise[: 997 * number]) for number in range(300)),
+        *((member(f"large{size}"), noise[:size]) for size in range(BLOCK_SIZE - 1, BLOCK_SIZE + 2)),
+        (member("many"), noise), (member("same"), noise), (member("half"), noise[:4000] * 300),
+        member("z", tarfile.LNKTYPE, linkname="many"), member("empty"), member("link", tarfile.SYMTYPE, linkname="many"),
+        (member("ping", pax_headers=xattrs, uid=1 << 22), b"x"), (member("n\udcff" + "a" * 200, mode=0o4755), b"x"),
+    )  # fmt: skip
+    (tmp_path / "again").mkdir()
+    os.link(layer.blob, tmp_path / "again/layer.tar.zst")
+    index_blob(tmp_path / "again", name="os", digest=layer.digest, diff_id=layer.diff_id)
+    for name in ("manifest.txt", "blocks.json", "layer.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (layer.folder / name).read_bytes()
+
+
+def frame(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(content)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    {
+        "nothing": b"", "gzip": b"\x1f\x8b" + bytes(600), "no tar": frame(b"x" * 5000), "cut off": frame(bytes(9000))[:-3],
+        "a large frame": frame(bytes(BLOCK_SIZE + 1)), "a whiteout": frame(make_header(entry(".wh.a")) + bytes(1024)),
+        "a device": frame(member("a", tarfile.CHRTYPE).tobuf() + bytes(1024)),
+        "a file in two frames": frame(make_header(entry("a", size=1000)) + b"x" * 9) + frame(b"x" * 1015 + bytes(1024)),
+        "a large file after others": frame(make_header(entry("a", size=BLOCK_SIZE)) + bytes(9)) + frame(bytes(BLOCK_SIZE)),
+    }.items(),
+    ids=lambda item: item[0],
+)  # fmt: skip
+def test_a_blob_that_no_writer_wrote_is_refused(tmp_path: Path, blob: tuple[str, bytes]) -> None:
+    (tmp_path / "layer.tar.zst").write_bytes(blob[1])
+    with pytest.raises(BuildError, match="is not one that envbuilder wrote"):
+        index_blob(tmp_path, name="os", digest=Sha256("0" * 64), diff_id=Sha256("0" * 64))
 
 
 def test_a_rewritten_tar_does_not_depend_on_the_order_of_its_members(tmp_path: Path) -> None:

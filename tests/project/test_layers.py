@@ -108,18 +108,9 @@ def test_runtime_imports_only_what_is_in_the_image(module):
     assert {group(name) for name in imports(MODULES[module])} <= {"node"}
 
 
-# By `sync` and `launch`, to other machines.
-SENT = (
-    "artifacts.history",
-    "artifacts.node_copy",
-    "artifacts.parts",
-    "artifacts.receive",
-    "core.private",
-)
 # What runs without the rest of envbuilder: its oldest Python, and what else it may import. The first lies in images.
 ALONE = {
     ("node.nccl",): ((3, 8), {"pynvml"}),
-    SENT: ((3, 8), set()),
     ("diagnose", "core.text"): ((3, 9), {"re2"}),
 }
 

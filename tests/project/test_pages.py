@@ -37,6 +37,7 @@ OTHERS = {
     ".",
     "export",
     "ln",
+    "rsync",
     "ssh",
     "srun",
     "pip",

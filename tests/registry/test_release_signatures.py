@@ -18,7 +18,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.signing import make_bundle
 from envbuilder.artifacts.statement import SLSA_PROVENANCE, Release, Subject, make_statement, restate
-from envbuilder.core.cache import sha256_file
+from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import VerifyError
 from envbuilder.registry.client import Client
@@ -81,7 +81,7 @@ class World:
     ) -> Pulled:
         return pull(
             self.place(tag, name), self.client, outputs=Outputs(folder=self.folder / "in", name="toy"), forms=forms,
-            key=self.key, not_older_than=oldest, cached=lambda _: {}, console=Console(quiet=True),
+            key=self.key, not_older_than=oldest, store=Store(self.folder / "cache"), console=Console(quiet=True),
         )  # fmt: skip
 
     @property

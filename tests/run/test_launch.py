@@ -66,7 +66,7 @@ def job(
 JOBS = {
     "launch-slurm-torchrun.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4),
     "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
-    "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
+    "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, local_copy=True),
     "launch-pdsh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, pdsh=True),
     "launch-local-image.sh": job(
         environment=replace(A100, location="envbuilder/a100:latest", size=0, sha256="", image_id="sha256:12"),

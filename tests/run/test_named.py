@@ -185,7 +185,6 @@ COMMANDS = (
     "kernel mine",
     "devcontainer mine --srun=--gpus=1",
     "detect --recipe mine --measure",
-    "sync mine host:folder",
     "push mine registry.example.org/x",
     "sign mine --key none.pem",
 )
@@ -315,20 +314,20 @@ def test_a_damaged_file_is_refused_without_a_recipe_too(project: Project, call: 
 
 
 def test_a_version_that_was_chosen_starts_with_a_word(project: Project, caplog: pytest.LogCaptureFixture):
-    history.adopt(str(project.sif))
+    history.adopt(project.sif)
     of_an_edited_and_locked_recipe(project)
     newer = write_named(project.recipe, project.folder / "newer").sif
     os.utime(newer, (project.sif.stat().st_mtime + 9,) * 2)
-    history.install(str(newer), str(project.sif), history.file_digest(str(newer)), 2)
+    history.install(newer, project.sif, sha256_file(newer), 2)
     need_sif("mine", project.folder / "build", RECIPES)
     assert caplog.messages == []
-    history.switch(str(project.sif), history.versions(str(project.sif))[1])
+    history.switch(project.sif, history.versions(project.sif)[1])
     need_sif("mine", project.folder / "build", RECIPES)
     assert [one.partition(":")[0] for one in caplog.messages] == [
         f"`{project.sif}` is an earlier version, as chosen"
     ]
     an_older_locks(project)
-    history.switch(str(project.sif), history.versions(str(project.sif))[0])
+    history.switch(project.sif, history.versions(project.sif)[0])
     with pytest.raises(StaleError):
         need_sif("mine", project.folder / "build", RECIPES)
 
@@ -337,8 +336,8 @@ def test_a_version_of_another_recipe_is_no_choice(project: Project):
     other = project.sif.with_stem("other")
     os.utime(other, (0, 0))
     other.rename(project.sif.with_name(".mine.0123456789abcdef.sif"))
-    history.adopt(str(project.sif))
-    history.switch(str(project.sif), history.versions(str(project.sif))[1])
+    history.adopt(project.sif)
+    history.switch(project.sif, history.versions(project.sif)[1])
     with pytest.raises(OtherRecipeError):
         need_sif("mine", project.folder / "build", RECIPES)
 

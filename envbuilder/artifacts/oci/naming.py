@@ -3,11 +3,11 @@
 import re
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json, parse_digest
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
-from envbuilder.core.errors import ContentError, UsageError
+from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64, Processor
 
 LOCK: Final = "opt/envbuilder/lock.json"
@@ -18,13 +18,9 @@ SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
 SBOM_TYPE: Final = "application/spdx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
 BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
-PARTS_TYPE: Final = "application/vnd.envbuilder.sif.parts.v1.json+zstd"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
-SIF_KEY: Final = "io.envbuilder.sif"  # of a SIF that was not sent: its digest and size
-SIF_SIZE_KEY: Final = "io.envbuilder.sif.size"
-REST_TYPE: Final = "application/vnd.envbuilder.sif.rest.v1"
 ENTRY_TYPE: Final = "application/vnd.envbuilder.entry.v1"  # of a store that machines share
 ENTRY_KEY: Final = "io.envbuilder.key"  # annotation: the build key of the entry
 
@@ -62,22 +58,14 @@ def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
 
 
 def is_sif(manifest: Manifest) -> bool:
-    """Whether the manifest is that of a SIF, sent whole or as what its image lacks."""
-    layers = tuple(layer.media_type for layer in manifest.layers)
-    is_known = len(layers) == 1 or (layers[:1], set(layers[1:])) == ((PARTS_TYPE,), {REST_TYPE})
-    return manifest.config is not None and manifest.config.media_type == SIF_CONFIG and is_known
+    """Whether the manifest is that of a SIF."""
+    has_config = manifest.config is not None and manifest.config.media_type == SIF_CONFIG
+    return has_config and len(manifest.layers) == 1
 
 
 def sif_of(manifest: Manifest) -> Descriptor:
-    """Return digest and size of the SIF; raises ContentError when the manifest does not say them."""
-    if len(manifest.layers) == 1:
-        return manifest.layers[0]
-    marks = dict(manifest.annotations)
-    try:
-        digest, size = parse_digest(marks[SIF_KEY]), int(marks[SIF_SIZE_KEY])
-    except (LookupError, ValueError) as error:
-        raise ContentError(f"the manifest {manifest.digest} does not say which SIF it is of") from error
-    return Descriptor(media_type=SIF_LAYER, digest=digest, size=size)
+    """Return digest and size of the SIF that the manifest `is_sif` is of."""
+    return manifest.layers[0]
 
 
 def locked_in(provenance: bytes) -> Sha256:

@@ -19,6 +19,7 @@ from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
 from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame, make_compressor
 
 _SUPER: Final = struct.Struct("<5I6H8Q")
+SUPER_SIZE: Final = _SUPER.size  # bytes of a file system's head
 _MAGIC: Final = 0x73717368
 _VERSION: Final = (4, 0)
 _ZSTD: Final = 6
@@ -104,6 +105,11 @@ def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
         while path and (path := path.rpartition("/")[0]) not in entries:  # upwards
             entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
     return _Tables(entries, contents).lay_out(epoch)
+
+
+def squashfs_epoch(head: bytes) -> int:
+    """Return the time that `layout_squashfs` was given, from the head of a file system."""
+    return int(_SUPER.unpack(head)[2])
 
 
 class _Contents:

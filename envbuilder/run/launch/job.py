@@ -100,11 +100,6 @@ class Job:
         word = program_file(self.program, self.folder)
         return self.folder / word if word and not word.startswith("/") else None
 
-    @property
-    def copier(self) -> Path:
-        """Return the program that puts a copy of this SIF on a node. Jobs of the same SIF share it."""
-        return self.logs / f"{self.environment.name}-{self.environment.sha256[:16]}.pyz"
-
 
 def torch_has(job: Job, since: tuple[int, ...]) -> bool:
     """Return whether the environment has this torch or a newer one."""
@@ -149,8 +144,6 @@ def _moved(job: Job, site: str) -> Job:
     if lacks := [key for key in examples if not getattr(job.site, key)]:
         message = f"the site profile `{site}` has no key `{'` and no key `'.join(lacks)}`, which names a folder of that site"
         raise UsageError(message, hint=f"add `{'` and `'.join(examples[key] for key in lacks)}`")
-    if job.local_copy:
-        raise UsageError("`--for` writes one file, and `--local-copy` needs another", hint="leave it out")
     project = Path(job.site.projects, job.project.name)
 
     def move(path: Path) -> Path:

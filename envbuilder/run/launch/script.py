@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
-from envbuilder.artifacts.node_copy import copy_name
 from envbuilder.core.plain import one_line
 from envbuilder.plan.shell import left_out, untold
 from envbuilder.run.launch.job import (
@@ -77,6 +76,7 @@ def _parts(job: Job) -> list[str]:
         "common",
         "preflight",
         "image" if job.environment.image_id else "sif",
+        *(["copy"] if job.local_copy else []),
         ranks,
         *ways[job.where],
     ]
@@ -86,15 +86,14 @@ def _settings(job: Job) -> list[str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
-    copy = (str(job.copier), copy_name(environment.name, environment.sha256)) if job.local_copy else ("", "")
+    copy = f"{environment.name}-{environment.sha256}.sif" if job.local_copy else ""
     sif_facts = {
         "sif_bytes": str(environment.size),
         "sif_sha256": environment.sha256,
         # On another node, a file of another content may have this state.
         "sif_state": quoted(environment.state if job.where == "local" else ""),
         "machine": environment.machine,
-        "copier": quoted(copy[0]),
-        "copy": quoted(copy[1]),
+        "copy": quoted(copy),
     }
     sifs, projects = (site.sifs, site.projects) if job.for_site else ("", "")
     shared = {

@@ -14,7 +14,6 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.diagnose import Incident, LogError, Role, diagnose
-from envbuilder.run.launch.copier import save_copier
 from envbuilder.run.launch.job import Job, LaunchOptions, program_file
 from envbuilder.run.launch.script import LOG, render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
@@ -42,7 +41,6 @@ class Script:
     text: str
     folder: Path  # the script's working folder
     logs: Path
-    copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
     log: str = ""  # what `sbatch --output` takes, if it is not in the text
 
@@ -71,7 +69,7 @@ def script_of(job: Job) -> Script:
     ]
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
-        copied=job if job.local_copy else None, for_site=job.for_site,
+        for_site=job.for_site,
         log=outputs[-1] if outputs else f"{job.logs}/{LOG}",
     )  # fmt: skip
 
@@ -85,8 +83,6 @@ def save_script(path: Path, script: Script) -> Path:
             # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
             script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
             _need_own_logs(script.logs)
-        if script.copied:
-            save_copier(script.copied)
         save_text(path, script.text, mode=EXECUTABLE)
     return path.absolute()
 

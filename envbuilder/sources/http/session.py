@@ -273,25 +273,22 @@ def busy(response: Response) -> TransientError | None:
 
 def download(
     url: str, *, sha256: str, size: int, partial: Path, progress: Progress, stop: threading.Event,
-    request: Callable[[Mapping[str, str]], Response], start: int | None = None,
+    request: Callable[[Mapping[str, str]], Response],
 ) -> int:  # fmt: skip
     """Download into the file `partial`, from where an earlier attempt ended, and check the digest; raises SourceError.
-
-    With `start`, only the `size` bytes from there on are wanted, and the caller checks them: `sha256` is "".
 
     Returns how many bytes were resumed. After a failure the file stays for a later attempt, from this source or
     another one, unless its bytes are wrong. `request` sends the request with these further headers, and raises
     TransientError or SourceError unless it succeeds.
     """
-    download = _Download(url, partial, size, progress, stop, start=start)
+    download = _Download(url, partial, size, progress, stop)
     try:
         with download.out:
             download.complete(request)
-            if sha256 and download.sha256 != sha256 and download.inherited:
+            if download.sha256 != sha256 and download.inherited:
                 download.restart()
                 download.complete(request)
-        if sha256:
-            download.check(sha256)
+        download.check(sha256)
     except BaseException as error:
         is_wrong = isinstance(error, SourceError) and error.kind == "wrong"
         if is_wrong or isinstance(error, OSError) or not download.done:
@@ -304,17 +301,13 @@ def download(
 class _Download:
     """A partial file that is open for appending, with its digest and its progress. The caller closes `out`."""
 
-    def __init__(
-        self, url: str, path: Path, size: int, progress: Progress, stop: threading.Event, *, start: int | None
-    ) -> None:
+    def __init__(self, url: str, path: Path, size: int, progress: Progress, stop: threading.Event) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         self.out = path.open("r+b" if path.exists() else "x+b")
         self.done = 0
         self.saved = 0  # bytes that were resumed, after breaks and from earlier attempts
         self._url = url
         self._size = size
-        self._start = start or 0
-        self._last = "" if start is None else str(start + size - 1)  # of a part: its last byte
         self._digest = hashlib.sha256()
         self._progress = progress
         self._stop = stop
@@ -358,11 +351,10 @@ class _Download:
 
     def _continue(self, request: Callable[[Mapping[str, str]], Response]) -> None:
         """Fetch the rest; raises TransientError when the connection ends early."""
-        first = self._start + self.done
-        with request({"Range": f"bytes={first}-{self._last}"} if first or self._last else {}) as response:
+        with request({"Range": f"bytes={self.done}-"} if self.done else {}) as response:
             if response.status_code != requests.codes.partial_content:
                 self.restart()
-            elif not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {self.done}-"):
                 self.restart()
                 raise TransientError("the server resumed at another place")
             self.saved += self.done

@@ -47,21 +47,6 @@ is_right() {
   printf '%s\n' "$found" 2>/dev/null >"$2" || :
 }
 
-# Puts a copy of the SIF on this node, made of older copies and of what they lack. The copier checks its digest. It removes
-# copies that no job started from: of this name for an hour, of others for 30 days. The time is that of the file `.checked`.
-put_copy() {
-  local here=$scratch/sifs/$copy
-  if [ ! -f "$here" ] || ! is_right "$here" "$here.checked"; then
-    rm -f "$here"
-    (
-      gpus=0 binds=("$copier")
-      inside python -IS "$copier" "$scratch/sifs"
-    ) <"$environment" || return 1
-    state "$here" >"$here.checked"
-  fi
-  touch "$here.checked"
-}
-
 find_environment() {
   local found digest
   found=$(uname -m)
