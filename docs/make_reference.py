@@ -1,10 +1,6 @@
-"""Make the pages of `docs/reference` from the code: commands, recipe keys, codes, exit codes, JSON, settings.
-
-`pytest --update-golden tests/project/test_pages.py` writes the pages. The same test fails when they differ from the code.
-"""
+"""Make the pages of `docs/reference` from the code: commands, recipe keys, codes, exit codes, JSON, settings."""
 
 import importlib
-import json
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,19 +148,13 @@ def pages() -> dict[str, str]:
         "codes.md": codes_page(),
         "exit-codes.md": exit_codes(),
         "json.md": envelope(),
-        SCHEMA: json.dumps(answers_schema(), indent=1) + "\n",
         "settings.md": settings(),
         "shell.md": shell_page(),
     }
 
 
 def made(title: str, source: str) -> list[str]:
-    return [
-        f"# {title}",
-        "",
-        f"Made from {source}; `pytest --update-golden tests/project/test_pages.py` writes it anew.",
-        "",
-    ]
+    return [f"# {title}", "", f"Made from {source}.", ""]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,7 +25,6 @@ from envbuilder.diagnose.line import plain, rank_of, rank_of_file, time_of, unla
 from envbuilder.diagnose.recorder import read_dump
 from tests.support.excerpts import EXCERPTS, FOLDER, Excerpt
 
-PAGES = Path(__file__).parents[2] / "docs/diagnose"
 LOAD_MESSAGES = Path(__file__).parents[2] / "envbuilder/runtime/lib/envbuilder_extensions/messages.json"
 CATALOGUE = load_catalogue()
 
@@ -707,16 +706,6 @@ def test_no_code_of_the_catalogue_is_used_elsewhere():
     assert elsewhere & {failure.code for failure in CATALOGUE} == {
         "EB900"
     }  # the example in the catalogue's own words
-
-
-def test_each_failure_has_a_page_made_from_the_catalogue(request: pytest.FixtureRequest):
-    pages = {f"{failure.code}.md": make_diagnose.page(failure) for failure in CATALOGUE}
-    pages["README.md"] = make_diagnose.index(CATALOGUE)
-    if request.config.getoption("--update-golden"):
-        PAGES.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            (PAGES / name).write_text(text)
-    assert {path.name: path.read_text() for path in PAGES.iterdir()} == pages
 
 
 def test_load_reads_the_messages_of_the_catalogue(request: pytest.FixtureRequest):

@@ -8,18 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import make_diagnose
 import pytest
 import yaml
 
 from envbuilder.diagnose.catalogue import Failure, Mark, load_catalogue
 from envbuilder.diagnose.line import plain
 from envbuilder.diagnose.scan import Search
-from tests.support.excerpts import EXCERPTS
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/evidence/diagnose.md"
 DATA: dict[str, Any] = yaml.safe_load((HERE / "sources.yaml").read_text())
 PROGRAMS: list[dict[str, Any]] = DATA["programs"]
 STRINGS = [(one, row) for one in PROGRAMS for row in one["strings"]]
@@ -103,12 +100,3 @@ def test_a_pattern_without_a_source_says_why():
     said = Counter((row["code"], row["has"]) for row in DATA["without"])
     assert {row["why"] for row in DATA["without"]} == set(DATA["reasons"])
     assert said == found
-
-
-def test_the_table_says_what_was_gone_through(request: pytest.FixtureRequest):
-    excerpts = Counter(one.code for one in EXCERPTS)
-    counts = {code: len(marks) for code, marks in proven().items()}
-    made = make_diagnose.sources_page(load_catalogue(), DATA, counts, excerpts)
-    if request.config.getoption("--update-golden"):
-        PAGE.write_text(made)
-    assert PAGE.read_text() == made

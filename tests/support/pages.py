@@ -10,6 +10,7 @@ A fenced block says in its first line what it is:
 In what a command prints, `…` stands for anything within a line, and alone on a line for any lines.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -17,10 +18,14 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import make_pages
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BIN = ROOT / ".venv/bin"
-PAGES = sorted(DOCS.rglob("*.md"))
+# What `.gitignore` leaves out: pages that `make docs` writes, or has written here before.
+GENERATED = re.compile(r"diagnose/.+|evidence/diagnose\.md|reference/(?!lock\.md$).+")
+PAGES = sorted(path for path in DOCS.rglob("*.md") if not GENERATED.fullmatch(str(path.relative_to(DOCS))))
 BUILT = "built"
 _FENCE = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"  # no command prints it
@@ -47,8 +52,15 @@ class Command:
     line: int  # the line of the page where the output begins
 
 
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
+@functools.cache
+def generated() -> dict[Path, str]:
+    """Return the text of each generated page by its path."""
+    return {DOCS / name: text for name, text in make_pages.pages().items()}
+
+
+def blocks(page: Path, text: str | None = None) -> list[Block]:
+    """Return the blocks of a page, or of the text that a generated page has."""
+    text = page.read_text(encoding="utf-8") if text is None else text
     return [
         Block(page, text.count("\n", 0, found.start()) + 1, found[1], tuple(found[2].split()), found[3])
         for found in _FENCE.finditer(text)
