@@ -86,7 +86,7 @@ WAYS = {
 }
 
 
-@pytest.mark.release  # an environment with torch of its own; test_doors.py and tests/run/test_kernel.py hold each part
+@pytest.mark.release  # an environment with torch of its own; test_vscode_ssh.py and tests/run/test_kernel.py hold each part
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kernel_runs_is_interrupted_and_ends(
     way: str, notebook: Built, request: pytest.FixtureRequest, tmp_path: Path

@@ -259,7 +259,7 @@ def test_an_ubuntu_image_on_a_machine_without_ubuntus_keys_is_trusted_by_its_own
 
 
 def test_packages_come_from_the_image_s_own_repositories_that_answer(world: World, tmp_path: Path):
-    """In the shape of NVIDIA's images. Docker builds are in `test_docker_engine.py`; this one copies what they fetch."""
+    """In the shape of NVIDIA's images. Docker builds are in `test_buildkit.py`; this one copies what they fetch."""
     apt = tmp_path / "repos/ubuntu2204/x86_64"
     write_flat(apt, write_deb(apt, "libcudnn9", "9.1-1", "libc6", pool="."), tmp_path / "cuda.gpg")
     with served(tmp_path / "repos") as address:

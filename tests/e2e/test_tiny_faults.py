@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from envbuilder.layers.layer import load_layer
+from envbuilder.runners.toolbox import toolbox_files
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, missing_tools
-from tests.support.faults import Bench
+from tests.support.faults import Bench, digests
 from tests.support.stranger import as_user
 from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
@@ -26,6 +27,7 @@ from tests.support.workbench import (
     build_command,
     builds_in,
     findings,
+    locked_artifacts,
     open_folder,
     run,
     start,
@@ -324,7 +326,7 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
 
 def test_four_builds_of_two_recipes_share_a_cache(bench: Bench):
     other, _ = make_tiny(bench.folder / "recipe", "other", ("filelock", "typing-extensions"))
-    for outcome in faults.at_once(bench, other, state=1):  # test_several.py begins with nothing
+    for outcome in faults.at_once(bench, other, state=1):  # test_build_all.py begins with nothing
         assert outcome.wrong == (), outcome
 
 
@@ -415,3 +417,23 @@ def test_a_cache_that_is_a_link_planted_by_another_is_not_followed(bench: Bench,
     ended = attempt(*build_command(bench.recipe, spacious / "out", "--offline"), env=env)
     assert ended.returncode == 2
     assert list((spacious / "mine").iterdir()) == []
+
+
+@pytest.mark.slow  # other tests build from such a folder too
+def test_a_vendored_lock_builds_the_same_with_nothing_and_no_network(bench: Bench, spacious: Path):
+    carried = spacious / "carried"
+    vendor = (ENVBUILDER, "cache", "vendor", bench.recipe, carried, "--json")
+    answer = json.loads(run(*vendor, env=bench.env(bench.states[0])))["data"]
+    paths = [str(artifact["path"]) for artifact in locked_artifacts(bench.recipe)]
+    paths += [artifact.path for artifact in toolbox_files()]
+    assert {file.name for file in (carried / "files").iterdir()} == {
+        path.rpartition("/")[2] for path in paths
+    }
+    assert answer["command"].endswith(f"envbuilder build {carried}/tiny.yaml --offline")
+    env = NO_ENGINE | {
+        "ENVBUILDER_CACHE": str(spacious / "empty"),
+        "ENVBUILDER_FOLDERS": str(carried / "files"),
+        "ENVBUILDER_INDEX": "file:///nonexistent",
+    }
+    command = build_command(carried / "tiny.yaml", spacious / "out", "--offline")
+    assert digests(run(*WITHOUT_NETWORK, *command, env=env)) == bench.digests

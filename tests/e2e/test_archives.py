@@ -1,6 +1,6 @@
-"""Debian's own security archive, Ubuntu's own archive, and one in Ubuntu's shape with real packages.
+"""Debian's own security archive, Ubuntu's own archive, one in Ubuntu's shape with real packages, and a recipe's own repository.
 
-`tests/lock/test_resolve.py` holds the same for every change, with small packages in archives of its own.
+`tests/lock/test_resolve.py` and `test_image_bases.py` hold the same for every change, with small packages in archives of their own.
 """
 
 import lzma
@@ -19,19 +19,23 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.lock.resolve.debs import resolve_debs
+from envbuilder.lock.resolve.debs import resolve_debs, resolve_repository_debs
 from envbuilder.lock.security import lists_folder, security_updates
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import UBUNTU_ARCHIVE
 from tests.support.locks import make_recipe
-from tests.support.package_sources import signing_key, write_suite
-from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run
+from tests.support.package_sources import signing_key, write_deb, write_suite
+from tests.support.redist import served
+from tests.support.workbench import NO_ENGINE, ROOT, Built, build, resolve_context, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
 OPTIONS = LockOptions(today=date(2026, 11, 23))
-PYTHON_AND_GCC = (
-    "gcc -xc -o /tmp/a - <<<'int main(void) { return 0; }' && /tmp/a && python3.14 -c 'import ssl'"
-)
+HEAD = "Origin: Site\nLabel: Site\nSuite: stable\nCodename: stable\n"
+ENTRY = """\
+apt: [site-tool]
+apt_sources:
+  - {name: site, url: "%s", suite: stable, components: [main], key: site.gpg}
+"""
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
@@ -92,7 +96,7 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
         recipe=recipe.digest,
         inputs=recipe_inputs(recipe),
         debs=resolve_debs(recipe, make_target(recipe), means, options=OPTIONS),
-        wheels=tuple(one for one in cpu.wheels if one.name == "typing-extensions"),
+        wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"),
         extensions=(),
     )
     save_text(path.with_suffix(".lock"), lock_text(lock))
@@ -100,3 +104,27 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
     build(str(path), folder / "out", "--engine", "assemble", env=env)
     works = f"python{row.python} -c 'import ssl' && gcc -xc -o /tmp/a - <<<'int main(void) {{ return 0; }}' && /tmp/a"
     run("apptainer", "exec", "--contain", folder / f"out/{suite}.sif", "bash", "-c", works)
+
+
+def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, spacious: Path) -> None:
+    """The recipe's address does not answer any more when the build runs: a setting names a mirror."""
+    assert tiny.recipe
+    path, lock = spacious / "sited.yaml", load_lock(tiny.recipe.with_suffix(".lock"))
+    listing = write_deb(
+        spacious / "apt", "site-tool", "1.0-1", "libc6", files={"usr/share/site-tool/word": b"hello\n"}
+    )
+    with signing_key(path.parent / "site.gpg") as sign:
+        write_suite(spacious / "apt", "stable", {"main": listing}, sign, HEAD)
+    context = resolve_context(os.environ | {"ENVBUILDER_CACHE": str(spacious / "cache")})
+    with served(spacious / "apt") as address:
+        path.write_text(tiny.recipe.read_text() + ENTRY % address)
+        wanted = load(path)
+        target = make_target(wanted)
+        (tool,) = resolve_repository_debs(wanted, target, ["site-tool"], context, options=OPTIONS)
+    debs = tuple(sorted((*lock.debs, tool), key=lambda deb: deb.name))
+    whole = replace(lock, recipe=wanted.digest, inputs=recipe_inputs(wanted), debs=debs)
+    save_text(path.with_suffix(".lock"), lock_text(whole))
+    with served(spacious / "apt") as address:
+        build(str(path), spacious / "out", env=NO_ENGINE | {"ENVBUILDER_APT_MIRRORS": f"site={address}"})
+    said = run("apptainer", "exec", spacious / "out/sited.sif", "cat", "/usr/share/site-tool/word")
+    assert said == "hello\n"

@@ -65,7 +65,7 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
 def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
     moment: float, cold: dict[str, str], spacious: Path, slack: int
 ):
-    """While the OS layer is made, for every change: test_several.py, and test_faults.py after 4 s."""
+    """While the OS layer is made, for every change: test_build_all.py, and test_faults.py after 4 s."""
     with terminal(ROOT, spacious, width=80, **cold) as screen:
         build(screen, spacious / "out")
         screen.wait(lambda: steps(screen.screen()), 60)
