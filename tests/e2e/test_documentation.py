@@ -94,4 +94,4 @@ def test_commands_print_what_the_page_says(
         different = pages.differences(page, folder, built=True, env=env, seconds=SECONDS)
     if request.config.getoption("--update-golden"):
         pages.update(page, different)
-    assert not different, pages.told(different)
+    assert not different, pages.report(different)

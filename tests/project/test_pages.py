@@ -71,7 +71,7 @@ def test_commands_print_what_the_page_says(
     different = pages.differences(page, folder, built=False, env=env, seconds=SECONDS, programs=warm)
     if request.config.getoption("--update-golden"):
         pages.update(page, different)
-    assert not different, pages.told(different)
+    assert not different, pages.report(different)
 
 
 @pytest.mark.parametrize("page", [*DOCUMENTS, DOCS / "reference/commands.md"], ids=short)
@@ -202,11 +202,10 @@ def test_a_page_that_says_something_else_is_found_and_can_be_put_right(
         "```console built\n$ false\nnot run\n```\n"
     )
     different = pages.differences(page, tmp_path, built=False, env={})
-    assert [
-        (one.place, said.endswith(end)) for (one, said), end in zip(different, ("a b\n", "x\n"), strict=True)
-    ] == [
-        ("page.md:7", True),
-        ("page.md:14", True),
+    assert [command.place for command, _ in different] == ["page.md:7", "page.md:14"]
+    assert [output.endswith(end) for (_, output), end in zip(different, ("a b\n", "x\n"), strict=True)] == [
+        True,
+        True,
     ]
     pages.update(page, different)
     assert pages.differences(page, tmp_path, built=False, env={}) in ([], different[1:])  # the date goes on
