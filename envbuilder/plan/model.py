@@ -19,6 +19,7 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
+from envbuilder.plan.program import Program, spec_text
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import Recipe
 
@@ -210,6 +211,12 @@ class StartStep:
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
 
+    def made_by(self, plan: "Plan") -> Program:
+        return Program(
+            name=self.name, files=("start.py",), interpreter=plan.python.program, root=(OsStep.name, InterpreterStep.name),
+            spec=spec_text({"files": dict(self.files)}), why="write the modules that each Python runs first",
+        )  # fmt: skip
+
     def lines(self) -> tuple[str, ...]:
         return (f"step start {self.python}", *map(_file_line, self.files))
 
@@ -251,6 +258,8 @@ class AddedStep(PythonStep):
         return (f"step added {self.python} layout 1", *self.package_lines())
 
 
+ProgramStep = StartStep
+"""Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
 
 
@@ -278,8 +287,10 @@ class Plan:
         return "\n".join([*head, *(line for step in self.steps for line in self._lines(step))]) + "\n"
 
     def _lines(self, step: Step) -> tuple[str, ...]:
-        """Return the step's lines, and those of the tools that decide its bytes."""
-        return (*step.lines(), *(f"  tool{_artifact_line(one)[1:]}" for one in self.tools_of(step)))
+        """Return the step's lines, and those of the program and the tools that decide its bytes."""
+        program = step.made_by(self).lines() if isinstance(step, ProgramStep) else ()
+        tools = (f"  tool{_artifact_line(tool)[1:]}" for tool in self.tools_of(step))
+        return (*step.lines(), *program, *tools)
 
     def tools_of(self, step: Step) -> tuple[Artifact, ...]:
         """Return the tools that decide a step's bytes. Byte code, links and plain files are the same whatever wrote them."""

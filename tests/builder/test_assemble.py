@@ -20,10 +20,11 @@ from envbuilder import runtime as image
 from envbuilder.builder.assemble import interpreter, python, runtime
 from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root
-from envbuilder.builder.assemble.sandbox import Root, sandboxed
+from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
+from envbuilder.builder.step_folder import write_step
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
@@ -382,9 +383,9 @@ START = StartStep(
 )
 
 
-def test_the_sandbox_that_byte_compiles(golden):
-    command = runtime.compile_command("/usr/bin/python3.11", root=FULL, tree=Path("/work/tree"))
-    golden("sandbox-start.txt", one_a_line(command))
+def test_the_sandbox_of_a_program(golden):
+    command = program_command(START.made_by(PLAN), FULL, step=Path("/work/step"), out=Path("/work/tree"))
+    golden("sandbox-start.txt", one_a_line(command).replace(str(uv.find_uv_bin()), "UV"))
 
 
 @runs_programs
@@ -392,11 +393,12 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     """With this machine as the root, for its Python is the only one that is there."""
     tree = tmp_path / "tree"
     (tmp_path / "layer").mkdir()
-    python = f"3.{sys.version_info.minor}"
-    step = dataclasses.replace(START, python=python)
-    runtime.write_start_files(step, tree)
+    python = f"python3.{sys.version_info.minor}"
+    tree.mkdir()
+    program = dataclasses.replace(START.made_by(PLAN), interpreter=f"/usr/bin/{python}")
+    write_step(program, tmp_path / "step", Store(tmp_path / "cache"))
     ProcessRunner(os.environ).run(
-        runtime.compile_command(f"/usr/bin/python{step.python}", root=Root(os=Path("/")), tree=tree)
+        program_command(program, Root(os=Path("/")), step=tmp_path / "step", out=tree)
     )
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
@@ -551,7 +553,7 @@ def test_the_paths_of_a_runtime_layer(tmp_path, golden):
 def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
     """Python warns where a text would be written in the encoding of the user's locale."""
     script = (
-        "import sys, warnings; from pathlib import Path; from tests.build import test_assemble as t\n"
+        "import sys, warnings; from pathlib import Path; from tests.builder import test_assemble as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
         "place = Path(sys.argv[1]); (place / 'python').mkdir()\n"
         "t.runtime.write_runtime_files(t.make_runtime(), place / 'tree')\n"

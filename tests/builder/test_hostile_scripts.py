@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # Runs a script on a file system of 8 MB, and says how it ended.
 SMALL = f"""
 mount -t tmpfs -o size=8m none "$1"
-exec '{sys.executable}' -c 'import sys; from tests.build import test_hostile_scripts as t; t.say(*sys.argv[1:])' "$1" "$2"
+exec '{sys.executable}' -c 'import sys; from tests.builder import test_hostile_scripts as t; t.say(*sys.argv[1:])' "$1" "$2"
 """
 
 

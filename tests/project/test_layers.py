@@ -26,7 +26,7 @@ LAYERS = [
     {"recipe", "artifacts"},
     {"node", "layers"},
     {"runners"},
-    {"sources", "diagnose"},
+    {"sources", "diagnose", "steps"},
     {"core"},
     {"__init__", STANDALONE},
 ]

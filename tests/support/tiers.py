@@ -65,7 +65,7 @@ FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "unit-1": ("commands", "verify"),
     "unit-2": ("lock", "artifacts", "plan", "layers", "recipe"),
     "unit-3": ("project", "node", "diagnose", "compat", "init"),
-    "unit-4": ("registry", "run", "builder", "runners", "sources", "core", "runtime"),
+    "unit-4": ("registry", "run", "builder", "runners", "sources", "core", "runtime", "steps"),
 }
 
 

@@ -16,11 +16,12 @@ from typing import Final, assert_never
 from envbuilder.builder.assemble import cuda, interpreter, python, runtime
 from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
-from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep
 from envbuilder.builder.extensions.build import ExtensionBuilder, extension_commands
 from envbuilder.builder.extensions.install import install_extensions
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.builder.step_folder import write_step
 from envbuilder.core.errors import BuildError, CommandError, ToolError
 from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
@@ -33,6 +34,7 @@ from envbuilder.plan.model import (
     ExtensionsStep,
     InterpreterStep,
     OsStep,
+    ProgramStep,
     PythonStep,
     RuntimeStep,
     StartStep,
@@ -106,8 +108,9 @@ class AssembleEngine:
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
             case StartStep():
-                own = _root_of(self.job, root.os, root.interpreter)
-                return (runtime.compile_command(self.job.plan.python.program, root=own, tree=WORK / "tree"),)
+                return (
+                    _program_command(step, self.job, _root_of(self.job, root.os, root.interpreter), WORK),
+                )
             case CudaStep() | RuntimeStep():
                 return ()  # these layers need no program
             case _:
@@ -175,8 +178,9 @@ class Run:
                 job.pack(step, tree, out)
             case StartStep():
                 root = _root_of(job, self._start_tree(job.plan.os).result(), self._own_python())
-                runtime.write_start_files(step, tree)
-                job.runner.run(runtime.compile_command(job.plan.python.program, root=root, tree=tree))
+                tree.mkdir()
+                write_step(step.made_by(job.plan), work / "step", job.store)
+                job.runner.run(_program_command(step, job, root, work))
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = [one for one in job.plan.steps if one is not step]
@@ -222,6 +226,11 @@ class Run:
             layer = layer or self.start(step).result()
             with job.console.step(f"unpack the {layer.name} layer"):
                 extract(layer, work / "tree")
+
+
+def _program_command(step: ProgramStep, job: Job, root: Root, work: Path) -> Command:
+    """Return the command that makes the tree of a step's layer in `work/tree`."""
+    return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree")
 
 
 def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:

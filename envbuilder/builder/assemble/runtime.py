@@ -1,37 +1,13 @@
-"""The start and the runtime layer: the modules that each Python runs first, and the files of runtimes and documents."""
+"""The runtime layer: the files that container runtimes read, and documents."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
-from envbuilder.builder.assemble.python import STEADY
-from envbuilder.builder.assemble.sandbox import Root, sandboxed
 from envbuilder.builder.engine import Job, tools
-from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
 from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.documents import write_documents
-from envbuilder.plan.model import ENV_PREFIX, OWN, RuntimeStep, StartStep, Step
-from envbuilder.runners.sandbox import Mount
-
-FOLDERS: Final = (ENV_PREFIX, OWN)  # of the start layer
-
-
-def write_start_files(step: StartStep, tree: Path) -> None:
-    """Write the start layer's files below `tree`, without their byte code."""
-    for path, text in step.files:
-        write_text(tree / path, text, mode=0o755 if text.startswith("#!") else 0o644)
-
-
-def compile_command(program: str, *, root: Root, tree: Path) -> Command:
-    """Byte-compile the start layer at its final path, with this Python. Byte code is unchecked, because the image is read-only."""
-    return sandboxed(
-        root,
-        (program, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", *FOLDERS),
-        why="byte-compile the modules that each Python runs first",
-        mounts=[Mount(source=tree / folder[1:], target=folder, writable=True) for folder in FOLDERS],
-        env=STEADY,
-    )  # fmt: skip
+from envbuilder.plan.model import RuntimeStep, Step
 
 
 def write_layer(

@@ -5,12 +5,16 @@ bubblewrap mounts it from folders of the store, without a copy. Programs of anot
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+import uv
+
+from envbuilder import steps
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
-from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, SYSTEM_PATH
+from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX
+from envbuilder.plan.program import OUT, PROGRAMS, SPEC, Program
 from envbuilder.runners.sandbox import Mount, sandbox
 
 
@@ -89,7 +93,19 @@ def sandboxed(
         options += mount.options()
     for path, target in links:
         options += ["--symlink", target, path]
-    search = f"{ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}"
-    fixed = {"PATH": search, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
     by = root.emulation.words() if root.emulation else ()
+    fixed = {name: value for name, value in steps.ENVIRONMENT.items() if not name.startswith("PYTHON")}
     return sandbox(options, argv, why=why, env=tuple((fixed | dict(env)).items()), cwd=cwd, emulation=by)
+
+
+def program_command(
+    program: Program, root: Root, *, step: Path, out: Path, mounts: Sequence[Mount] = ()
+) -> Command:
+    """Return the command that runs a program. `step` is its folder, which `write_step` wrote, and `out` its OUT."""
+    files = (Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
+    tool = Mount(source=Path(uv.find_uv_bin()), target=f"{PROGRAMS}/uv")
+    folder = Mount(source=step, target=str(PurePosixPath(SPEC).parent))
+    return sandboxed(
+        root, program.argv, why=program.why,
+        mounts=(*files, tool, folder, Mount(source=out, target=OUT, writable=True), *mounts),
+    )  # fmt: skip

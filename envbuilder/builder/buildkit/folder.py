@@ -10,14 +10,15 @@ from typing import Final, assert_never
 
 import uv
 
-from envbuilder import runtime
+from envbuilder import runtime, steps
 from envbuilder.builder.assemble.os import write_root
 from envbuilder.builder.assemble.python import requirements
-from envbuilder.builder.assemble.runtime import write_runtime_files, write_start_files, write_text
+from envbuilder.builder.assemble.runtime import write_runtime_files, write_text
 from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.programs import SPEC, container_compiles
 from envbuilder.builder.extensions.stage_sources import stage_sources
 from envbuilder.builder.extensions.wheels import stage_sdist
+from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.lock.model import Artifact, LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
@@ -39,6 +40,7 @@ def write_folder(job: Job, folder: Path) -> None:
     write_text(folder / DOCKERFILE, render_base())
     for name, text in runtime.files("kit"):
         write_text(folder / "kit" / name, text)
+    write_text(folder / "steps/start.py", steps.text("start.py"))
     for name, below in _PROGRAMS.items():
         write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
     for step in job.plan.steps:
@@ -91,7 +93,7 @@ def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
         case model.ExtensionsStep():
             _write_extensions(step, job, folder)
         case model.StartStep():
-            write_start_files(step, folder)
+            write_step(step.made_by(job.plan), folder, job.store)
         case model.RuntimeStep():
             write_runtime_files(step, folder)
         case _:

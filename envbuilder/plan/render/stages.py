@@ -10,6 +10,7 @@ from typing import Final
 
 from envbuilder.plan.contents import OF_PYTHON_LAYER
 from envbuilder.plan.model import ENV_PREFIX, OWN, STANDALONE_PREFIX, Plan
+from envbuilder.plan.program import INPUTS, SPEC
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import in_comment, in_shell
@@ -244,9 +245,9 @@ START: Final = Stage(
 # What each Python of the environment runs first.
 FROM os AS start
 COPY --link --from=interpreter {LAYER} /
-COPY --link start {LAYER}
-RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
-    . /settings && sh /kit/write_start.sh "$INTERPRETER" {LAYER}
+WORKDIR {LAYER}
+RUN {OFF} {_input("python/settings", "settings")} {_input("steps")} {_input("start", "step")} \\
+    . /settings && PYTHONHASHSEED=0 PYTHONWARNINGS=ignore "$INTERPRETER" /steps/start.py {SPEC} {INPUTS} {LAYER}
 """,
     parents=("interpreter", "os"),
     options=(OFF,),
