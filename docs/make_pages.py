@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-import make_diagnose
-import make_nccl_rules
-import make_reference
+from docs import make_diagnose, make_nccl_rules, make_reference
 
 DOCS: Final = Path(__file__).parent
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import make_diagnose
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from docs import make_diagnose
 from envbuilder import cli
 from envbuilder.builder.extensions.build import NVCC_MEMORY
 from envbuilder.core.errors import UsageError

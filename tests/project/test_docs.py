@@ -6,11 +6,11 @@ import shutil
 import tomllib
 from pathlib import Path
 
-import make_reference
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from docs import make_reference
 from envbuilder import __version__, cli
 from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SETTINGS

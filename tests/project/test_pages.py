@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import make_reference
 import pytest
 import typer
 from typer.main import get_command
 
+from docs import make_reference
 from envbuilder import cli
 from envbuilder.diagnose.catalogue import load_catalogue
 from tests.support import pages

@@ -4,7 +4,8 @@ import functools
 import json
 
 import jsonschema
-import make_reference
+
+from docs import make_reference
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import make_pages
+from docs import make_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
