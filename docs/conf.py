@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-from sphinx.application import Sphinx
-
 _INIT = Path(__file__).parents[1] / "envbuilder/__init__.py"
 
 project = "envbuilder"
@@ -20,13 +18,3 @@ html_show_copyright = False
 html_last_updated_fmt = None  # the same sources give the same site
 # A page that needs nothing from elsewhere: no fonts, no scripts of other hosts.
 html_theme_options = {"top_of_page_buttons": []}
-
-
-def setup(app: Sphinx) -> None:
-    app.connect("source-read", _list_failures)
-
-
-def _list_failures(_: Sphinx, page: str, source: list[str]) -> None:
-    """The pages of failures are made from the catalogue and read as plain Markdown; here they get their place."""
-    if page == "diagnose/README":
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nEB*\n```\n"

@@ -1,13 +1,17 @@
-"""The pages `docs/diagnose`, and the messages that load() reads in an image, made from the catalogue of `diagnose`.
-
-`pytest --update-golden tests/diagnose/test_diagnose.py` writes them; the same tests say when they are not what the catalogue says.
-"""
+"""Make the pages `docs/diagnose`, and the messages that load() reads in an image, from the catalogue of `diagnose`."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
-from envbuilder.diagnose.catalogue import Failure, Mark, Message, Stage
+import yaml
+
+from envbuilder.diagnose.catalogue import Failure, Mark, Message, Stage, load_catalogue
+from tests.support.excerpts import EXCERPTS
+
+SOURCES: Final = Path(__file__).parents[1] / "tests/diagnose/sources.yaml"
 
 STAGES = {
     Stage.MACHINE: "the machine: hardware, kernel, driver, disks and limits of the node, or who runs it",
@@ -18,8 +22,13 @@ STAGES = {
 }
 
 
+def pages() -> dict[str, str]:
+    """Return the pages of `docs/diagnose` by their file names."""
+    catalogue = load_catalogue()
+    return {"README.md": index(catalogue), **{f"{failure.code}.md": page(failure) for failure in catalogue}}
+
+
 def page(failure: Failure) -> str:
-    """One page of `docs/diagnose`."""
     marks = [f"- `{mark.has.decode()}`" for mark in failure.lines]
     shown = (
         ["A log shows one of:", "", *marks]
@@ -50,29 +59,26 @@ def page(failure: Failure) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sources_page(
-    catalogue: Sequence[Failure],
-    sources: Mapping[str, Any],
-    proven: Mapping[str, int],
-    excerpts: Mapping[str, int],
-) -> str:
-    """The tables of what the patterns were derived from. `proven` counts a failure's patterns that match a source's string."""
+def sources_page() -> str:
+    """The tables of what the patterns were derived from."""
+    sources = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))
+    excerpts = Counter(excerpt.code for excerpt in EXCERPTS)
     lines = [
         "# Sources of the messages that `diagnose` knows",
         "",
         "Made from `tests/diagnose/sources.yaml`, which has each string with its file and its versions. A test fills",
-        "each string in and reads it. `pytest --update-golden tests/diagnose/test_diagnose_sources.py` writes this page anew.",
+        "each string in and reads it.",
         "",
         "Read on 2026-11-23: sources where they are public, otherwise the strings of the published binaries.",
         "",
         "| program | source | versions gone through | files | strings | failures |",
         "|:--|:--|:--|--:|--:|--:|",
     ]
-    for one in sources["programs"]:
-        versions, strings = list(one["files"]), one["strings"]
+    for program in sources["programs"]:
+        strings, files = program["strings"], program["files"]
         codes = {row["code"] for row in strings}
         lines.append(
-            f"| {one['name']} | {one['repository']} | {', '.join(versions)} | {sum(one['files'].values())} | {len(strings)} | {len(codes)} |"
+            f"| {program['name']} | {program['repository']} | {', '.join(files)} | {sum(files.values())} | {len(strings)} | {len(codes)} |"
         )
     lines += [
         "",
@@ -82,19 +88,19 @@ def sources_page(
         "| reason | patterns | meaning |",
         "|:--|--:|:--|",
     ]
-    why = {
-        name: [row["code"] for row in sources["without"] if row["why"] == name] for name in sources["reasons"]
-    }
-    lines += [f"| {name} | {len(why[name])} | {meaning} |" for name, meaning in sources["reasons"].items()]
+    unproven = Counter((row["code"], row["why"]) for row in sources["without"])
+    for reason, meaning in sources["reasons"].items():
+        count = sum(number for (_, why), number in unproven.items() if why == reason)
+        lines.append(f"| {reason} | {count} | {meaning} |")
     lines += [
         "",
-        "| code | failure | patterns | with a source | without one | excerpts |",
-        "|:--|:--|--:|--:|:--|--:|",
+        "| code | failure | patterns | without a source | excerpts |",
+        "|:--|:--|--:|:--|--:|",
     ]
-    for one in catalogue:
-        reasons = [f"{codes.count(one.code)} {name}" for name, codes in why.items() if one.code in codes]
+    for failure in load_catalogue():
+        reasons = [f"{number} {why}" for (code, why), number in unproven.items() if code == failure.code]
         lines.append(
-            f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.lines)} | {proven.get(one.code, 0)} | {', '.join(reasons)} | {excerpts.get(one.code, 0)} |"
+            f"| [{failure.code}](../diagnose/{failure.code}.md) | {failure.title} | {len(failure.lines)} | {', '.join(reasons)} | {excerpts[failure.code]} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -103,12 +109,12 @@ def load_messages_text(messages: Sequence[Message]) -> str:
     """The file that load() reads inside an image: the messages that it has words for."""
     rows = [
         {
-            "lines": [_mark(mark) for mark in one.all_lines],
-            "message": one.load.message,
-            "repair": one.load.repair,
+            "lines": [_mark(mark) for mark in message.all_lines],
+            "message": message.load.message,
+            "repair": message.load.repair,
         }
-        for one in messages
-        if one.load
+        for message in messages
+        if message.load
     ]
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
@@ -120,17 +126,23 @@ def _mark(mark: Mark) -> dict[str, str]:
 
 def index(catalogue: Sequence[Failure]) -> str:
     """The page that lists them all."""
-    rows = [f"| [{one.code}]({one.code}.md) | {one.title} | {one.stage.value} |" for one in catalogue]
+    rows = [
+        f"| [{failure.code}]({failure.code}.md) | {failure.title} | {failure.stage.value} |"
+        for failure in catalogue
+    ]
     head = [
         "# What `envbuilder diagnose` knows",
         "",
-        "Made from `envbuilder/diagnose/catalogue`; `pytest --update-golden tests/diagnose/test_diagnose.py` writes these pages anew.",
+        "Made from `envbuilder/diagnose/catalogue`.",
         "",
         "| code | failure | stage |",
         "|:--|:--|:--|",
     ]
     stages = [f"- `{stage.value}`: {meaning}" for stage, meaning in STAGES.items()]
-    return "\n".join([*head, *rows, "", "Stages, the nearest to the root first:", "", *stages]) + "\n"
+    contents = ["```{toctree}", ":hidden:", ":glob:", "", "EB*", "```"]
+    return "\n".join(
+        [*head, *rows, "", "Stages, the nearest to the root first:", "", *stages, "", *contents, ""]
+    )
 
 
 def _sentence(words: str) -> str:

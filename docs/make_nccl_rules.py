@@ -1,7 +1,4 @@
-"""The page `docs/reference/nccl-rules.md`, made from the rules and hints in `envbuilder/node/nccl`.
-
-`pytest --update-golden tests/node/test_nccl_rules.py` writes it; the same test says when it is not what the rules say.
-"""
+"""Make the page `docs/reference/nccl-rules.md` from the rules and hints in `envbuilder/node/nccl`."""
 
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.node.nccl.hints import HINTS
@@ -10,7 +7,7 @@ from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 HEAD = """\
 # What envbuilder tells NCCL, and why
 
-Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`; `pytest --update-golden tests/node/test_nccl_rules.py` writes it anew.
+Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`.
 
 In each group the first rule that applies decides. A variable that the user has set is left alone with the rest of its group, and an empty value counts as set.
 Each rule links to the [evidence](../evidence/nccl.md) behind it.

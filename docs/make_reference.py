@@ -1,10 +1,6 @@
-"""Make the pages of `docs/reference` from the code: commands, recipe keys, codes, exit codes, JSON, settings.
-
-`pytest --update-golden tests/project/test_pages.py` writes the pages. The same test fails when they differ from the code.
-"""
+"""Make the pages of `docs/reference` from the code: commands, recipe keys, codes, exit codes, JSON, settings."""
 
 import importlib
-import json
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,19 +148,13 @@ def pages() -> dict[str, str]:
         "codes.md": codes_page(),
         "exit-codes.md": exit_codes(),
         "json.md": envelope(),
-        SCHEMA: json.dumps(answers_schema(), indent=1) + "\n",
         "settings.md": settings(),
         "shell.md": shell_page(),
     }
 
 
 def made(title: str, source: str) -> list[str]:
-    return [
-        f"# {title}",
-        "",
-        f"Made from {source}; `pytest --update-golden tests/project/test_pages.py` writes it anew.",
-        "",
-    ]
+    return [f"# {title}", "", f"Made from {source}.", ""]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -383,7 +373,7 @@ def _shape(one: Mapping[str, object]) -> str:
 def codes() -> dict[str, tuple[str, str]]:
     """Return every code with its name and what it means."""
     for module in pkgutil.walk_packages(envbuilder.__path__, "envbuilder."):
-        if not module.name.startswith(("envbuilder.runtime", "envbuilder.__main__")):
+        if not module.name.startswith(("envbuilder.runtime", "envbuilder.steps.", "envbuilder.__main__")):
             importlib.import_module(module.name)
     found = {
         str(code): (code.name.lower().replace("_", " "), code.meaning)

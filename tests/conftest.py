@@ -1,5 +1,6 @@
 """Settings of all tests. Costly tests need an option, and a test may start programs only with a marker."""
 
+import difflib
 import gc
 import os
 import signal
@@ -81,11 +82,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a whole text with the file of that name in `tests/golden`; `--update-golden` writes it instead."""
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Compare a whole text with the file of that name in `tests/golden`; `--update-golden` writes it instead.
 
-    def compare(name: str, text: str) -> None:
+    With `before`, the file holds the difference from that text alone, without line numbers, which any edit would move.
+    """
+
+    def compare(name: str, text: str, before: str = "") -> None:
         path = GOLDEN / name
+        if before:
+            lines = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
+            text = "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in list(lines)[2:])
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ def lacks_inodes(place: Path) -> str:
     """Return a sentence about a file system, which takes no more files; "" for one that does, or has no limit."""
     try:
         status = os.statvfs(next(path for path in (place, *place.absolute().parents) if path.exists()))
-    except (OSError, AttributeError):  # Windows has no inodes
+    except OSError:
         return ""
     if not status.f_files or status.f_favail >= FEW or status.f_flag & os.ST_RDONLY:
         return ""

@@ -4,6 +4,7 @@ A person writes this file, comments included, so nothing but its lists of releas
 """
 
 import re
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from pathlib import Path
@@ -16,6 +17,7 @@ from envbuilder.compat.tables.toolkit import newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError
 from envbuilder.sources.fetch.remote_zip import Index
+from envbuilder.sources.http.failure import SourceError
 from scripts.refresh_tables.rows import Changes
 
 _ROW: Final = re.compile(
@@ -75,8 +77,14 @@ def _archived(
 
 
 def _digest(index: Index, release: str) -> str:
-    """Return the sha256 of a release's manifest, "" if the archive has none."""
-    page = index.archived(f"redistrib_{release}.json")
+    """Return the sha256 of a release's manifest in NVIDIA's archive, "" if it has none or no archive is used."""
+    archive = index.client.sources.cuda
+    try:
+        page = index.client.page(f"{archive}redistrib_{release}.json", threading.Event()) if archive else b""
+    except SourceError as refusal:
+        if refusal.kind == "gone":
+            return ""
+        raise FetchError(f"could not read NVIDIA's archive: {refusal}") from refusal
     return sha256_bytes(page) if page else ""
 
 

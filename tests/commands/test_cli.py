@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import make_reference
 import pytest
 import typer
 from typer.main import get_command
 
+from docs import make_reference
 from envbuilder import __version__, cli
 from envbuilder.builder.extensions.check_targets import extension_error
 from envbuilder.commands import COMMANDS

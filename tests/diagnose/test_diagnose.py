@@ -10,22 +10,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import make_diagnose
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from docs import make_diagnose
 from envbuilder import cli
 from envbuilder.builder.extensions.build import NVCC_MEMORY
 from envbuilder.commands.diagnose import findings
 from envbuilder.diagnose import Diagnosis, LogError, Role, as_text, diagnose, logs
-from envbuilder.diagnose.catalogue import Stage, load_catalogue, load_messages
+from envbuilder.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.diagnose.collectives import Ranks, Verdict
 from envbuilder.diagnose.line import plain, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.diagnose.recorder import read_dump
 from tests.support.excerpts import CLEAN, EXCERPTS, FOLDER, Excerpt
 
-PAGES = Path(__file__).parents[2] / "docs/diagnose"
 LOAD_MESSAGES = Path(__file__).parents[2] / "envbuilder/runtime/lib/envbuilder_extensions/messages.json"
 CATALOGUE = load_catalogue()
 
@@ -642,17 +641,6 @@ def test_no_code_of_the_catalogue_is_used_elsewhere():
         for code in re.findall(r'"(EB(?:8(?:5[1-9]|6\d|9[5-9])|9\d\d))"', path.read_text())
     }
     assert not elsewhere & {failure.code for failure in CATALOGUE}
-
-
-def test_each_failure_has_a_page_made_from_the_catalogue(request: pytest.FixtureRequest):
-    pages = {f"{failure.code}.md": make_diagnose.page(failure) for failure in CATALOGUE}
-    pages["README.md"] = make_diagnose.index(CATALOGUE)
-    assert all(f"`{stage.value}`" in pages["README.md"] for stage in Stage)
-    if request.config.getoption("--update-golden"):
-        PAGES.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            (PAGES / name).write_text(text)
-    assert {path.name: path.read_text() for path in PAGES.iterdir()} == pages
 
 
 def test_load_reads_the_messages_of_the_catalogue(request: pytest.FixtureRequest):

@@ -81,7 +81,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return
     if is_last:
         run("docker", "image", "rm", "--force", "envbuilder/a100:latest")
-    if any(word in item.nodeid for word in ("docker_", "rendered")):
+    if any(word in item.nodeid for word in ("buildkit", "rendered")):
         run("docker", "builder", "prune", "--all", "--force")
 
 

@@ -36,7 +36,7 @@ from tests.support.workbench import (
 
 pytestmark = pytest.mark.builds
 
-WITH_TORCH = pytest.mark.release  # test_trouble.py kills and starts builds of `tiny` for every change
+WITH_TORCH = pytest.mark.release  # test_tiny_faults.py kills and starts builds of `tiny` for every change
 KILLS = (
     1.5,
     6.0,
@@ -200,7 +200,7 @@ def test_a_damaged_artifact_is_exit_5_offline_and_named(damaged: tuple[Path, Pat
 def test_a_damaged_artifact_is_taken_from_a_folder_that_holds_it(
     damaged: tuple[Path, Path], spacious: Path, cpu: Built
 ):
-    """For every change: `test_an_artifact_gone_bad_in_the_cache_is_fetched_again` of test_trouble.py."""
+    """For every change: `test_an_artifact_gone_bad_in_the_cache_is_fetched_again` of test_tiny_faults.py."""
     cache, path = damaged
     folder = spacious / "wheels"
     folder.mkdir()

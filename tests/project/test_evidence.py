@@ -44,7 +44,7 @@ def test_each_citation_names_a_heading():
         for name, anchor in CITATION.findall(path.read_text(encoding="utf-8"))
     ]
     assert cited
-    assert [one for one in cited if one[2] not in ANCHORS.get(one[1], {})] == []
+    assert [citation for citation in cited if citation[2] not in ANCHORS.get(citation[1], {})] == []
 
 
 def test_each_rule_and_hint_names_a_heading():
@@ -67,9 +67,9 @@ def test_each_heading_has_a_link_or_a_package_that_can_be_opened(name: str):
 
 
 def test_no_citation_names_a_document_outside_the_repository():
-    found = [
+    named = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in FILES
         for match in UNOPENABLE.finditer(path.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert named == []

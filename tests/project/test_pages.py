@@ -1,4 +1,4 @@
-"""The documentation cannot go stale: reference pages are the code's own, commands print what is written, links lead somewhere."""
+"""The documentation cannot go stale: every code has its words, commands print what is written, links lead somewhere."""
 
 import itertools
 import re
@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import make_reference
 import pytest
 import typer
 from typer.main import get_command
 
+from docs import make_reference
 from envbuilder import cli
+from envbuilder.diagnose.catalogue import load_catalogue
 from tests.support import pages
 from tests.support.pages import DOCS, PAGES, ROOT
 
@@ -21,48 +22,22 @@ DOCUMENTS = [
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
 ]
 WITH_COMMANDS = [page for page in PAGES if any(block.language == "console" for block in pages.blocks(page))]
-NEITHER_RUN_NOR_FENCED = re.compile(r"^```(\S*)", re.MULTILINE)
-OTHER_REFERENCE = {"lock.md", "nccl-rules.md"}  # by a person, and from the rules (`docs/make_nccl_rules.py`)
 LANGUAGES = {"console", "sh", "yaml", "json", "python", "text", "", "{toctree}", "{include}"}
 # What else a block of commands that are not run may start with: programs that people have.
-OTHERS = {
-    "apptainer",
-    "docker",
-    "buildah",
-    "enroot",
-    "podman",
-    "openssl",
-    "sed",
-    "make",
-    ".",
-    "export",
-    "ln",
-    "rsync",
-    "ssh",
-    "srun",
-    "pip",
-    "module",
-    "python",
-    "python3",
-    "uv",
-    "torchrun",
-    "nvcc",
-    "a100-exec",
-    "nvidia-smi",
-}
+OTHERS = set(
+    ". a100-exec apptainer buildah docker enroot export ln make module nvcc nvidia-smi openssl pip podman"  # noqa: SIM905
+    " python python3 rsync sed srun ssh torchrun uv".split()
+)
 
 
 def short(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_the_reference_is_what_the_code_says(request: pytest.FixtureRequest):
-    made = make_reference.pages()
-    if request.config.getoption("--update-golden"):
-        for name, text in made.items():
-            (DOCS / "reference" / name).write_text(text, encoding="utf-8")
-    kept = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reference").iterdir()}
-    assert {name: text for name, text in kept.items() if name not in OTHER_REFERENCE} == made
+def test_generated_pages_are_those_that_git_ignores():
+    names = {str(page.relative_to(DOCS)) for page in pages.generated()}
+    assert [name for name in names if not pages.GENERATED.fullmatch(name)] == []
+    assert {f"diagnose/{failure.code}.md" for failure in load_catalogue()} < names
 
 
 def test_every_code_is_explained():
@@ -96,12 +71,12 @@ def test_commands_print_what_the_page_says(
     different = pages.differences(page, folder, built=False, env=env, seconds=SECONDS, programs=warm)
     if request.config.getoption("--update-golden"):
         pages.update(page, different)
-    assert not different, pages.told(different)
+    assert not different, pages.report(different)
 
 
-@pytest.mark.parametrize("page", [page for page in DOCUMENTS if "diagnose/" not in str(page)], ids=short)
+@pytest.mark.parametrize("page", [*DOCUMENTS, DOCS / "reference/commands.md"], ids=short)
 def test_commands_that_are_not_run_are_understood(page: Path):
-    for block in pages.blocks(page):
+    for block in pages.blocks(page, pages.generated().get(page)):
         assert block.language in LANGUAGES, f"{short(page)}:{block.line}"
         if block.language != "sh" or block.file:
             continue
@@ -117,8 +92,8 @@ def simple_commands(line: str) -> Iterator[list[str]]:
     """The words of each command of a line, without variables before it and without where its output goes."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
-    for found, words in itertools.groupby(lexer, lambda word: word not in ("|", "&&", ";")):
-        if found:
+    for is_command, words in itertools.groupby(lexer, lambda word: word not in ("|", "&&", ";")):
+        if is_command:
             plain = itertools.takewhile(lambda word: word not in (">", ">>", "<"), words)
             command = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), plain))
             if command:
@@ -135,36 +110,57 @@ def understand(words: list[str]) -> None:
     assert context.params
 
 
+def text_of(page: Path) -> str:
+    """Return the text of a page, made anew if it is a generated one, without its blocks."""
+    text = pages.generated().get(page) or page.read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(page: Path) -> set[str]:
     """The places of a page that a link can name, as GitHub and the site make them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    heads = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links_to_nowhere(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text_of(page))):
+        name, _, anchor = target.partition("#")
+        goal = (page.parent / name).resolve() if name else page
+        there = goal in pages.generated() or goal.is_file()
+        if not re.match(r"https?://|mailto:", target) and not (
+            there and (not anchor or anchor in anchors(goal))
+        ):
+            yield f"{short(page)}: {target}"
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=short)
 def test_links_lead_somewhere(page: Path):
-    text = re.sub(
-        r"^```.*?^```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"https?://|mailto:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        goal = (page.parent / name).resolve() if name else page
-        assert goal.is_file(), f"{short(page)}: {target}"
-        assert not anchor or anchor in anchors(goal), f"{short(page)}: {target}"
+    assert list(links_to_nowhere(page)) == []
+
+
+def test_links_of_generated_pages_lead_somewhere():
+    assert [
+        link for page in pages.generated() if page.suffix == ".md" for link in links_to_nowhere(page)
+    ] == []
+
+
+def test_the_readme_can_be_read_without_the_site():
+    """Its links are those of a repository, in which no generated page is."""
+    links = re.findall(r"\]\(docs/([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if pages.GENERATED.fullmatch(link)] == []
 
 
 def test_every_page_has_its_place_in_the_site():
     """The site's own making says so too, but only where it is made."""
-    placed = {page for page in PAGES if page.parent.name == "diagnose" and page.stem != "README"}
+    made = {page for page in pages.generated() if page.suffix == ".md"}
+    placed = {page for page in made if page.parent.name == "diagnose" and page.stem != "README"}
     for page in PAGES:
         for block in pages.blocks(page):
             if block.language == "{toctree}":
                 entries = [line for line in block.text.split() if not line.startswith(":")]
                 placed |= {(page.parent / f"{entry}.md").resolve() for entry in entries}
-    assert set(PAGES) - placed == {DOCS / "index.md"}
+    assert {*PAGES, *made} - placed == {DOCS / "index.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
@@ -206,11 +202,10 @@ def test_a_page_that_says_something_else_is_found_and_can_be_put_right(
         "```console built\n$ false\nnot run\n```\n"
     )
     different = pages.differences(page, tmp_path, built=False, env={})
-    assert [
-        (one.place, said.endswith(end)) for (one, said), end in zip(different, ("a b\n", "x\n"), strict=True)
-    ] == [
-        ("page.md:7", True),
-        ("page.md:14", True),
+    assert [command.place for command, _ in different] == ["page.md:7", "page.md:14"]
+    assert [output.endswith(end) for (_, output), end in zip(different, ("a b\n", "x\n"), strict=True)] == [
+        True,
+        True,
     ]
     pages.update(page, different)
     assert pages.differences(page, tmp_path, built=False, env={}) in ([], different[1:])  # the date goes on

@@ -48,17 +48,19 @@ def run(
     return refresh(index, runner, today=day, releases=releases, compilers=1, folder=folder, save=save)
 
 
+def fresh(path: Path) -> Path:
+    """Return a copy of the table's folder: the loader reads each path once."""
+    copy = path.parent / f"copy-{len(list(path.parent.iterdir()))}"
+    shutil.copytree(path.parent, copy, ignore=shutil.ignore_patterns("copy-*"))
+    return copy / path.name
+
+
 def torch_row(folder: Path, version: str) -> Torch:
-    # A copy: the loader reads each path once.
-    copy = folder / f"copy-{len(list(folder.iterdir()))}"
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
-    return next(row for row in load_torches(copy / "torch.yaml").rows if row.version == version)
+    return next(row for row in load_torches(fresh(folder / "torch.yaml")).rows if row.version == version)
 
 
 def cuda_row(folder: Path, version: str) -> Cuda:
-    copy = folder / f"copy-{len(list(folder.iterdir()))}"
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
-    return next(row for row in load_cudas(copy / "cuda.yaml").rows if row.cuda == version)
+    return next(row for row in load_cudas(fresh(folder / "cuda.yaml")).rows if row.cuda == version)
 
 
 @pytest.mark.parametrize(
@@ -80,20 +82,15 @@ def test_a_new_torch_gets_a_row_out_of_its_wheel(site, folder):
     assert "+ torch 2.16.0" in changes.done
     row = torch_row(folder, "2.16.0")
     assert row.pythons == ("3.12", "3.13", "3.13t")
-    assert (row.build.name, row.build.architectures, row.build.ptx) == (
-        "cu132",
-        ("7.5", "9.0", "12.0"),
-        ("12.0",),
-    )
+    assert (row.build.name, row.build.ptx) == ("cu132", ("12.0",))
+    assert row.build.architectures == ("7.5", "9.0", "12.0")
     assert (row.nccl, row.cudnn, row.cuda_toolkit) == ("2.31.1", "9.27.0.1", "13.2.2")
     assert (row.setuptools, row.numpy) == (">=77", "")
     assert (row.std, row.std_min, row.gcc_min, row.glibc) == (20, 17, "9", "2.28")
     assert (row.cxx11_abi, row.checks_cuda) == (True, True)
     assert row.arch_names == ("3.5", "9.0", "9.0a", "12.0")
-    assert [(bound.cuda, bound.allowed) for bound in row.gcc_bounds] == [
-        ("11.2", ">=5,<11"),
-        ("12.4", ">=6,<13.2.1"),
-    ]
+    bounds = [(bound.cuda, bound.allowed) for bound in row.gcc_bounds]
+    assert bounds == [("11.2", ">=5,<11"), ("12.4", ">=6,<13.2.1")]
     assert (row.released, row.read) == ("2026-11-30", "2026-12-01")
     assert [source.name for source in row.source] == ["index", "wheels"]
 
@@ -152,10 +149,8 @@ def test_a_new_python_gets_a_row_out_of_uvs_table(site, folder):
     row = load_standalones(folder / "standalone.yaml").by_name["3.16"]
     name = "cpython-3.16.1+20261201-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
     assert (row.version, row.release, row.path(X86_64)) == ("3.16.1", "20261201", f"20261201/{name}")
-    assert (row.x86_64, row.aarch64) == (
-        b"20261201x86_64".hex().ljust(64, "0"),
-        b"20261201aarch64".hex().ljust(64, "0"),
-    )
+    for machine in ("x86_64", "aarch64"):
+        assert getattr(row, machine) == f"20261201{machine}".encode().hex().ljust(64, "0")
     assert row.read == "2026-12-01"
 
 
@@ -203,33 +198,28 @@ def test_our_toolkits_are_as_a_refresh_writes_them():
 
 
 def releases_of(folder: Path, source: str) -> Layout:
-    copy = folder / f"copy-{len(list(folder.iterdir()))}"
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
-    return next(
-        row for row in load_toolkits(copy / "toolkits.yaml").rows if row.source == source and row.further
-    )
+    rows = load_toolkits(fresh(folder / "toolkits.yaml")).rows
+    return next(row for row in rows if row.source == source and row.further)
 
 
 def test_a_new_toolkit_of_the_index_is_added_to_the_releases(site, folder):
     before = releases_of(folder, "wheels").releases
     done = run(site, folder).done
     assert releases_of(folder, "wheels").releases == (*before, "13.6.0", "13.6.1")
-    assert [line for line in done if line.startswith("+ wheels")] == [
-        "+ wheels: CUDA 13.6.0",
-        "+ wheels: CUDA 13.6.1",
-    ]
+    added = [line for line in done if line.startswith("+ wheels")]
+    assert added == ["+ wheels: CUDA 13.6.0", "+ wheels: CUDA 13.6.1"]
 
 
 def test_the_archive_s_new_releases_and_digests_are_added(site, folder):
     before = releases_of(folder, "archive")
-    gap = next(one for one in before.releases if one not in before.manifests)
+    gap = next(release for release in before.releases if release not in before.manifests)
     for release in (gap, "13.6.1"):  # the first of a minor version may not be .0
         site.put("redist", f"redistrib_{release}.json", release.encode())
     comments = [line for line in (folder / "toolkits.yaml").read_text().splitlines() if "#" in line]
     done = run(site, folder, archive="redist").done
     assert "+ archive: CUDA 13.6.1" in done
     after = releases_of(folder, "archive")
-    digests = {one: hashlib.sha256(one.encode()).hexdigest() for one in (gap, "13.6.1")}
+    digests = {release: hashlib.sha256(release.encode()).hexdigest() for release in (gap, "13.6.1")}
     assert after.manifests == {**before.manifests, **digests}
     assert after.releases == (*before.releases, "13.6.1")
     assert [line for line in (folder / "toolkits.yaml").read_text().splitlines() if "#" in line] == comments
@@ -256,11 +246,8 @@ def test_a_day_later_only_the_day_of_reading_changes(site, folder):
     before = texts(folder)
     assert run(site, folder, day=date(2026, 12, 2)).done == ("read on 2026-12-02",) * 3
     after = texts(folder)
-    assert {name for name in after if after[name] != before[name]} == {
-        "torch.yaml",
-        "cuda.yaml",
-        "standalone.yaml",
-    }
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"torch.yaml", "cuda.yaml", "standalone.yaml"}
     lines = set(after["torch.yaml"].splitlines()) - set(before["torch.yaml"].splitlines())
     assert all('"2026-12-02"' in line and not line.startswith("    ") for line in lines)
 

@@ -31,13 +31,13 @@ def test_no_module_imports_a_test_module():
     bench = [
         path for path in (tiers.ROOT / "bench").iterdir() if path.suffix in ("", ".py") and path.is_file()
     ]
-    found = {
+    imports = {
         f"{path.relative_to(tiers.ROOT)}: {name}"
         for path in (*modules, *bench)
         for name in imported(path)
         if name.startswith("tests.") and any(part.startswith("test_") for part in name.split(".")[:3])
     }
-    assert found == set()
+    assert imports == set()
 
 
 def test_a_test_name_has_at_most_80_characters():

@@ -1,4 +1,4 @@
-"""A Jupyter kernel: what Jupyter reads, what starts it, and what is refused. `tests/e2e/test_kernel.py` starts real ones."""
+"""A Jupyter kernel: what Jupyter reads, what starts it, and what is refused. `tests/e2e/test_jupyter.py` starts real ones."""
 
 import json
 import os

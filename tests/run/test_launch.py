@@ -63,7 +63,7 @@ def job(
     return make_job(replace(options, **changes), environment, site, Path("/home/me/project"))
 
 
-JOBS = {
+JOBS = {  # the first one's golden is a whole script
     "launch-slurm-torchrun.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4),
     "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
     "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, local_copy=True),
@@ -88,9 +88,18 @@ ARRAY = Array(
 TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": make_script(ARRAY).text}
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_the_whole_text_of_a_script(name, golden):
-    golden(name, TEXTS[name].replace(f"envbuilder {__version__}", "envbuilder VERSION"))
+# The nearest script of each other one, of whose golden only the difference is kept.
+NEAREST = dict.fromkeys(TEXTS, "launch-slurm-torchrun.sh") | {
+    "launch-slurm-torchrun.sh": "", "launch-array.sh": "", "launch-pdsh.sh": "launch-ssh.sh",
+    "launch-local.sh": "launch-ssh.sh", "launch-local-image.sh": "launch-local.sh",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "nearest"), NEAREST.items())
+def test_the_whole_text_of_a_script(name, nearest, golden):
+    text = TEXTS[name].replace(f"envbuilder {__version__}", "envbuilder VERSION")
+    before = TEXTS.get(nearest, "").replace(f"envbuilder {__version__}", "envbuilder VERSION")
+    golden(name.replace(".sh", ".diff") if nearest else name, text, before)
 
 
 @pytest.mark.programs

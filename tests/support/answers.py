@@ -1,17 +1,16 @@
-"""Validate what commands answer under `--json` against the published schema."""
+"""Validate what commands answer under `--json` against the schema of the documentation."""
 
 import functools
 import json
-from pathlib import Path
 
 import jsonschema
 
-SCHEMA = Path(__file__).parents[2] / "docs/reference/answers.schema.json"
+from docs import make_reference
 
 
 @functools.cache
 def validator() -> jsonschema.Draft202012Validator:
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema = make_reference.answers_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

@@ -1,7 +1,7 @@
 """Do to builds what can happen to them: kills, full disks, cut connections, damaged caches, builds at once.
 
 Each fault ends in an `Outcome`: how the build ended, what was wrong afterwards, and whether the next one gave the digests
-that an undisturbed build gives. tests/e2e/test_trouble.py does some of each; bench/faults does all.
+that an undisturbed build gives. tests/e2e/test_tiny_faults.py does some of each; bench/faults does all.
 """
 
 import contextlib

@@ -35,53 +35,26 @@ RELEASES: Final = "bench/results/release.md"  # the table of `--release` runs
 
 # End-to-end tests by module, in the order in which groups begin as far as the disk has room: the longest first. What uses
 # `a100` or its toolkit is the group `cuda`, in whichever module it is.
-MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "cuda": ("check_truth", "toolkits"),
-    "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
-    "images": ("rendered", "foreign", "on_top", "desk"),
-    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "inside": ("flat", "load", "caches", "nccl", "inside", "local", "modules", "shell", "trust"),
-    "cluster": ("jobs", "doors"),
-    "extensions": ("projects",),
-    "tiny": (
-        "image",
-        "image_names",
-        "kernel",
-        "named",
-        "trouble",
-        "space",
-        "podman",
-        "sdists",
-        "wall",
-        "driver",
-        "old_python",
-    ),
-    "secrets": ("any_linux", "arm", "os_layer", "secrets", "several", "vendor"),
-    "registry": ("transfers", "bases", "travel"),
-    "pages": ("site", "page"),
-}
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) for name, modules in {
+    "cuda": "check_truth toolkits",
+    "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
+    "images": "rendered foreign_artifacts add devcontainers",
+    "cpu": "artifacts audits faults wheel live_view",
+    "inside": "project_folder load runtime_caches nccl exec launch_local modules host_shells attestations",
+    "cluster": "jobs vscode_ssh",
+    "extensions": "projects",
+    "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall driver",
+    "secrets": "any_linux arm os_layer secrets build_all",
+    "registry": "transfers image_bases travel",
+    "pages": "documentation report_page",
+}.items()}  # fmt: skip
 # Shares of the disk: `cuda` takes 10 GB, so what builds `cpu` does not run beside it. The groups that are not named take little.
 # Of `docker`, `images` and `cpu` no three run at once.
 ROOM: Final = 5
 DISK: Final = {
-    "cuda": 5,
-    "docker": 2,
-    "images": 2,
-    "cpu": 2,
-    "inside": 1,
-    "cluster": 1,
-    "extensions": 1,
-    "pages": 1,
-    "try-cpu": 1,
-}
-RELEASE: Final = (
-    "recipes",
-    "docker_cpu",
-    "pockets",
-    "apt_sources",
-    "places",
-    "real_index",
-)  # modules that only `--release` runs
+    "cuda": 5, "docker": 2, "images": 2, "cpu": 2, "inside": 1, "cluster": 1, "extensions": 1, "pages": 1, "try-cpu": 1,
+}  # fmt: skip
+RELEASE: Final = ("recipes", "archives", "checkouts", "real_index")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
@@ -118,13 +91,19 @@ class Group:
 
 def _lint(collected: str) -> Group:
     """Return the group of lint, which imports the test modules below the folder `collected`."""
-    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    named = subprocess.run(
-        [*listing, "scripts", ".ci", ".devcontainer", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
-    )  # fmt: skip
-    files = [name for name in named.stdout.split("\0") if name]
-    shell = [name for name in files if _is_shell(ROOT / name)]
-    python = [name for name in files if _is_python(ROOT / name)]
+    folders = ("scripts", ".ci", ".devcontainer", "bench")
+    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard", *folders)
+    programs = {name: _program(ROOT / name) for name in listed.split("\0") if name}
+    shell = [
+        name
+        for name, words in programs.items()
+        if words[-1:] in (["bash"], ["sh"], ["/bin/sh"], ["/bin/bash"])
+    ]
+    # Python scripts, and modules beside them. Those in deeper folders run inside environments.
+    python = [
+        name for name, words in programs.items()
+        if name.count("/") == 1 and (name.endswith(".py") or any("python" in word for word in words))
+    ]  # fmt: skip
     ruff, mypy = str(BIN / "ruff"), str(BIN / "mypy")
     # Scripts that nothing imports: a name that moved in envbuilder is found here. Other settings than the package's need a
     # cache of their own, or each run would invalidate the other's.
@@ -140,22 +119,16 @@ def _lint(collected: str) -> Group:
     return Group(name="lint", commands=commands)
 
 
-def _is_shell(path: Path) -> bool:
-    return _program(path)[-1:] in ([b"bash"], [b"sh"], [b"/bin/sh"], [b"/bin/bash"])
-
-
-def _is_python(path: Path) -> bool:
-    """Whether a file is a Python script or a module beside one. Those in deeper folders run inside environments."""
-    is_python = path.suffix == ".py" or any(b"python" in word for word in _program(path))
-    return is_python and path.parent.parent == ROOT
-
-
-def _program(path: Path) -> list[bytes]:
+def _program(path: Path) -> list[str]:
     """Return the words of a script's first line, none of another file."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-        first = stream.readline()
-        return first[2:].split() if first.startswith(b"#!") else []
-    return []
+    if not path.is_file():  # removed since the last commit
+        return []
+    first = path.read_bytes().partition(b"\n")[0].decode(errors="replace")
+    return first[2:].split() if first.startswith("#!") else []
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def _pytest(name: str, *words: str, own_cache: bool = False) -> Group:
@@ -164,17 +137,17 @@ def _pytest(name: str, *words: str, own_cache: bool = False) -> Group:
     return Group(name=name, commands=(command,), own_cache=own_cache)
 
 
-def _units(*words: str) -> tuple[Group, ...]:
+def _units() -> tuple[Group, ...]:
     return tuple(
-        _pytest(name, *words, *(f"tests/{one}" for one in folders)) for name, folders in FOLDERS.items()
+        _pytest(name, *(f"tests/{folder}" for folder in folders)) for name, folders in FOLDERS.items()
     )
 
 
-def _builds(*words: str, only: Iterable[str] = MODULES) -> tuple[Group, ...]:
+def _builds(*words: str, without: Iterable[str] = ()) -> tuple[Group, ...]:
     return tuple(
         _pytest(name, "--run-builds", f"--group={name}", *words, "tests/e2e", own_cache=name == "cuda")
-        for name in only
-    )
+        for name in MODULES if name not in without
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------- the tiers
@@ -197,25 +170,19 @@ class Tier:
 
 
 def make_tier(name: str) -> Tier:
-    units = _units()
-    tried = Group(name="try-cpu", commands=((str(ROOT / "scripts/try"), "cpu"),))
     match name:
-        case "quick":
-            # Unit tests are imported by their own groups, at once.
-            quick = (_lint("tests/e2e"), *(group for group in units if group.name != ATTACKS))
-            return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
+        case "quick":  # unit tests are imported by their own groups, at once
+            groups = (_lint("tests/e2e"), *(group for group in _units() if group.name != ATTACKS))
+            return Tier(name=name, stages=(groups,), minutes=2, minutes_fetching=2)
         case "middle":
-            groups = _builds("--middle", only=[one for one in MODULES if one not in ONLY_TORCH])
+            groups = _builds("--middle", without=ONLY_TORCH)
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
-            return Tier(
-                name=name,
-                stages=((_lint("tests"), *_builds(), tried, *units),),
-                minutes=25,
-                minutes_fetching=35,
-            )
+            tried = Group(name="try-cpu", commands=((str(ROOT / "scripts/try"), "cpu"),))
+            groups = (_lint("tests"), *_builds(), tried, *_units())
+            return Tier(name=name, stages=(groups,), minutes=25, minutes_fetching=35)
         case "release":
-            stages = tuple((one,) for one in _release())
+            stages = tuple((group,) for group in _release())
             return Tier(name=name, stages=stages, minutes=100, minutes_fetching=130, gigabytes=40)
     raise ValueError(name)
 
@@ -228,7 +195,7 @@ def _release() -> tuple[Group, ...]:
         _pytest("alone", "--run-builds", "--group=alone", "tests/e2e"),
         _pytest("recipes", "--run-builds", "--group=release", "tests/e2e"),
         *(Group(name=f"bench-{name}", commands=((str(ROOT / "bench" / name), *words),)) for name, words in bench.items()),
-        *(Group(name=f"with-{one}", commands=((str(ROOT / "scripts/test-with"), one),)) for one in ("lowest", "trixie")),
+        *(Group(name=f"with-{kind}", commands=((str(ROOT / "scripts/test-with"), kind),)) for kind in ("lowest", "trixie")),
     )  # fmt: skip
 
 
@@ -264,13 +231,15 @@ class Run:
             for command in group.commands:
                 output.write(f"$ {shlex.join(command)}\n".encode())
                 output.flush()
-                code, more = self._finish(group.name, command, environment, output.fileno())
-                cpu += more
+                code, seconds_of_cpu = self._finish(group.name, command, environment, output.fileno())
+                cpu += seconds_of_cpu
                 if code:
                     break
         seconds = time.monotonic() - began
         with self.guard:
-            print(f"\n=== {group.name}: {_said(code)} after {seconds:.0f} s, {cpu:.0f} s of CPU", flush=True)
+            print(
+                f"\n=== {group.name}: {_outcome(code)} after {seconds:.0f} s, {cpu:.0f} s of CPU", flush=True
+            )
             sys.stdout.buffer.write(log.read_bytes())
             sys.stdout.flush()
         return Ended(name=group.name, code=code, seconds=seconds, cpu=cpu, tests=dict(_durations(group.name)))
@@ -315,7 +284,7 @@ class Run:
                 time.sleep(0.1)
 
 
-def _said(code: int) -> str:
+def _outcome(code: int) -> str:
     return "passed" if code == 0 else f"FAILED with exit code {code}"
 
 
@@ -336,8 +305,8 @@ def run_in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: b
     def take() -> Group | None:
         with changed:
             while waiting:
-                room = ROOM - sum(one.disk for one in running)
-                if group := next((one for one in waiting if one.disk <= room), None):
+                room = ROOM - sum(group.disk for group in running)
+                if group := next((group for group in waiting if group.disk <= room), None):
                     waiting.remove(group)
                     running.append(group)
                     return group
@@ -347,8 +316,8 @@ def run_in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: b
     def work() -> None:
         while group := take():
             try:
-                ended.append(one := run.run(group))
-                if one.code and not to_the_end:
+                ended.append(result := run.run(group))
+                if result.code and not to_the_end:
                     waiting.clear()
             finally:
                 with changed:
@@ -373,8 +342,9 @@ def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fet
 
     Where people build as well, what BuildKit and the cache keep is theirs: the disk is judged in CI alone.
     """
+    failed = [group for group in ended if group.code]
     wrong = [
-        f"{one.name}: {_said(one.code)}; its log is {RESULTS / one.name}.log" for one in ended if one.code
+        f"{group.name}: {_outcome(group.code)}; its log is {RESULTS / group.name}.log" for group in failed
     ]
     budget = tier.minutes_fetching if fetched else tier.minutes
     if seconds > 60 * budget * TOLERANCE:
@@ -392,13 +362,8 @@ def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fet
 
 def _commit() -> str:
     """Return the commit of the working tree, marked if files differ from it. Rows of earlier runs are no difference."""
-    revision = ("git", "rev-parse", "--short", "HEAD")
-    changes = ("git", "status", "--porcelain", "--untracked-files=no", "--", f":!{RELEASES}")
-    short, changed = (
-        subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-        for argv in (revision, changes)
-    )
-    return f"{short}-dirty" if changed else short
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", f":!{RELEASES}")
+    return _git("rev-parse", "--short", "HEAD").strip() + ("-dirty" if changed else "")
 
 
 def _save(name: str, commit: str, ended: list[Ended], seconds: float, disk: Disk, *, fetched: bool) -> None:
@@ -412,7 +377,7 @@ def _save(name: str, commit: str, ended: list[Ended], seconds: float, disk: Disk
         "fetched": fetched,
         "seconds": round(seconds, 1),
         "disk": dataclasses.asdict(disk),
-        "groups": [dataclasses.asdict(one) for one in ended],
+        "groups": [dataclasses.asdict(group) for group in ended],
     }
     path.write_text(json.dumps(known, indent=1) + "\n")
 
@@ -426,19 +391,14 @@ def add_row(
     path: Path = ROOT / RELEASES,
 ) -> None:
     """Add a run of `--release` to the table. A run of some groups says how many, and so is true on its own."""
-    groups = ", ".join(f"{one.name} {one.seconds / 60:.1f}" for one in ended)
+    groups = ", ".join(f"{group.name} {group.seconds / 60:.1f}" for group in ended)
     every = sum(len(stage) for stage in make_tier("release").stages)
     passed = "all passed" if len(ended) == every else f"passed, {len(ended)} of {every} groups"
-    row = (
-        time.strftime("%Y-%m-%d", time.gmtime()),
-        commit,
-        f"{seconds / 60:.0f}",
-        f"{disk.gigabytes:.0f}",
-        groups,
-        "; ".join(wrong) or passed,
-    )
+    day, outcome = time.strftime("%Y-%m-%d", time.gmtime()), "; ".join(wrong) or passed
     with path.open("a") as table:
-        table.write(f"| {' | '.join(row)} |\n")
+        table.write(
+            f"| {day} | {commit} | {seconds / 60:.0f} | {disk.gigabytes:.0f} | {groups} | {outcome} |\n"
+        )
 
 
 def main() -> int:
@@ -446,52 +406,38 @@ def main() -> int:
         prog="scripts/test", description="Run a tier of tests; without an option, all of them."
     )
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument(
-        "--quick", dest="tier", action="store_const", const="quick", help="lint, types, unit tests: 2 minutes"
-    )
-    kinds.add_argument(
-        "--middle",
-        dest="tier",
-        action="store_const",
-        const="middle",
-        help="end-to-end tests without torch: 6 minutes",
-    )
-    kinds.add_argument(
-        "--release",
-        dest="tier",
-        action="store_const",
-        const="release",
-        help="only what is too heavy for every change, after all of them have passed: 100 minutes",
-    )
+    for name, what in {
+        "quick": "lint, types, unit tests: 2 minutes",
+        "middle": "end-to-end tests without torch: 6 minutes",
+        "release": "only what is too heavy for every change, after all of them have passed: 100 minutes",
+    }.items():
+        kinds.add_argument(f"--{name}", dest="tier", action="store_const", const=name, help=what)
+    lanes = (os.cpu_count() or 1) + 2  # groups wait for disks, timeouts and each other
     parser.add_argument(
-        "--lanes",
-        type=int,
-        default=(os.cpu_count() or 1) + 2,  # groups wait for disks, timeouts and each other
-        help="groups at a time (default: two more than cores)",
+        "--lanes", type=int, default=lanes, help="groups at a time (default: two more than cores)"
     )
     parser.add_argument("--only", nargs="+", metavar="GROUP", default=(), help="these groups of the tier")
     arguments = parser.parse_args()
 
     tier = make_tier(arguments.tier or "all")
-    named = {group.name for stage in tier.stages for group in stage}
-    if unknown := sorted(set(arguments.only) - named):
-        parser.error(f"`{tier.name}` has no group {', '.join(unknown)}, but {', '.join(sorted(named))}")
+    names = {group.name for stage in tier.stages for group in stage}
+    if unknown := sorted(set(arguments.only) - names):
+        parser.error(f"`{tier.name}` has no group {', '.join(unknown)}, but {', '.join(sorted(names))}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     ended: list[Ended] = []
     fetched, commit, began = not _has_packages(), _commit(), time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell that starts us in the background ignores it
+    # A shell that starts us in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="envbuilder-tests-", dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         run = Run(folder=Path(folder))
         try:
             with watched_disk(lambda: run.alive, lambda: written(run.folder)) as disk:
                 for stage in tier.stages:
-                    some = [group for group in stage if not arguments.only or group.name in arguments.only]
-                    ended += run_in_lanes(run, some, arguments.lanes, to_the_end=tier.name == "release")
-                    if any(one.code for one in ended) and tier.name != "release":
+                    groups = [group for group in stage if not arguments.only or group.name in arguments.only]
+                    ended += run_in_lanes(run, groups, arguments.lanes, to_the_end=tier.name == "release")
+                    if any(group.code for group in ended) and tier.name != "release":
                         break
         except KeyboardInterrupt:
             print("\ninterrupted; all groups have ended", file=sys.stderr)
@@ -504,11 +450,10 @@ def main() -> int:
     budget = tier.minutes_fetching if fetched else tier.minutes
     print(f"\n=== {tier.name}: {seconds / 60:.1f} minutes; its budget is {budget:g}")
     print(
-        f"  {disk.gigabytes:.1f} GB at most in the folders of the tests, the cache and the engine, after {disk.minute:g} minutes; "
-        f"{tier.gigabytes:g} are allowed"
+        f"  {disk.gigabytes:.1f} GB of disk at most, after {disk.minute:g} minutes; {tier.gigabytes:g} are allowed"
     )
-    for one in sorted(ended, key=lambda one: -one.seconds):
-        print(f"  {one.name:<12} {one.seconds:6.0f} s  {one.cpu:6.0f} s of CPU  {_said(one.code)}")
+    for group in sorted(ended, key=lambda group: -group.seconds):
+        print(f"  {group.name:<12} {group.seconds:6.0f} s  {group.cpu:6.0f} s of CPU  {_outcome(group.code)}")
     for line in wrong:
         print(f"scripts/test: {line}", file=sys.stderr)
     return 1 if wrong else 0
@@ -517,8 +462,8 @@ def main() -> int:
 def _has_packages() -> bool:
     """Whether the cache has every package of the lock of `a100`."""
     lock = json.loads((ROOT / "recipes/a100.lock").read_text())
-    digests = [str(one["sha256"]) for part in ("debs", "toolkit", "wheels") for one in lock[part]]
-    return all((cache_folder(os.environ) / "artefacts" / one[:2] / one).exists() for one in digests)
+    digests = [str(file["sha256"]) for part in ("debs", "toolkit", "wheels") for file in lock[part]]
+    return all((cache_folder(os.environ) / "artefacts" / digest[:2] / digest).exists() for digest in digests)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def find_site(given: str, folder: Path = SITES) -> Site:
         known = sorted(one.stem for one in folder.glob("*.yaml"))
         raise UsageError(
             f"there is no site profile `{path}`",
-            hint=f"{nearest(given, known)}profiles in `{folder}/`: {', '.join(known) or 'none'}; or give the path of one; "
-            "docs/how-to/launch.md has one to copy",
+            hint=f"{nearest(given, known)}profiles in `{folder}/`: {', '.join(known) or 'none'}; or give the path of one, "
+            "a YAML file such as `slurm: {partition: gpu}`",
         )
     return load_site(path)
 

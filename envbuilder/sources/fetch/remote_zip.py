@@ -35,43 +35,33 @@ class Index:
     """The package indexes of this machine, for reading; raises FetchError."""
 
     def __init__(self, sources: Sources, limits: Limits | None = None) -> None:
-        self._client = SourceClient(sources, local_only=False, limits=limits)
+        self.client = SourceClient(sources, local_only=False, limits=limits)
 
     def files(self, project: str) -> tuple[Listed, ...]:
         """Return the files of a project, sorted by name."""
         with _errors(f"list the files of `{project}`"):
-            found = self._client.files(project, threading.Event())
-        return tuple(found[name] for name in sorted(found))
+            files = self.client.files(project, threading.Event())
+        return tuple(files[name] for name in sorted(files))
 
     def read(self, listed: Listed) -> bytes:
         """Read a source distribution as a whole."""
         with _errors(f"read `{listed.filename}`"):
-            return self._client.page(listed.url, threading.Event(), most=ARCHIVE)
-
-    def archived(self, name: str) -> bytes | None:
-        """Return a file of NVIDIA's archive, None if it has none of that name, or no archive is used."""
-        archive = self._client.sources.cuda
-        try:
-            return self._client.page(f"{archive}{name}", threading.Event()) if archive else None
-        except SourceError as refusal:
-            if refusal.kind == "gone":
-                return None
-            raise FetchError(f"could not read NVIDIA's archive: {refusal}") from refusal
+            return self.client.page(listed.url, threading.Event(), most=ARCHIVE)
 
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""
-        with _errors(f"read `{listed.filename}`"), BoundedZip(_open(self._client, listed.url)) as wheel:
+        with _errors(f"read `{listed.filename}`"), BoundedZip(_open(self.client, listed.url)) as wheel:
             yield wheel
 
     @contextlib.contextmanager
     def open_artifact(self, artifact: Wanted) -> Iterator[zipfile.ZipFile]:
         """Open a locked wheel in the first place that has it."""
-        places = self._client.places(artifact, threading.Event())
+        places = self.client.places(artifact, threading.Event())
         url = next((place for place in places if isinstance(place, str)), None)
         if url is None:
             raise FetchError(f"no source here has `{artifact.path}`")
-        with _errors(f"read `{artifact.path}`"), BoundedZip(_open(self._client, url)) as wheel:
+        with _errors(f"read `{artifact.path}`"), BoundedZip(_open(self.client, url)) as wheel:
             yield wheel
 
 
