@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,8 +49,7 @@ from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve import lock_recipe
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, open_context
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
@@ -165,14 +163,6 @@ def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: Bui
 def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
     """Return the context of resolving and fetching."""
     return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
-
-
-def lock_new(path: Path, context: BuildContext, *, today: date) -> None:
-    """Resolve a recipe that was written just now, and write its lock beside it."""
-    lock_recipe(
-        str(path), context.recipes, resolve_context(context, offline=False), context.console,
-        options=LockOptions(today=today), save=True,
-    )  # fmt: skip
 
 
 def _locked_context(

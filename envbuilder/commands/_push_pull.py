@@ -18,10 +18,10 @@ Only = Annotated[
 
 def parse_only(only: str) -> tuple[Form, ...]:
     """Return the forms that `--only` leaves; raises UsageError."""
-    found = tuple(form for form in FORMS if only in ("", form))
-    if not found:
+    forms = tuple(form for form in FORMS if only in ("", form))
+    if not forms:
         raise UsageError(f"there is no form `{only}`", hint=f"`--only` takes {' or '.join(FORMS)}")
-    return found
+    return forms
 
 
 def make_client(session: Session, console: Console) -> Client:

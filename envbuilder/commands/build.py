@@ -13,6 +13,7 @@ from envbuilder.builder.result import BuiltRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
+    Host,
     Load,
     Output,
     Profile,
@@ -22,7 +23,7 @@ from envbuilder.commands.context import (
     offer,
     recipe_argument,
 )
-from envbuilder.core.answer import Answer, BareAnswer
+from envbuilder.core.answer import Answer, BareAnswer, Reply
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
@@ -80,14 +81,11 @@ class ArrayJob(Answer):
 
 @command(
     "build",
-    (
-        "envbuilder build a100",
-        "envbuilder build a100 cpu --offline",
-        "envbuilder build --all --jobs 4",
-        "envbuilder build --all --on slurm --profile my-site",
-        "envbuilder build a100 --dry-run",
-    ),
-    BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob,
+    "envbuilder build a100",
+    "envbuilder build a100 cpu --offline",
+    "envbuilder build --all --jobs 4",
+    "envbuilder build --all --on slurm --profile my-site",
+    "envbuilder build a100 --dry-run",
 )
 def build(
     session: Session,
@@ -121,9 +119,7 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
     ] = False,
-    host: Annotated[
-        Path | None, typer.Option(help="bake in the profile of a site, written there by `detect --save`")
-    ] = None,
+    host: Host,
     engine: Annotated[
         EngineName | None,
         typer.Option(
@@ -142,7 +138,7 @@ def build(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
     ] = False,
-    load: Load = True,
+    load: Load,
     prepare: Annotated[
         Path | None,
         typer.Option(
@@ -151,95 +147,91 @@ def build(
         ),
     ] = None,
     recipes: Recipes,
-) -> None:
+) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob]:
     """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
     need_place(where, without=not (sbatch or write or wait))
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
+    caches = {"cache_from": tuple(cache_from or ()), "cache_to": tuple(cache_to or ())}
     choice = EngineChoice(
-        engine=engine,
-        load=load,
-        builder=Builder(
-            name=builder,
-            cache_from=tuple(cache_from or ()),
-            cache_to=tuple(cache_to or ()),
-            no_cache=no_cache,
-        ),
+        engine=engine, load=load, builder=Builder(name=builder, no_cache=no_cache, **caches)
     )
     if where:
         if prepare or choice != EngineChoice():
             hint = "leave out `--on`, or `--prepare` and the engine's options"
             raise UsageError("`--on` chooses the engine of each recipe", hint=hint)
-        files = tuple(find_recipe(one, recipes).absolute() for one in chosen)
+        files = tuple(find_recipe(name, recipes).absolute() for name in chosen)
         array = arrays.make_array(
             files, cache=cache_folder(session.environment), output=output, offline=offline, host=host,
             profile=profile, options=sbatch or (), at_once=jobs or 0,
         )  # fmt: skip
         if not dry_run:
             build_context(session, recipes)  # every task expects the cache
-        _build_as_array(session, array, show=dry_run, write=write, wait=wait)
-        return
+        if dry_run or write:
+            return _write_array(array, None if dry_run else write)
+        return _submit_array(session, array, wait=wait)
     from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
 
-    context = build_context(session, recipes, writes=not dry_run)
-    session.kept = KEPT
+    context = build_context(session, recipes, writes=not dry_run, note=KEPT)
     if prepare:
         if len(chosen) > 1:
             raise UsageError(
                 "`--prepare` takes one recipe", hint="name one; prepare another one in its own folder"
             )
-        session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
-        prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)
-        session.data = PreparedRecipes((prepared,))
-        return
+        line = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
+        prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=line)
+        return Reply(data=PreparedRecipes((prepared,)), text=line)
     if dry_run:
-        planned = []
+        rows, texts = [], []
         for name in chosen:
             plan, commands = explain(name, context, host, choice)
-            lines = tuple(map(str, commands))
-            planned.append(PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=lines))
-        session.data = PlannedRecipes(tuple(planned))
-        session.text = "\n".join(
-            f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in planned
-        )
-        return
+            rows.append(
+                PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=tuple(map(str, commands)))
+            )
+            texts.append(f"{plan.canonical()}\n" + "\n".join(f"$ {line}" for line in commands))
+        return Reply(data=PlannedRecipes(tuple(rows)), text="\n".join(texts))
     make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
     if len(chosen) > 1:
         outcomes = build_several(chosen, context, make, jobs=jobs or 1)
-        session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
-        session.exit_code = max(one.exit_code for one in outcomes)
-        session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
-        session.text = columns([outcome.row() for outcome in outcomes], session.width)
-        say_closed(session, output, *(one.result.outputs.sif for one in outcomes if one.result))
-        return
+        say_closed(session, output, *(outcome.result.outputs.sif for outcome in outcomes if outcome.result))
+        return Reply(
+            data=BuiltRecipes(tuple(outcome.answer() for outcome in outcomes)),
+            text=columns([outcome.row() for outcome in outcomes], session.width),
+            findings=tuple(finding for outcome in outcomes for finding in outcome.findings()),
+            exit_code=max(outcome.exit_code for outcome in outcomes),
+        )
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
-    session.data = BuiltRecipes((result.answer(),))
-    session.findings, session.text = result.findings, result.text()
     say_closed(session, output, result.outputs.sif, result.outputs.image)
+    return Reply(data=BuiltRecipes((result.answer(),)), text=result.text(), findings=result.findings)
 
 
-def _build_as_array(
-    session: Session, array: arrays.Array, *, show: bool, write: Path | None, wait: bool
-) -> None:
-    """Print, write or submit the script of an array job. With `wait`, report how each task ended."""
+def _write_array(array: arrays.Array, write: Path | None) -> Reply[ArrayScript]:
+    """Write the script of an array job, or return it."""
     script = arrays.make_script(array)
-    if show or write:
-        path = start.save_script(write, script) if write and not show else None
-        session.data = ArrayScript(script=str(path or ""), text=script.text)
-        session.is_document = path is None
-        session.text = pasted("sbatch", path) if path else script.text.removesuffix("\n")
-        return
+    path = start.save_script(write, script) if write else None
+    data = ArrayScript(script=str(path or ""), text=script.text)
+    text = pasted("sbatch", path) if path else script.text.removesuffix("\n")
+    return Reply(data=data, text=text, is_document=path is None)
+
+
+def _submit_array(session: Session, array: arrays.Array, *, wait: bool) -> Reply[ArrayJob]:
+    """Submit an array job. With `wait`, report how each task ended."""
     runner = ProcessRunner(session.environment, whole=True)
-    started = start.submit(script, runner, wait=wait, report=Console(color=session.color).say)
-    job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
-    session.data = job
-    session.text = (
-        f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
-        f"what has ended, with exit code, node and log: cat {shlex.quote(str(array.logs / started.number))}/*.ended"
+    started = start.submit(
+        arrays.make_script(array), runner, wait=wait, report=Console(color=session.color).say
     )
-    if wait:
-        builds = arrays.read_results(array, started.number)
-        session.exit_code = max(one.exit_code for one in builds)
-        session.findings = tuple(one.finding() for one in builds if one.exit_code)
-        session.data = job.model_copy(update={"builds": builds})
-        session.text = columns([one.row() for one in builds], session.width)
+    job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
+    if not wait:
+        ended = shlex.quote(str(array.logs / started.number))
+        text = (
+            f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
+            f"what has ended, with exit code, node and log: cat {ended}/*.ended"
+        )
+        return Reply(data=job, text=text)
+    builds = arrays.read_results(array, started.number)
+    return Reply(
+        data=job.model_copy(update={"builds": builds}),
+        text=columns([build.row() for build in builds], session.width),
+        findings=tuple(build.finding() for build in builds if build.exit_code),
+        exit_code=max(build.exit_code for build in builds),
+    )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands.context import Session, command
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.diagnose import Found, as_text, findings
 from envbuilder.diagnose import diagnose as find_failures
 from envbuilder.diagnose.catalogue import Certainty
@@ -62,7 +62,7 @@ class Diagnosis(Answer):
     failures: tuple[FoundFailure, ...]
 
 
-@command("diagnose", ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/"), Diagnosis)
+@command("diagnose", "envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/")
 def diagnose(
     session: Session,
     logs: Annotated[
@@ -71,10 +71,10 @@ def diagnose(
             help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG"
         ),
     ],
-) -> None:
+) -> Reply[Diagnosis]:
     """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
     diagnosis = find_failures(logs, sys.stdin.buffer)
-    session.data = Diagnosis(
+    data = Diagnosis(
         logs=diagnosis.logs,
         lines=diagnosis.lines,
         skipped=diagnosis.skipped,
@@ -85,9 +85,8 @@ def diagnose(
         collect=diagnosis.collect,
         failures=tuple(map(_row, diagnosis.found)),
     )
-    session.text = as_text(diagnosis)
-    if session.as_json:  # the text says the same, and on stdout
-        session.findings = findings(diagnosis)
+    # The text says the same as the findings, and on stdout.
+    return Reply(data=data, text=as_text(diagnosis), findings=findings(diagnosis) if session.as_json else ())
 
 
 def _row(found: Found) -> FoundFailure:

@@ -12,6 +12,7 @@ from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
 from envbuilder.commands._console import open_console, say_closed
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
+from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.layers.layer import find_blobs
@@ -21,11 +22,7 @@ from envbuilder.registry import pull as registry
 PLATFORMS: Final = tuple(one.platform for one in PROCESSORS)
 
 
-@command(
-    "pull",
-    ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif"),
-    registry.Pulled,
-)
+@command("pull", "envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")
 def pull(
     session: Session,
     reference: Annotated[
@@ -47,7 +44,7 @@ def pull(
         str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")
     ] = "",
     output: Output,
-) -> None:
+) -> Reply[registry.Pulled]:
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, shown = parse_only(only), open_console(session)
     if platform and platform not in PLATFORMS:
@@ -67,20 +64,20 @@ def pull(
     folders = open_store(session, writes=False).layers()
     outputs = Outputs(folder=output.absolute(), name=name)
     with shown.group(f"pull {outputs.name}"):
-        session.data = done = registry.pull(
+        pulled = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
             cached=functools.partial(find_blobs, folders), versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
-    session.text = done.text()
     say_closed(session, output, outputs.sif, outputs.image)
+    return Reply(data=pulled, text=pulled.text())
 
 
 def _parse_date(text: str) -> datetime:
     """Return a date or a time of ISO 8601. Without an offset it is UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"`--not-older-than` is `{text}`", hint="write a date: 2026-11-30, or 2026-11-30T12:00"
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -7,7 +7,7 @@ import typer
 
 from envbuilder.builder.render import render_recipe
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 
 
 class Form(StrEnum):
@@ -25,7 +25,7 @@ class RenderedRecipe(Answer):
     text: str
 
 
-@command("render", ("envbuilder render cpu", "envbuilder render a100 --as apptainer"), RenderedRecipe)
+@command("render", "envbuilder render cpu", "envbuilder render a100 --as apptainer")
 def render(
     session: Session,
     name: Name,
@@ -34,8 +34,8 @@ def render(
         Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")
     ] = Form.DOCKERFILE,
     recipes: Recipes,
-) -> None:
+) -> Reply[RenderedRecipe]:
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
     text = render_recipe(name, recipes, open_store(session, writes=False), form.value)
-    session.data = RenderedRecipe(name=name, form=form, text=text)
-    session.is_document, session.text = True, text.removesuffix("\n")
+    data = RenderedRecipe(name=name, form=form, text=text)
+    return Reply(data=data, text=text.removesuffix("\n"), is_document=True)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from envbuilder.core.cache import need_same, save_text
-from envbuilder.core.errors import CommandError, LaunchError, blaming_path
+from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
 from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.process import Command, Runner
@@ -26,6 +26,7 @@ from envbuilder.run.launch.script import quoted, quoted_list
 from envbuilder.run.launch.site import HOST, Site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
+SETTINGS: Final = Path("~/.ssh/envbuilder")  # the usual folder of settings and keys
 SECRET: Final = 0o600
 # It becomes part of programs on the other machine, and of a path that `sshd` reads.
 _NAME: Final = Shape(
@@ -75,6 +76,20 @@ class SshSession:
             # Jupyter kills a kernel's whole process group, and a killed srun leaves its job until the time limit.
             return ("setsid", *job, str(Path.home() / serve))
         return (*self.ssh, shlex.join((*job, serve)))
+
+
+def parse_srun(text: str) -> tuple[str, ...] | None:
+    """Return the options of srun, None for no job; raises UsageError for a word that is no option."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"`--srun` has an open quote: {text}") from error
+    if wrong := next((word for word in words if not word.startswith("-")), ""):
+        raise UsageError(
+            f"`--srun` takes options of srun, found `{wrong}`",
+            hint="write an option and its value as one word: `--gpus=1`",
+        )
+    return words or None
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:

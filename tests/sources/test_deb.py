@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.sources import deb as deb_module
 from envbuilder.core.errors import BuildError
+from envbuilder.sources import deb as deb_module
 from envbuilder.sources.deb import members, open_tar, read_about, read_control, read_tar
 from tests.support.debs import PACKERS, write_package
 

@@ -15,12 +15,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from envbuilder.sources import fetch as fetch_module
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.lock.model import Artifact, blobs
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_part
+from envbuilder.sources import fetch as fetch_module
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import session as wire_module
 from envbuilder.sources.names import BLOBS, Sources

@@ -67,23 +67,38 @@ def label(extension: LockedExtension, name: str) -> str:
     return f"{extension.name}/{name}" if is_call else name
 
 
-def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:
+def cells(status: ExtensionStatus, recipe: str) -> tuple[str, ...]:
     """Return the row of an extension in the recipe's table, below `HEAD`."""
-    compiled = found.compiled
+    compiled = status.compiled
     return (
-        label(found.extension, found.name),
-        found.key.digest[:16],
-        str(found.extension.form),
+        label(status.extension, status.name),
+        status.key.digest[:16],
+        str(status.extension.form),
         " ".join(compiled.targets if compiled else ()) or "-",
         f"{compiled.size / 1e6:.2f} MB" if compiled else "-",
         f"{compiled.seconds} s" if compiled else "-",
-        origin(found, recipe),
+        origin(status, recipe),
     )
 
 
-def origin(found: ExtensionStatus, recipe: str) -> str:
-    if found.compiled is None:
+def describe(status: ExtensionStatus, recipe: str) -> dict[str, object]:
+    """Return the row of an extension for `--json`; one that was not compiled has no facts of its code."""
+    row: dict[str, object] = {
+        "name": status.name, "extension": status.extension.name, "form": str(status.extension.form),
+        "key": status.key.digest, "decided_by": dict(status.key.fields), "origin": origin(status, recipe),
+    }  # fmt: skip
+    if compiled := status.compiled:
+        row |= {
+            "function": compiled.function, "targets": compiled.targets, "size": compiled.size, "seconds": compiled.seconds,
+            "files": {timing.file: timing.seconds for timing in compiled.timings},
+            "compiled_for": compiled.recipe, "torch": compiled.facts.torch,
+        }  # fmt: skip
+    return row
+
+
+def origin(status: ExtensionStatus, recipe: str) -> str:
+    if status.compiled is None:
         return "not compiled yet"
-    if found.compiled.recipe == recipe:
+    if status.compiled.recipe == recipe:
         return "compiled for this recipe"
-    return f"the store: compiled for `{found.compiled.recipe}`"
+    return f"the store: compiled for `{status.compiled.recipe}`"
