@@ -90,7 +90,7 @@ class CommandGroup(typer.core.TyperGroup):
         name, named, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and named else None, rest
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands below their headings, aligned with each other."""
         width = max(map(len, COMMANDS))
         for heading, commands in GROUPS.items():
@@ -151,7 +151,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    session, reply = open_session(arguments), Reply[Any]()
+    session = open_session(arguments)
+    reply: Reply[Any] = Reply()
     error: EnvbuilderError | None = None
     interrupted = False
     if arguments[:1] in (["--install-completion"], ["--show-completion"]) and arguments[1:]:
@@ -178,19 +179,19 @@ def run(arguments: list[str]) -> int:
             if session.as_json:  # one object, before the traceback goes to stderr
                 hint = "a bug in envbuilder; stderr has the traceback"
                 bug = EnvbuilderError(f"{type(failure).__name__}: {failure}", hint=hint)
-                _answer(session, _failed(bug), bug)
+                _answer(session, failed(bug), bug)
             raise
     if interrupted:
         _leave(session.interrupts)
     if isinstance(error, FetchError):
         blame(error, session.environment)
     if error:
-        reply = _failed(error)
+        reply = failed(error)
     _answer(session, reply, error)
     return reply.exit_code
 
 
-def _failed(error: EnvbuilderError) -> Reply[Any]:
+def failed(error: EnvbuilderError) -> Reply[Any]:
     data = FailureLog(log=error.log) if error.log else error.data
     return Reply(data=data, findings=error.findings, exit_code=error.exit_code)
 

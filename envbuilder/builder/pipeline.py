@@ -33,7 +33,7 @@ from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.builder.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.builder.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
-from envbuilder.builder.result import BuildResult
+from envbuilder.builder.result import BuildResult, PlannedRecipe
 from envbuilder.builder.share import open_stores, share
 from envbuilder.builder.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
@@ -43,7 +43,6 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, Veri
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
-from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
@@ -345,13 +344,12 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
 # ---- other uses of a plan
 
 
-def explain(
-    name: str, context: BuildContext, host: Path | None, choice: EngineChoice
-) -> tuple[Plan, tuple[Command, ...]]:
+def explain(name: str, context: BuildContext, host: Path | None, choice: EngineChoice) -> PlannedRecipe:
     """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
     _, plan, _ = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
-    return plan, open_engine(plan, choice, context).commands()
+    commands = tuple(map(str, open_engine(plan, choice, context).commands()))
+    return PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=commands)
 
 
 def prepare_recipe(

@@ -18,18 +18,12 @@ from envbuilder.recipe.load import find_recipe
     "envbuilder add a100 einops 'hydra-core>=1.3' git+https://host/team/project@main --as mine",
 )
 def add(
-    session: Session,
-    name: Name,
-    packages: Annotated[
-        list[str],
-        typer.Argument(help="requirements as pip knows them, or git+URL[@REVISION]", metavar="PACKAGE"),
-    ],
+    session: Session, name: Name,
+    packages: Annotated[list[str], typer.Argument(help="requirements as pip knows them, or git+URL[@REVISION]", metavar="PACKAGE")],
     *,
     new: Annotated[str, typer.Option("--as", metavar="NAME2", help="the name of the new recipe")],
-    output: Output,
-    loads: Load,
-    recipes: Recipes,
-) -> Reply[BuiltRecipe]:
+    output: Output, loads: Load, recipes: Recipes,
+) -> Reply[BuiltRecipe]:  # fmt: skip
     """Add packages to a locked recipe in one more layer: write the recipe NAME2, lock it and build it."""
     parent = find_recipe(name, recipes)
     need_addable(name, parent, packages, new)

@@ -1,7 +1,6 @@
 """`build`: image and SIF from the lock, of one recipe or of many."""
 
 import functools
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from envbuilder.builder.batch import build_several, choose, need_place
 from envbuilder.builder.choice import Builder, EngineChoice, EngineName
-from envbuilder.builder.result import BuiltRecipe
+from envbuilder.builder.result import BuiltRecipe, PlannedRecipe
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import (
@@ -28,23 +27,13 @@ from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
-from envbuilder.core.plain import pasted
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
-from envbuilder.run.launch import start
 
 
 class BuiltRecipes(BareAnswer[tuple[BuiltRecipe, ...]]):
     """One row for each recipe."""
-
-
-class PlannedRecipe(Answer):
-    """The plan of a recipe, and the commands of the layers that the cache lacks."""
-
-    name: str
-    plan: str
-    commands: tuple[str, ...]
 
 
 class PlannedRecipes(BareAnswer[tuple[PlannedRecipe, ...]]):
@@ -63,22 +52,6 @@ class PreparedRecipes(BareAnswer[tuple[PreparedRecipe]]):
     """The answer of `--prepare`."""
 
 
-class ArrayScript(Answer):
-    """The script of an array job: its path where it was written, and its text."""
-
-    script: str
-    text: str
-
-
-class ArrayJob(Answer):
-    """The array job that was submitted; `builds` with `--wait`."""
-
-    job: str
-    script: Path
-    logs: Path
-    builds: tuple[arrays.ArrayBuild, ...] = ()
-
-
 @command(
     "build",
     "envbuilder build a100",
@@ -93,61 +66,34 @@ def build(
     *,
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
     jobs: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="build N at a time; a layer that two of them share is built once"),
+        int | None, typer.Option(metavar="N", help="build N at a time; a layer that two of them share is built once")
     ] = None,
     where: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="slurm",
-            help="submit an array job: one task per recipe, on any node",
-            autocompletion=offer("slurm"),
-        ),
+        str, typer.Option("--on", metavar="slurm", help="submit an array job: one task per recipe, on any node", autocompletion=offer("slurm"))
     ] = "",
     profile: Profile,
     sbatch: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G"),
+        list[str] | None, typer.Option(metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G")
     ] = None,
-    write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="with --on: write the script; start nothing")
-    ] = None,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="with --on: write the script; start nothing")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="with --on: wait until the job has ended")] = False,
     output: Output,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")] = False,
     host: Host,
     engine: Annotated[
-        EngineName | None,
-        typer.Option(
-            help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble"
-        ),
+        EngineName | None, typer.Option(help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble")
     ] = None,
-    builder: Annotated[
-        str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")
-    ] = "",
-    cache_from: Annotated[
-        list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")
-    ] = None,
-    cache_to: Annotated[
-        list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")
-    ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
-    ] = False,
+    builder: Annotated[str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")] = "",
+    cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")] = None,
+    cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")] = False,
     load: Load,
     prepare: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="docker engine: write BuildKit's input there and print its command; build nothing",
-        ),
+        Path | None, typer.Option(metavar="FOLDER", help="docker engine: write BuildKit's input there and print its command; build nothing")
     ] = None,
     recipes: Recipes,
-) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob]:
+) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | arrays.ArrayScript | arrays.ArrayJob]:  # fmt: skip
     """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
     need_place(where, without=not (sbatch or write or wait))
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
@@ -167,8 +113,9 @@ def build(
         if not dry_run:
             build_context(session, recipes)  # every task expects the cache
         if dry_run or write:
-            return _write_array(array, None if dry_run else write)
-        return _submit_array(session, array, wait=wait)
+            return arrays.write_script(array, None if dry_run else write)
+        runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
+        return arrays.submit_array(array, runner, wait=wait, report=say, width=session.width)
     from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)
@@ -181,14 +128,8 @@ def build(
         prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=line)
         return Reply(data=PreparedRecipes((prepared,)), text=line)
     if dry_run:
-        rows, texts = [], []
-        for name in chosen:
-            plan, commands = explain(name, context, host, choice)
-            rows.append(
-                PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=tuple(map(str, commands)))
-            )
-            texts.append(f"{plan.canonical()}\n" + "\n".join(f"$ {line}" for line in commands))
-        return Reply(data=PlannedRecipes(tuple(rows)), text="\n".join(texts))
+        plans = tuple(explain(name, context, host, choice) for name in chosen)
+        return Reply(data=PlannedRecipes(plans), text="\n".join(plan.text() for plan in plans))
     make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
     if len(chosen) > 1:
         outcomes = build_several(chosen, context, make, jobs=jobs or 1)
@@ -203,35 +144,3 @@ def build(
         result = make(chosen[0], context)
     say_closed(session, output, result.outputs.sif, result.outputs.image)
     return Reply(data=BuiltRecipes((result.answer(),)), text=result.text(), findings=result.findings)
-
-
-def _write_array(array: arrays.Array, write: Path | None) -> Reply[ArrayScript]:
-    """Write the script of an array job, or return it."""
-    script = arrays.make_script(array)
-    path = start.save_script(write, script) if write else None
-    data = ArrayScript(script=str(path or ""), text=script.text)
-    text = pasted("sbatch", path) if path else script.text.removesuffix("\n")
-    return Reply(data=data, text=text, is_document=path is None)
-
-
-def _submit_array(session: Session, array: arrays.Array, *, wait: bool) -> Reply[ArrayJob]:
-    """Submit an array job. With `wait`, report how each task ended."""
-    runner = ProcessRunner(session.environment, whole=True)
-    started = start.submit(
-        arrays.make_script(array), runner, wait=wait, report=Console(color=session.color).say
-    )
-    job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
-    if not wait:
-        ended = shlex.quote(str(array.logs / started.number))
-        text = (
-            f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
-            f"what has ended, with exit code, node and log: cat {ended}/*.ended"
-        )
-        return Reply(data=job, text=text)
-    builds = arrays.read_results(array, started.number)
-    return Reply(
-        data=job.model_copy(update={"builds": builds}),
-        text=columns([build.row() for build in builds], session.width),
-        findings=tuple(build.finding() for build in builds if build.exit_code),
-        exit_code=max(build.exit_code for build in builds),
-    )

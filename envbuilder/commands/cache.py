@@ -53,28 +53,15 @@ class CacheSizes(Answer):
 def cache(
     session: Session,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="with --gc: what to remove (default: all but `layers` and `extensions`); "
-            "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name",
-            metavar="KIND | vendor NAME DIR | keys",
-        ),
+        list[str] | None, typer.Argument(help="with --gc: what to remove (default: all but `layers` and `extensions`); " "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name", metavar="KIND | vendor NAME DIR | keys")
     ] = None,
     *,
-    gc: Annotated[
-        bool, typer.Option("--gc", help="remove what a later build can fetch or build again")
-    ] = False,
+    gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or build again")] = False,
     unused: Annotated[
-        int | None,
-        typer.Option(
-            "--unused",
-            metavar="DAYS",
-            min=0,
-            help="with --gc: only what no build made or used for so many days and no lock of the recipes names",
-        ),
+        int | None, typer.Option("--unused", metavar="DAYS", min=0, help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
     ] = None,
     recipes: Recipes,
-) -> Reply[CacheSizes | VendoredLock | LockedKeys]:
+) -> Reply[CacheSizes | VendoredLock | LockedKeys]:  # fmt: skip
     """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     match words or []:
         case ["vendor", name, folder] if not gc:

@@ -37,27 +37,17 @@ class DetectedMachine(Answer):
     "envbuilder detect --save node.json",
 )
 def detect(
-    session: Session,
-    *,
+    session: Session, *,
     pasted: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="PATH", help="saved outputs of one machine: a file or a folder"),
+        Path | None, typer.Option("--from", metavar="PATH", help="saved outputs of one machine: a file or a folder")
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write the facts of this machine, for --host")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the facts of this machine, for --host")] = None,
     recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="decide for the NCCL of this recipe's lock", autocompletion=complete_recipe
-        ),
+        str, typer.Option(metavar="NAME", help="decide for the NCCL of this recipe's lock", autocompletion=complete_recipe)
     ] = "",
-    measure: Annotated[
-        bool, typer.Option("--measure", help="test P2P on these GPUs, in the SIF of --recipe")
-    ] = False,
-    artifacts: Artifacts,
-    recipes: Recipes,
-) -> Reply[DetectedMachine]:
+    measure: Annotated[bool, typer.Option("--measure", help="test P2P on these GPUs, in the SIF of --recipe")] = False,
+    artifacts: Artifacts, recipes: Recipes,
+) -> Reply[DetectedMachine]:  # fmt: skip
     """Show the NCCL settings for this machine, with a reason for each and for each variable that is left unset."""
     versions = recipe_versions(recipe, recipes)
     if pasted and measure:

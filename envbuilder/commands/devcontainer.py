@@ -48,29 +48,17 @@ class SshHost(Answer):
 
 @command("devcontainer", "envbuilder devcontainer a100", "envbuilder devcontainer a100 --print")
 def devcontainer(
-    session: Session,
-    name: Name,
-    *,
-    image: Annotated[
-        str, typer.Option(metavar="REFERENCE", help="the image; default: the one that `build` loads")
-    ] = "",
-    ssh: Annotated[
-        str, typer.Option(metavar="HOST", help="without Docker: set up SSH sessions in the SIF on that host")
-    ] = "",
-    compose: Annotated[
-        bool, typer.Option("--compose", help="for Docker Compose, with the GPUs in a second file")
-    ] = False,
+    session: Session, name: Name, *,
+    image: Annotated[str, typer.Option(metavar="REFERENCE", help="the image; default: the one that `build` loads")] = "",
+    ssh: Annotated[str, typer.Option(metavar="HOST", help="without Docker: set up SSH sessions in the SIF on that host")] = "",
+    compose: Annotated[bool, typer.Option("--compose", help="for Docker Compose, with the GPUs in a second file")] = False,
     srun: Srun = "",
     write: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys"),
+        Path | None, typer.Option(metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys")
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
-    force: Force,
-    profile: Profile,
-    artifacts: Artifacts,
-    recipes: Recipes,
-) -> Reply[DevContainerFile | SshHost]:
+    force: Force, profile: Profile, artifacts: Artifacts, recipes: Recipes,
+) -> Reply[DevContainerFile | SshHost]:  # fmt: skip
     """Write `.devcontainer`, so that VS Code opens a project in the environment."""
     if (ssh or srun) and (image or show or compose):
         raise UsageError(

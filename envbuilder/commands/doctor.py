@@ -44,25 +44,14 @@ class DoctorRows(Answer):
 @command("doctor", "envbuilder doctor", "envbuilder doctor a100 --for run")
 def doctor(
     session: Session,
-    name: Annotated[
-        str, recipe_argument("compare this recipe with the GPUs; default: those that were built")
-    ] = "",
+    name: Annotated[str, recipe_argument("compare this recipe with the GPUs; default: those that were built")] = "",
     *,
     purpose: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            metavar="build|run",
-            help="default: both; in a Slurm cluster `run`",
-            autocompletion=offer(*Purpose),
-        ),
+        str, typer.Option("--for", metavar="build|run", help="default: both; in a Slurm cluster `run`", autocompletion=offer(*Purpose))
     ] = "",
-    fix: Annotated[
-        bool, typer.Option("--fix", help="make the safe repairs and report them; installs nothing")
-    ] = False,
-    artifacts: Artifacts,
-    recipes: Recipes,
-) -> Reply[DoctorRows]:
+    fix: Annotated[bool, typer.Option("--fix", help="make the safe repairs and report them; installs nothing")] = False,
+    artifacts: Artifacts, recipes: Recipes,
+) -> Reply[DoctorRows]:  # fmt: skip
     """Check whether this machine can build and run environments, and say what repairs the rest."""
     if purpose not in ("", *Purpose):
         raise UsageError(f"`--for` takes `build` or `run`, found `{purpose}`", hint="leave it out for both")

@@ -100,18 +100,13 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
     cls=ProgramCommand,
 )
 def exec(  # noqa: A001
-    session: Session,
-    name: BuiltName,
-    *,
-    inside: Form = "",
-    profile: Profile,
+    session: Session, name: BuiltName, *, inside: Form = "", profile: Profile,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated"),
+        list[str] | None, typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated")
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the command line; run nothing")] = False,
     artifacts: Artifacts,
-) -> Reply[None]:
+) -> Reply[None]:  # fmt: skip
     """Run a command in the environment, `envbuilder exec a100 -- python train.py`, or a shell without one."""
     options = ExecOptions(
         name=name, argv=session.program, form=parse_form(inside), output=artifacts, site=find_site(profile),

@@ -44,17 +44,11 @@ def history(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built or pulled, or the path of a SIF")],
     *,
-    switch: Annotated[
-        str, typer.Option(metavar="VERSION", help="give the name to this version: the first digits suffice")
-    ] = "",
-    rollback: Annotated[
-        bool, typer.Option("--rollback", help="give the name to the version before the current one")
-    ] = False,
-    prune: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="keep N versions, the current one among them")
-    ] = None,
+    switch: Annotated[str, typer.Option(metavar="VERSION", help="give the name to this version: the first digits suffice")] = "",
+    rollback: Annotated[bool, typer.Option("--rollback", help="give the name to the version before the current one")] = False,
+    prune: Annotated[int | None, typer.Option(metavar="N", min=1, help="keep N versions, the current one among them")] = None,
     artifacts: Artifacts,
-) -> Reply[History]:
+) -> Reply[History]:  # fmt: skip
     """List the versions of a SIF that its folder keeps, and switch to another one. Running jobs keep their file."""
     sif = find_outputs(name, artifacts.absolute()).sif
     if sum((bool(switch), rollback, prune is not None)) > 1:

@@ -35,21 +35,14 @@ class WrittenKernel(Answer):
     "envbuilder kernel a100 --ssh me@login --srun '--gpus=1 --time=4:00:00'",
 )
 def kernel(
-    session: Session,
-    name: BuiltName,
-    *,
-    inside: Form = "",
+    session: Session, name: BuiltName, *, inside: Form = "",
     ssh: Annotated[str, typer.Option(metavar="HOST", help="in the SIF on that host, at the same path")] = "",
     srun: Srun = "",
     write: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="the folder of kernels; default: the one that Jupyter reads"),
+        Path | None, typer.Option(metavar="FOLDER", help="the folder of kernels; default: the one that Jupyter reads")
     ] = None,
-    force: Force,
-    profile: Profile,
-    artifacts: Artifacts,
-    recipes: Recipes,
-) -> Reply[WrittenKernel]:
+    force: Force, profile: Profile, artifacts: Artifacts, recipes: Recipes,
+) -> Reply[WrittenKernel]:  # fmt: skip
     """Write a Jupyter kernel that runs in the environment. Jupyter itself stays outside."""
     in_image, is_remote = parse_form(inside) == "image", bool(ssh or srun)
     if in_image and is_remote:

@@ -1,7 +1,6 @@
 """`launch`: a distributed run through Slurm, over SSH or on this machine, and the linter of sbatch scripts."""
 
 import functools
-import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,7 +15,7 @@ from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import Job, LaunchOptions, local_paths
+from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
@@ -32,13 +31,6 @@ class SlurmJob(Answer):
     job: str
     script: Path
     log: Path
-
-
-class WrittenScript(Answer):
-    """The answer of `--write` and `--dry-run`: the script's path where it was written, and its text."""
-
-    script: str
-    text: str
 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
@@ -94,7 +86,7 @@ def launch_slurm(
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
     dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
-) -> Reply[SlurmJob | WrittenScript]:  # fmt: skip
+) -> Reply[SlurmJob | start.WrittenScript]:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=session.program, where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
@@ -174,28 +166,14 @@ def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -
 
 def _show_script(
     session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool
-) -> Reply[WrittenScript] | None:
+) -> Reply[start.WrittenScript] | None:
     """Return the script, or write it and return the command that starts it. Returns None without such an option."""
     if path is None and not dry_run:
         if options.for_site:
             raise UsageError("`--for` writes a script for other machines", hint="add `--write FILE`")
         return None
     job = _prepare(session, options, starts=False)
-    script = start.script_of(job)
-    if path is None or dry_run:
-        data = WrittenScript(script="", text=script.text)
-        return Reply(data=data, text=script.text.removesuffix("\n"), is_document=True)
-    say = Console(color=session.color).say
-    if earlier := start.keep_other(path, script):
-        say(f"the earlier `{path}` is kept as `{earlier}`")
-    written = start.save_script(path, script)
-    if (paths := local_paths(job)) and job.where != "local":
-        repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
-        say(f"note: `{path}` has paths of this machine: {', '.join(paths)}; elsewhere, {repair}")
-    if job.for_site:
-        say(f"it starts in {job.folder}, from {job.environment.location}")
-    text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
-    return Reply(data=WrittenScript(script=str(written), text=script.text), text=text)
+    return start.write_job(job, None if dry_run else path, Console(color=session.color).say)
 
 
 @command(

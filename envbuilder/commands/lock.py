@@ -32,27 +32,17 @@ class LockChanges(Answer):
     "envbuilder lock a100 --before 2026-11-01",
 )
 def lock(
-    session: Session,
-    name: Name,
-    packages: Annotated[
-        list[str] | None, typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG")
-    ] = None,
+    session: Session, name: Name,
+    packages: Annotated[list[str] | None, typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG")] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")
-    ] = False,
-    security: Annotated[
-        bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")
-    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")] = False,
+    security: Annotated[bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")] = False,
     before: Annotated[
-        datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC"
-        ),
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC")
     ] = None,
     recipes: Recipes,
-) -> Reply[LockChanges]:
+) -> Reply[LockChanges]:  # fmt: skip
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:
         raise UsageError(

@@ -25,16 +25,11 @@ class WrittenModule(Answer):
 
 @command("module", "envbuilder module a100 --write modulefiles", "envbuilder module a100 --version 2026.11")
 def module(
-    session: Session,
-    name: BuiltName,
-    *,
+    session: Session, name: BuiltName, *,
     write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
-    version: Annotated[
-        str, typer.Option(help="write the module NAME/VERSION, whose SIF stays when NAME is built again")
-    ] = "",
-    profile: Profile,
-    artifacts: Artifacts,
-) -> Reply[WrittenModule]:
+    version: Annotated[str, typer.Option(help="write the module NAME/VERSION, whose SIF stays when NAME is built again")] = "",
+    profile: Profile, artifacts: Artifacts,
+) -> Reply[WrittenModule]:  # fmt: skip
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     need_shape("--version", (version,) if version else (), VERSION)
     outputs, site = need_sif(name, artifacts, recipes_folder(session.environment)), find_site(profile)

@@ -26,25 +26,16 @@ PLATFORMS: Final = tuple(one.platform for one in PROCESSORS)
 def pull(
     session: Session,
     reference: Annotated[
-        str,
-        typer.Argument(
-            help="a reference, or a recipe's name below ENVBUILDER_REGISTRY", metavar="REFERENCE|NAME[:TAG]"
-        ),
+        str, typer.Argument(help="a reference, or a recipe's name below ENVBUILDER_REGISTRY", metavar="REFERENCE|NAME[:TAG]")
     ],
-    *,
-    only: Only = "",
-    key: Annotated[
-        Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
-    ] = None,
+    *, only: Only = "",
+    key: Annotated[Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")] = None,
     not_older_than: Annotated[
-        str,
-        typer.Option(metavar="DATE", help="with --key: refuse what was signed before, such as 2026-11-30"),
+        str, typer.Option(metavar="DATE", help="with --key: refuse what was signed before, such as 2026-11-30")
     ] = "",
-    platform: Annotated[
-        str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")
-    ] = "",
+    platform: Annotated[str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")] = "",
     output: Output,
-) -> Reply[registry.Pulled]:
+) -> Reply[registry.Pulled]:  # fmt: skip
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, shown = parse_only(only), open_console(session)
     if platform and platform not in PLATFORMS:

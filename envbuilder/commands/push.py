@@ -29,25 +29,15 @@ def push(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built")],
     reference: Annotated[
-        str,
-        typer.Argument(
-            help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
-        ),
+        str, typer.Argument(help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]")
     ] = "",
-    *,
-    only: Only = "",
-    key: Annotated[
-        Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")
-    ] = None,
+    *, only: Only = "",
+    key: Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")] = None,
     thin: Annotated[
-        bool,
-        typer.Option(
-            "--thin",
-            help="send the SIF as its image's layers: `envbuilder pull` makes it of them, Apptainer cannot",
-        ),
+        bool, typer.Option("--thin", help="send the SIF as its image's layers: `envbuilder pull` makes it of them, Apptainer cannot")
     ] = False,
     artifacts: Artifacts,
-) -> Reply[registry.Pushed | PushedVariants]:
+) -> Reply[registry.Pushed | PushedVariants]:  # fmt: skip
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
     client = make_client(session, shown)

@@ -27,14 +27,10 @@ class RenderedRecipe(Answer):
 
 @command("render", "envbuilder render cpu", "envbuilder render a100 --as apptainer")
 def render(
-    session: Session,
-    name: Name,
-    *,
-    form: Annotated[
-        Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")
-    ] = Form.DOCKERFILE,
+    session: Session, name: Name, *,
+    form: Annotated[Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")] = Form.DOCKERFILE,
     recipes: Recipes,
-) -> Reply[RenderedRecipe]:
+) -> Reply[RenderedRecipe]:  # fmt: skip
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
     text = render_recipe(name, recipes, open_store(session, writes=False), form.value)
     data = RenderedRecipe(name=name, form=form, text=text)

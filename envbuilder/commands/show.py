@@ -67,20 +67,18 @@ def show(
     name: Annotated[str, recipe_argument("a recipe, or a path to its file; a SIF has documents", "NAME|SIF")],
     *,
     extensions: Annotated[
-        bool,
-        typer.Option("--extensions", help="its compiled extensions: key, architectures, size, time, origin"),
+        bool, typer.Option("--extensions", help="its compiled extensions: key, architectures, size, time, origin")
     ] = False,
     sbom: Annotated[bool, typer.Option("--sbom", help="the SBOM of what was built, in SPDX")] = False,
     provenance: Annotated[
-        bool, typer.Option("--provenance", help="the provenance of what was built: an in-toto statement")
+        bool, typer.Option("--provenance", help="the provenance of what was built, an in-toto statement, instead of the SBOM")
     ] = False,
-    artifacts: Artifacts,
-    recipes: Recipes,
-) -> Reply[ShownRecipe | ExtensionList | Document]:
+    artifacts: Artifacts, recipes: Recipes,
+) -> Reply[ShownRecipe | ExtensionList | Document]:  # fmt: skip
     """Show the effective recipe, where each value came from, and what follows from the pins; or a part of what was built."""
-    if extensions + sbom + provenance > 1:
+    if extensions and (sbom or provenance):
         raise UsageError(
-            "`--extensions`, `--sbom` and `--provenance` exclude each other", hint="give one of them"
+            "`--extensions` shows a recipe, and `--sbom` what was built", hint="give one of them"
         )
     if extensions:
         return _extensions(session, name, recipes)

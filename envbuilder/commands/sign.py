@@ -23,12 +23,9 @@ def sign(
     name: Annotated[str, recipe_argument("a recipe that was built")],
     *,
     key: Annotated[Path, typer.Option(help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
-    tag: Annotated[
-        str,
-        typer.Option(help="the tag under which `push` releases them; by default `latest`, or the variant"),
-    ] = "",
+    tag: Annotated[str, typer.Option(help="the tag under which `push` releases them; by default `latest`, or the variant")] = "",
     artifacts: Artifacts,
-) -> Reply[Signed | SignedVariants]:
+) -> Reply[Signed | SignedVariants]:  # fmt: skip
     """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""
     context = build_context(session, RECIPES)
     recipe, _, variant = environment_name(name).partition(VARIANT)  # as `push` takes them for name and tag

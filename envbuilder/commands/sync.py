@@ -23,13 +23,11 @@ from envbuilder.run.named import need_sif
 def sync(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built or pulled, or the path of a SIF")],
-    target: Annotated[
-        str, typer.Argument(help="a machine that ssh reaches, and a folder there", metavar="HOST:FOLDER")
-    ],
+    target: Annotated[str, typer.Argument(help="a machine that ssh reaches, and a folder there", metavar="HOST:FOLDER")],
     *,
     python: Annotated[str, typer.Option(help="Python 3.8 or later on that machine")] = "python3",
     artifacts: Artifacts,
-) -> Reply[ssh.Synced]:
+) -> Reply[ssh.Synced]:  # fmt: skip
     """Send a SIF over SSH, only what the other machine lacks: `envbuilder sync a100 login.site.org:/scratch/me/sifs`."""
     outputs, shown = (
         need_sif(name, artifacts.absolute(), recipes_folder(session.environment)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.findings import Finding
@@ -15,7 +16,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.launch.copier import save_copier
-from envbuilder.run.launch.job import Job, LaunchOptions, program_file
+from envbuilder.run.launch.job import Job, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
@@ -89,6 +90,31 @@ def save_script(path: Path, script: Script) -> Path:
             save_copier(script.copied)
         save_text(path, script.text, mode=EXECUTABLE)
     return path.absolute()
+
+
+class WrittenScript(Answer):
+    """The answer of `--write` and `--dry-run`: the script's path where it was written, and its text."""
+
+    script: str
+    text: str
+
+
+def write_job(job: Job, path: Path | None, report: Callable[[str], None]) -> Reply[WrittenScript]:
+    """Write the script of a job and return the command that starts it; without a path, return the script."""
+    script = script_of(job)
+    if path is None:
+        data = WrittenScript(script="", text=script.text)
+        return Reply(data=data, text=script.text.removesuffix("\n"), is_document=True)
+    if earlier := keep_other(path, script):
+        report(f"the earlier `{path}` is kept as `{earlier}`")
+    written = save_script(path, script)
+    if (paths := local_paths(job)) and job.where != "local":
+        repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
+        report(f"note: `{path}` has paths of this machine: {', '.join(paths)}; elsewhere, {repair}")
+    if job.for_site:
+        report(f"it starts in {job.folder}, from {job.environment.location}")
+    text = pasted("sbatch" if job.where == "slurm" else "bash", path)
+    return Reply(data=WrittenScript(script=str(written), text=script.text), text=text)
 
 
 def _need_own_logs(folder: Path) -> None:
