@@ -1,29 +1,19 @@
-"""Commands on built artifacts: find them, verify them, sign them."""
+"""Commands on built artifacts: find them, sign them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record
+from envbuilder.artifacts.outputs import Outputs, find_outputs, load_record
 from envbuilder.artifacts.sif import need_recorded
 from envbuilder.artifacts.statement import Release
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.context import BuildContext, build_lock
-from envbuilder.builder.engine import layer_keys, record_key
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
-from envbuilder.core.errors import EnvbuilderError, LockError, UsageError
-from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.plain import pasted
-from envbuilder.layers.layer import Layer, load_layer
-from envbuilder.plan.make import make_plan
-from envbuilder.plan.model import Plan
+from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run.named import need_pair
-from envbuilder.verify.compare import Code
-from envbuilder.verify.pair import Verified, Verifier
 
 EPOCH: Final = "SOURCE_DATE_EPOCH"
 
@@ -44,59 +34,6 @@ def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
     for path in (outputs.image, outputs.sif):
         if not path.exists():
             raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
-
-
-def verifier(context: BuildContext, *, glibc: str = "", key: Path | None = None) -> Verifier:
-    return Verifier(
-        store=context.store, runner=context.runner, console=context.console, environment=context.environment,
-        threads=context.limits.threads, glibc=glibc, key=key,
-    )  # fmt: skip
-
-
-def verify_built(name: str, context: BuildContext, verifier: Verifier, *, output: Path) -> Verified:
-    """Compare the image and the SIF of a recipe, and those with the plan if the cache still has its layers.
-
-    Raises VerifyError with the first differences, or with the errors of the audits.
-    """
-    outputs = find_outputs(name, output)
-    need_built(outputs, name, context.recipes)
-    record = load_record(outputs)
-    plan, notes = _plan(name, context)
-    layers = _layers(plan, context, record) if plan else ()
-    verified = verifier.files(outputs.image, (str(outputs.image), outputs.sif), layers)
-    if plan and record and not record.is_of(plan.key):
-        message = f"`{outputs.name}` was built from an earlier recipe or lock than those that are here"
-        hint = f"`envbuilder build {pasted(name)}` builds what they say"
-        notes = (_other_plan(str(outputs.sif), message, hint),)
-    return replace(verified, findings=(*verified.findings, *notes))
-
-
-def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding, ...]]:
-    """Return the plan of the recipe and the lock that are here, or None and, for a lock that fits no more, a warning.
-
-    Raises LockError for a lock that was edited.
-    """
-    try:
-        return make_plan(name, context.recipes, context.store)[1], ()
-    except LockError as error:
-        if error.findings:
-            raise
-        message = f"not compared with the recipe: {' '.join(error.message.split())}"
-        return None, (_other_plan(name, message, error.hint),)
-    except EnvbuilderError:
-        return None, ()
-
-
-def _other_plan(where: str, message: str, hint: str) -> Finding:
-    return Finding(code=Code.OTHER_PLAN, severity=Severity.WARNING, where=where, message=message, hint=hint)
-
-
-def _layers(plan: Plan, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
-    """Return the layers of the plan, by the engine that made them, or none if one of them is gone."""
-    engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]
-    keys = layer_keys(plan, *engines or (EngineName.ASSEMBLE,)).values()
-    layers = [load_layer(context.store.layer(key)) for key in keys]
-    return tuple(layer for layer in layers if layer) if all(layers) else ()
 
 
 def make_release(name: str, tag: str, environment: Mapping[str, str]) -> Release:

@@ -53,7 +53,9 @@ class CacheSizes(Answer):
 def cache(
     session: Session,
     words: Annotated[
-        list[str] | None, typer.Argument(help="with --gc: what to remove (default: all but `layers` and `extensions`); " "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name", metavar="KIND | vendor NAME DIR | keys")
+        list[str] | None,
+        typer.Argument(metavar="KIND | vendor NAME DIR | keys", help="with --gc: what to remove (default: all but `layers` and `extensions`); "
+            "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name")
     ] = None,
     *,
     gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or build again")] = False,

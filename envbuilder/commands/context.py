@@ -199,7 +199,8 @@ def command(
         ]
         parameters = [inspect.signature(run).parameters["context"], *options, *shared.values()]
         run.examples = examples  # type: ignore[attr-defined] # for the reference, as `answer`
-        run.answer = get_args(signature.return_annotation)[0]  # type: ignore[attr-defined]
+        (answer,) = get_args(signature.return_annotation)
+        run.answer = None if answer is type(None) else answer  # type: ignore[attr-defined]
         run.__doc__ = function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

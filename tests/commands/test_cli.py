@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from envbuilder import __version__, cli
 from envbuilder.builder.extensions.check_targets import extension_error
-from envbuilder.commands import COMMANDS
+from envbuilder.commands import COMMANDS, GROUPS
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.file import lock_text
@@ -69,20 +69,34 @@ def test_version(call: Call):
 
 @pytest.mark.parametrize("words", [(), ("launch",)])
 def test_a_list_of_commands_says_in_whole_words_what_each_does(call: Call, words: tuple[str, ...]):
-    commands = call(*words, "--help").out.partition("Commands:")[2]
+    commands = call(*words, "--help").out.rpartition("--help")[2]
     assert commands
     assert "..." not in commands
 
 
-def test_help_names_every_command(call: Call):
-    answer = call("--help")
-    assert answer.code == 0
-    for name in ("list", "show", "check", "lock", "build", "verify", "exec"):
-        assert f" {name} " in answer.out
+def test_help_names_every_command_below_its_heading(call: Call):
+    sections = dict(
+        (heading, [line.split()[0] for line in lines.splitlines()])
+        for heading, lines in re.findall(r"^(\w.*):\n((?:  [a-z].*\n?)+)", call("--help").out, re.MULTILINE)
+    )
+    assert sections == {heading: list(commands) for heading, commands in GROUPS.items()}
+
+
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        ("extensions a100", "`envbuilder show a100 --extensions`"),
+        ("sbom build/a100.sif --provenance", "`envbuilder show build/a100.sif --provenance --sbom`"),
+        ("shell a100 --in image", "`envbuilder exec a100 --in image`"),
+        ("shell", "`envbuilder exec NAME`"),
+    ],
+)
+def test_an_earlier_name_of_a_command_answers_with_the_present_one(call: Call, line: str, now: str):
+    assert call(*line.split()) == (2, "", f"error: `envbuilder {line.split()[0]}` is now {now}\n")
 
 
 def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):
-    answer = call("extensions", "cpu", "--json")
+    answer = call("show", "cpu", "--extensions", "--json")
     (row,) = json.loads(answer.out)["data"]
     assert (row["name"], row["form"], row["origin"], len(row["key"])) == (
         "fused",
@@ -185,7 +199,7 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         ("build", "cpu", "a100", "--engine", "docker", "--prepare", "x"),
         ("lock", "cpu", "numpy"),
         ("lock", "cpu", "--before", "yesterday"),
-        ("exec", "cpu"),
+        ("show", "cpu", "--extensions", "--sbom"),
         ("exec", "cpu", "--in", "vm", "--", "true"),
     ],
 )
@@ -199,7 +213,10 @@ def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...])
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("show", "missing argument 'NAME'\n\nhint: such as `envbuilder show a100`; `envbuilder show --help`"),
+        (
+            "show",
+            "missing argument 'NAME|SIF'\n\nhint: such as `envbuilder show a100`; `envbuilder show --help`",
+        ),
         (
             "launch slurm a100 --nodes two",
             "such as `envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4",
@@ -347,7 +364,7 @@ def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
 
 
 def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
-    answer = call("exec", "cpu", "--in", "sif", "--output", tmp_path, "--", "true")
+    answer = call("exec", "cpu", "--in", "sif", "--artifacts", tmp_path, "--", "true")
     assert answer.code == 2
     assert "`envbuilder build cpu`" in answer.err
 
@@ -357,7 +374,7 @@ def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tm
     [
         "exec {} -- true",
         "exec {} --in sif -- true",
-        "shell {}",
+        "exec {}",
         "launch local {} -- true",
         "module {}",
         "verify {}",
@@ -371,14 +388,16 @@ def test_a_recipe_that_was_not_built_is_exit_2_with_a_hint(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     verb, rest = line.split("{}")
     meant, typed = (
-        call(*verb.split(), name, "--output", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
+        call(*verb.split(), name, "--artifacts", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
     )
     assert (meant.code, typed.code) == (2, 2)
     assert "hint: `envbuilder build cpu` makes image and SIF, `envbuilder pull cpu` fetches" in meant.err
     assert "did you mean `cpu`?" in typed.err
 
 
-@pytest.mark.parametrize("line", ["build {}", "extensions {}", "render {}", "diff {} cpu", "diff cpu {}"])
+@pytest.mark.parametrize(
+    "line", ["build {}", "show --extensions {}", "render {}", "diff {} cpu", "diff cpu {}"]
+)
 def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
     call: Call, folder: Path, locked: Path, line: str
 ):
@@ -422,9 +441,9 @@ def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
     assert answer.err.endswith("hint: did you mean `cpu`?\n")
 
 
-@pytest.mark.parametrize("verb", ["report", "sbom"])
+@pytest.mark.parametrize("verb", ["report", "show --sbom"])
 def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path, verb: str):
-    answer = call(verb, "recipes/cpu.yaml", "--output", tmp_path)
+    answer = call(*verb.split(), "recipes/cpu.yaml", "--artifacts", tmp_path)
     assert answer.code == 2
     assert f"there is no SIF `{tmp_path}/cpu.sif`" in answer.err
     assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
@@ -438,7 +457,7 @@ def test_verify_of_a_sif_that_is_none_speaks_of_that(call: Call, tmp_path: Path)
 
 
 def test_verify_without_artifacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
-    answer = call("verify", "cpu", "--output", tmp_path)
+    answer = call("verify", "cpu", "--artifacts", tmp_path)
     assert answer.code in (2, 7)
     assert answer.err.startswith("error: ")
 
@@ -664,7 +683,7 @@ def test_every_command_has_a_module_and_every_module_a_command():
     assert modules == set(COMMANDS)
 
 
-PROGRAMS = {"exec", "shell", "launch ssh", "launch local"}  # their output is the program's
+PROGRAMS = {"exec", "launch ssh", "launch local"}  # their output is the program's
 
 
 def test_every_command_answers_in_json_but_those_that_run_a_program():
@@ -795,7 +814,7 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
-    lines = cli._fit_screen(cli._error_lines(error), error)
+    lines = cli._fit_screen(cli._error_lines((), error), error)
     assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 23
     assert (lines[0], lines[-2:]) == ("error: it failed", ["hint: do it", "log: build/cpu.log"])
     assert any(line.startswith("line 299") for line in lines)
@@ -804,13 +823,12 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
 
 def test_an_error_that_goes_to_a_file_is_whole():
     error = BuildError("it failed\n" + "line\n" * 300)
-    assert len(cli._fit_screen(cli._error_lines(error), error)) == 301
+    assert len(cli._fit_screen(cli._error_lines((), error), error)) == 301
 
 
-def test_an_error_with_its_message_as_finding_is_printed_once(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_with_its_message_as_finding_is_printed_once():
     error = extension_error("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
-    monkeypatch.setattr(cli.SESSION, "findings", error.findings)
-    assert cli._fit_screen(cli._error_lines(error), error) == [
+    assert cli._fit_screen(cli._error_lines(error.findings, error), error) == [
         "error[EB629]: `ops` does not compile",
         "    op.cpp:4:3: error: no",
         "",

@@ -126,7 +126,7 @@ def files(built: Built) -> dict[str, tuple[str, int]]:
 
 
 def test_envbuilder_runs_the_extension_in_the_sif(built: Built):
-    command = ("exec", built.name, "--output", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
+    command = ("exec", built.name, "--artifacts", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
@@ -151,7 +151,18 @@ def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tm
 
 
 def test_envbuilder_runs_the_extension_in_the_image(loaded: Built):
-    command = ("exec", loaded.name, "--output", loaded.output, "--in", "image", "--", "python", "-c", NUMBERS)
+    command = (
+        "exec",
+        loaded.name,
+        "--artifacts",
+        loaded.output,
+        "--in",
+        "image",
+        "--",
+        "python",
+        "-c",
+        NUMBERS,
+    )
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
@@ -162,7 +173,7 @@ def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, f
         ENVBUILDER,
         "exec",
         "cpu",
-        "--output",
+        "--artifacts",
         cpu.output,
         "--in",
         form,
@@ -184,7 +195,7 @@ def test_apptainer_hands_variables_in(cpu: Built):
 @pytest.mark.parametrize("form", ["sif", "image"])
 def test_packages_of_the_users_own_are_kept_out(cpu: Built, form: str):
     script = "import sys; print(sys.flags.no_user_site)"
-    command = ("exec", cpu.name, "--output", cpu.output, "--in", form, "--", "python", "-c", script)
+    command = ("exec", cpu.name, "--artifacts", cpu.output, "--in", form, "--", "python", "-c", script)
     assert run(ENVBUILDER, *command) == "1\n"
 
 
@@ -325,7 +336,7 @@ def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Pat
         ENVBUILDER,
         "exec",
         "cpu",
-        "--output",
+        "--artifacts",
         cpu.output,
         "--in",
         "sif",
@@ -397,7 +408,7 @@ def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):
 
 
 def test_verify_passes(built: Built):
-    assert "the same" in run(ENVBUILDER, "verify", built.name, "--output", built.output)
+    assert "the same" in run(ENVBUILDER, "verify", built.name, "--artifacts", built.output)
 
 
 def test_verify_refuses_a_sif_with_one_changed_byte(cpu: Built, spacious: Path):
@@ -417,7 +428,7 @@ def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacio
     lock = spacious / "tiny.lock"
     shutil.copy(tiny.recipe, spacious)
     whole = tiny.recipe.with_suffix(".lock").read_text()
-    command = (ENVBUILDER, "verify", spacious / "tiny.yaml", "--output", tiny.output, "--json")
+    command = (ENVBUILDER, "verify", spacious / "tiny.yaml", "--artifacts", tiny.output, "--json")
     lock.write_text(whole)
     assert json.loads(run(*command))["findings"] == []
     lock.write_text(whole.replace('"size": 1', '"size": 2', 1))

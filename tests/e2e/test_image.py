@@ -60,7 +60,7 @@ def test_what_is_named_reaches_envbuilder(own: Own):
     words = (
         "exec",
         "envbuilder",
-        "--output",
+        "--artifacts",
         own.sif.parent,
         "--in",
         "image",

@@ -174,7 +174,7 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
         assert len(above) == len(below) + 1
         said = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
         for form in ("sif", "image"):
-            line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--output", recipes / "out")
+            line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--artifacts", recipes / "out")
             assert run(*line, "--", "python", "-c", said) == "42\n"
     finally:
         run("docker", "image", "rm", "--force", "envbuilder/tiny-more")

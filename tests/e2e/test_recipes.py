@@ -39,4 +39,4 @@ def test_both_engines_make_the_same_of_every_recipe(name: str, spacious: Path):
 
 def test_a_recipe_with_a_capture_is_built_and_verified(spacious: Path):
     built = build(CAPTURED, spacious, "--engine", "assemble", env=NO_ENGINE)
-    assert "the same" in run(ENVBUILDER, "verify", built.name, "--output", built.output)
+    assert "the same" in run(ENVBUILDER, "verify", built.name, "--artifacts", built.output)

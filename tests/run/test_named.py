@@ -177,7 +177,7 @@ KINDS = STALE | {
 COMMANDS = (
     "exec mine -- python -V",
     "exec recipes/mine.yaml --print -- python -V",
-    "shell mine",
+    "exec mine",
     f"launch slurm mine --profile {ROOT}/sites/slurm-generic.yaml --write job.sbatch -- train.py",
     "launch ssh mine --hosts a,b --dry-run -- train.py",
     "launch local mine --smoke",
