@@ -11,9 +11,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry.client import Client
 
-Only = Annotated[
-    str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))
-]
+Only = Annotated[str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))]  # fmt: skip
 
 
 def parse_only(only: str) -> tuple[Form, ...]:

@@ -114,32 +114,14 @@ def recipe_argument(what: str, metavar: str = "NAME") -> Any:
 Name = Annotated[str, recipe_argument("a recipe in `recipes/`, or a path to a recipe file")]
 BuiltName = Annotated[str, recipe_argument("a recipe that was built, or a path to a SIF")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
-Verbose = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
-]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")]  # fmt: skip
 NoColor = Annotated[bool, typer.Option("--no-color", help="no color; NO_COLOR does the same")]
-Recipes = Annotated[
-    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
-]
-Profile = Annotated[
-    str,
-    typer.Option(
-        "--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE"
-    ),
-]
-Host = Annotated[
-    Path | None,
-    typer.Option(
-        "--host", metavar="FILE", help="facts of the target machine, written there by `detect --save`"
-    ),
-]
-Output = Annotated[
-    Path, typer.Option("--output", metavar="FOLDER", help="the folder to write the artifacts to")
-]
+Recipes = Annotated[Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")]  # fmt: skip
+Profile = Annotated[str, typer.Option("--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")]  # fmt: skip
+Host = Annotated[Path | None, typer.Option("--host", metavar="FILE", help="facts of the target machine, written there by `detect --save`")]  # fmt: skip
+Output = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="the folder to write the artifacts to")]  # fmt: skip
 Artifacts = Annotated[Path, typer.Option("--artifacts", metavar="FOLDER", help="the folder of the artifacts")]
-Load = Annotated[
-    bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")
-]
+Load = Annotated[bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="replace a file with other content")]
 OUTPUT: Final = Path("build")
 # A command that takes one of these gets its default as well.

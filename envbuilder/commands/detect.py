@@ -6,28 +6,12 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, complete_recipe
-from envbuilder.core.answer import Answer, Reply
+from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.detect import detect_here, detect_pasted
-from envbuilder.node.nccl.decide import Left, Setting
-from envbuilder.node.nccl.facts import Facts, Interface, Nic
+from envbuilder.node.detect import DetectedMachine, detect_here, detect_pasted
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.run.on_node import measure_in, recipe_versions
-
-
-class DetectedMachine(Answer):
-    """The facts of a machine and what follows for NCCL: settings, and variables that are left unset, with reasons."""
-
-    gpus: int | None
-    links: tuple[tuple[str, ...], ...]
-    nics: tuple[Nic, ...]
-    interfaces: tuple[Interface, ...]
-    settings: tuple[Setting, ...]
-    hints: tuple[str, ...]
-    left: tuple[Left, ...]
-    damage: tuple[str, ...]
-    facts: Facts
 
 
 @command(
@@ -63,17 +47,6 @@ def detect(
     )
     if save:
         detected.save(save)
-    facts, decision = detected.facts, detected.decision
-    data = DetectedMachine(
-        gpus=None if facts.gpus is None else len(facts.gpus),
-        links=facts.links or (),
-        nics=facts.nics or (),
-        interfaces=facts.interfaces or (),
-        settings=decision.settings,
-        hints=decision.hints,
-        left=decision.left,
-        damage=facts.damage,
-        facts=facts,
-    )
-    text = as_text(facts, decision, {} if pasted else session.environment, session.width or LINE)
-    return Reply(data=data, text=text, findings=detected.findings)
+    set_here = {} if pasted else session.environment
+    text = as_text(detected.facts, detected.decision, set_here, session.width or LINE)
+    return Reply(data=detected.answer(), text=text, findings=detected.findings)

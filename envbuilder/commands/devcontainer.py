@@ -23,12 +23,7 @@ from envbuilder.run.named import need_sif
 from envbuilder.run.ssh_session import SETTINGS, SshSession, parse_srun, set_up_session
 from envbuilder.sources.names import UBUNTU, probe_sources, shown
 
-Srun = Annotated[
-    str,
-    typer.Option(
-        metavar="OPTIONS", help="in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'"
-    ),
-]
+Srun = Annotated[str, typer.Option(metavar="OPTIONS", help="in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'")]  # fmt: skip
 
 
 class DevContainerFile(Answer):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field
 
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, offer, recipe_argument
 from envbuilder.core.answer import Answer, Reply
@@ -15,23 +14,10 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import plain
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, exit_code, findings, run_checks
-from envbuilder.node.doctor.item import Item
+from envbuilder.node.doctor.item import DoctorRow
 from envbuilder.node.doctor.machine import probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.run.on_node import recipe_needs, recipes_meant
-
-
-class DoctorRow(Answer):
-    """One check: what was found, why it matters, what repairs it, and whether `--fix` does."""
-
-    purpose: str = Field(alias="for")  # a keyword of Python
-    code: str
-    name: str
-    state: str
-    found: str
-    why: str
-    repair: str
-    fixable: bool
 
 
 class DoctorRows(Answer):
@@ -65,23 +51,10 @@ def doctor(
         fix=fix,
         report=lambda line: print(plain(line), file=sys.stderr),
     )
-    rows = tuple(_row(purpose, item) for purpose, items in seen.found.items() for item in items)
+    rows = tuple(item.row(purpose) for purpose, items in seen.found.items() for item in items)
     return Reply(
         data=DoctorRows(looks=rows, fixed=seen.done),
         text=as_text(seen, session.width),
         findings=findings(seen) if session.as_json else (),  # the text says the same, and on stdout
         exit_code=exit_code(seen),
-    )
-
-
-def _row(purpose: Purpose, item: Item) -> DoctorRow:
-    return DoctorRow(
-        **{"for": purpose.value},
-        code=item.subject.code.value,
-        name=item.subject.name,
-        state=item.state.value,
-        found=item.found,
-        why=item.subject.why,
-        repair=item.repair,
-        fixable=item.fix is not None,
     )

@@ -17,14 +17,7 @@ from envbuilder.core.system import user_ids
 from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
-Form = Annotated[
-    str,
-    typer.Option(
-        "--in",
-        help="`sif` or `image`; default: the SIF if there is one",
-        autocompletion=offer("sif", "image"),
-    ),
-]
+Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; default: the SIF if there is one", autocompletion=offer("sif", "image"))]  # fmt: skip
 
 
 class ProgramCommand(typer.core.TyperCommand):

@@ -3,7 +3,6 @@
 import shutil
 import sys
 import textwrap
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,30 +10,13 @@ import typer
 from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.project_code import describe_layout
-from envbuilder.core.answer import Answer, Reply
+from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import plain
 from envbuilder.core.process import ProcessRunner
-from envbuilder.init import WrittenRecipe
+from envbuilder.init import NewRecipe, WrittenRecipe
 from envbuilder.init.examples import copy_example
 from envbuilder.init.gather import Sources, write_recipe
-
-
-class NewRecipe(Answer):
-    """The recipe that was written, with its pins. `reached` is checked, or with `--try` or an example locked or built."""
-
-    name: str
-    file: Path
-    base: str
-    python: str
-    cuda: str
-    gcc: str
-    libxcrypt: str
-    pytorch: str
-    gpus: tuple[str, ...]
-    packages: tuple[str, ...]
-    apt: tuple[str, ...]
-    reached: str
 
 
 @command(
@@ -92,10 +74,7 @@ def init(
         context = build_context(session, recipes, note=KEPT)
         reached, lines, outcome = try_recipe(written.path, context, output)
         text, findings, code = "\n".join(lines), (*findings, *outcome.findings()), outcome.exit_code
-    keys = NewRecipe.model_fields.keys() - {"file", "reached"}
-    pins = {key: getattr(written.recipe, key) for key in keys}
-    data = NewRecipe.model_validate({"file": written.path, "reached": reached, **pins})
-    return Reply(data=data, text=text, findings=findings, exit_code=code)
+    return Reply(data=written.answer(reached), text=text, findings=findings, exit_code=code)
 
 
 def _report(words: str) -> None:

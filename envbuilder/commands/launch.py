@@ -34,31 +34,15 @@ class SlurmJob(Answer):
 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
-Gpus = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, with one rank each")
-]
-Ranks = Annotated[
-    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, if not one per GPU")
-]
-Write = Annotated[
-    Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
-]
+Gpus = Annotated[int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, with one rank each")]  # fmt: skip
+Ranks = Annotated[int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, if not one per GPU")]  # fmt: skip
+Write = Annotated[Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")]  # fmt: skip
 For = Annotated[str, typer.Option("--for", metavar="SITE", help="write it with the folders of this site")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
-Grace = Annotated[
-    int,
-    typer.Option(
-        "--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint"
-    ),
-]
-LocalCopy = Annotated[
-    bool,
-    typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start"),
-]
-SmokeRun = Annotated[
-    bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
-]
+Grace = Annotated[int, typer.Option("--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint")]  # fmt: skip
+LocalCopy = Annotated[bool, typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start")]  # fmt: skip
+SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")]  # fmt: skip
 # A command that becomes the job: what it prints is the program's output.
 becoming: Final = functools.partial(command, app=launch, has_json=False, cls=ProgramCommand)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
-from envbuilder.builder.extensions.list import HEAD, cells, describe, find_extensions
+from envbuilder.builder.extensions.list import HEAD, ListedExtension, cells, describe, find_extensions
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, open_store, recipe_argument
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
@@ -27,24 +27,6 @@ class ShownRecipe(Answer):
     recipe: dict[str, JsonValue]
     places: dict[str, str]
     facts: tuple[Fact, ...]
-
-
-class ListedExtension(Answer):
-    """An extension; one that was not compiled yet has no more than its name, form, key and origin."""
-
-    name: str
-    extension: str
-    form: str
-    key: str
-    decided_by: dict[str, str]
-    function: str = ""
-    targets: tuple[str, ...] = ()
-    size: int = 0
-    seconds: float = 0
-    files: dict[str, float] = Field(default={})
-    compiled_for: str = ""
-    torch: str = ""
-    origin: str
 
 
 class ExtensionList(BareAnswer[tuple[ListedExtension, ...]]):
@@ -101,10 +83,11 @@ def _extensions(session: Session, name: str, recipes: Path) -> Reply[ExtensionLi
     store = open_store(session, writes=False)
     recipe, plan, _ = make_plan(name, recipes, store)
     extensions = tuple(find_extensions(plan, store))
-    listed = [ListedExtension.model_validate(describe(extension, recipe.name)) for extension in extensions]
     rows = [cells(extension, recipe.name) for extension in extensions]
     text = columns([HEAD, *rows], session.width) if rows else f"{name} has no extensions"
-    return Reply(data=ExtensionList(tuple(listed)), text=text)
+    return Reply(
+        data=ExtensionList(tuple(describe(extension, recipe.name) for extension in extensions)), text=text
+    )
 
 
 def _document(name: str, artifacts: Path, recipes: Path, *, is_provenance: bool) -> Reply[Document]:

@@ -75,10 +75,10 @@ def test_a_list_of_commands_says_in_whole_words_what_each_does(call: Call, words
 
 
 def test_help_names_every_command_below_its_heading(call: Call):
-    sections = dict(
-        (heading, [line.split()[0] for line in lines.splitlines()])
+    sections = {
+        heading: [line.split()[0] for line in lines.splitlines()]
         for heading, lines in re.findall(r"^(\w.*):\n((?:  [a-z].*\n?)+)", call("--help").out, re.MULTILINE)
-    )
+    }
     assert sections == {heading: list(commands) for heading, commands in GROUPS.items()}
 
 
@@ -92,7 +92,7 @@ def test_help_names_every_command_below_its_heading(call: Call):
     ],
 )
 def test_an_earlier_name_of_a_command_answers_with_the_present_one(call: Call, line: str, now: str):
-    assert call(*line.split()) == (2, "", f"error: `envbuilder {line.split()[0]}` is now {now}\n")
+    assert call(*line.split()) == (2, "", f"error: `envbuilder {line.split(maxsplit=1)[0]}` is now {now}\n")
 
 
 def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):

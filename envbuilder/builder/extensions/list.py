@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import Field
+
 from envbuilder.builder.extensions import cache
 from envbuilder.builder.extensions.check_targets import ExtensionCode
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.model import LockedExtension
@@ -13,6 +16,24 @@ from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 
 HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
+
+
+class ListedExtension(Answer):
+    """An extension; one that was not compiled yet has no more than its name, form, key and origin."""
+
+    name: str
+    extension: str
+    form: str
+    key: str
+    decided_by: dict[str, str]
+    function: str = ""
+    targets: tuple[str, ...] = ()
+    size: int = 0
+    seconds: float = 0
+    files: dict[str, float] = Field(default={})
+    compiled_for: str = ""
+    torch: str = ""
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +102,20 @@ def cells(status: ExtensionStatus, recipe: str) -> tuple[str, ...]:
     )
 
 
-def describe(status: ExtensionStatus, recipe: str) -> dict[str, object]:
-    """Return the row of an extension for `--json`; one that was not compiled has no facts of its code."""
-    row: dict[str, object] = {
-        "name": status.name, "extension": status.extension.name, "form": str(status.extension.form),
-        "key": status.key.digest, "decided_by": dict(status.key.fields), "origin": origin(status, recipe),
+def describe(status: ExtensionStatus, recipe: str) -> ListedExtension:
+    """Return the row of an extension for `--json`."""
+    listed = ListedExtension(
+        name=status.name, extension=status.extension.name, form=str(status.extension.form),
+        key=status.key.digest, decided_by=dict(status.key.fields), origin=origin(status, recipe),
+    )  # fmt: skip
+    if (compiled := status.compiled) is None:
+        return listed
+    facts = {
+        "function": compiled.function, "targets": compiled.targets, "size": compiled.size, "seconds": compiled.seconds,
+        "files": {timing.file: timing.seconds for timing in compiled.timings},
+        "compiled_for": compiled.recipe, "torch": compiled.facts.torch,
     }  # fmt: skip
-    if compiled := status.compiled:
-        row |= {
-            "function": compiled.function, "targets": compiled.targets, "size": compiled.size, "seconds": compiled.seconds,
-            "files": {timing.file: timing.seconds for timing in compiled.timings},
-            "compiled_for": compiled.recipe, "torch": compiled.facts.torch,
-        }  # fmt: skip
-    return row
+    return listed.model_copy(update=facts)
 
 
 def origin(status: ExtensionStatus, recipe: str) -> str:
