@@ -128,8 +128,6 @@ OUTPUT: Final = Path("build")
 _DEFAULTS: Final[dict[object, object]] = {
     Recipes: RECIPES, Profile: "", Output: OUTPUT, Artifacts: OUTPUT, Host: None, Force: False, Load: True,
 }  # fmt: skip
-
-
 # The options that all commands share, in the order of `--help`.
 _SHARED: Final[Mapping[str, inspect.Parameter]] = {
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)

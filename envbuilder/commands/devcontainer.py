@@ -10,18 +10,15 @@ from envbuilder.artifacts.outputs import find_outputs, image_name
 from envbuilder.commands.context import Artifacts, Force, Name, Profile, Recipes, Session, command
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.console import Console
-from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
-from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.recipe.load import find_recipe, load
-from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, save_files
+from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, probe_mirror, save_files
 from envbuilder.run.exec import warn_of_missing_image
-from envbuilder.run.launch.site import find_site
 from envbuilder.run.named import need_sif
-from envbuilder.run.ssh_session import SETTINGS, SshSession, parse_srun, set_up_session
-from envbuilder.sources.names import UBUNTU, probe_sources, shown
+from envbuilder.run.ssh_session import open_remote
 
 Srun = Annotated[str, typer.Option(metavar="OPTIONS", help="in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'")]  # fmt: skip
 
@@ -64,11 +61,9 @@ def devcontainer(
         outputs = find_outputs(name, artifacts)
         if os.path.lexists(outputs.sif):  # otherwise it is on that host alone
             need_sif(name, artifacts, recipes)
-        remote = SshSession(
-            name=outputs.name, sif=outputs.sif.absolute(), host=ssh, site=find_site(profile), srun=parse_srun(srun),
-            folder=(write or SETTINGS.expanduser()).absolute(),
-        )  # fmt: skip
-        config = set_up_session(remote, ProcessRunner(session.environment, whole=True), force=force)
+        remote, config = open_remote(
+            outputs, session.environment, host=ssh, srun=srun, profile=profile, folder=write, force=force
+        )
         text = (
             f"{config}: `{pasted('ssh', '-F', config, remote.alias)}`; with `Include {config}` as the first line of ~/.ssh/config "
             f"VS Code knows `{remote.alias}`, too"
@@ -83,7 +78,7 @@ def devcontainer(
     files = make_files(
         recipe.name, image or image_name(recipe.name), facts, base=recipe.base,
         compose=(write or Path()).absolute().name or "root" if compose else "",
-        mirror=_mirror(recipe.base, session),
+        mirror=probe_mirror(recipe.base, session.environment, Console(color=session.color).say),
     )  # fmt: skip
     if not (show or image):
         outputs = find_outputs(recipe.name, artifacts)
@@ -95,14 +90,3 @@ def devcontainer(
         data=DevContainerFile(file=str(saved[0]) if saved else "", text=text, beside=files),
         text="\n".join(map(str, saved)) or f"{text}{beside}".rstrip(), is_document=show,
     )  # fmt: skip
-
-
-def _mirror(base: str, session: Session) -> str:
-    """Return the first mirror of the base's distribution, "" where none is known: the container starts without one."""
-    try:
-        sources = probe_sources(session.environment, ProcessRunner(session.environment))
-    except (UsageError, ToolError) as error:
-        Console(color=session.color).say(f"warning: {error.message}")
-        return ""
-    mirrors = sources.ubuntu if base.startswith(UBUNTU) else sources.debian
-    return shown(mirrors[0]) if mirrors else ""

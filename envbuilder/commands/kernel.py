@@ -14,12 +14,11 @@ from envbuilder.commands.devcontainer import Srun
 from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import UsageError
-from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.kernel import Kernel, need_ipykernel, read_sbom_of_image, save_kernel
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.named import need_sif
-from envbuilder.run.ssh_session import SETTINGS, SshSession, parse_srun, set_up_session
+from envbuilder.run.ssh_session import open_remote
 
 
 class WrittenKernel(Answer):
@@ -47,26 +46,21 @@ def kernel(
     in_image, is_remote = parse_form(inside) == "image", bool(ssh or srun)
     if in_image and is_remote:
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
-    outputs, site = find_outputs(name, artifacts), find_site(profile)
+    outputs = find_outputs(name, artifacts)
     if in_image:
         need_ipykernel(name, outputs, read_sbom_of_image(name, outputs, session.environment, recipes))
     elif not ssh or os.path.lexists(outputs.sif):
         need_sif(name, artifacts, recipes)
         need_ipykernel(name, outputs, read_documents(outputs.sif)[0])
-    sif = outputs.sif.absolute()
-    made = Kernel(name=outputs.name, sif=sif, site=site, form="sif", place="")
+    made = Kernel(
+        name=outputs.name, sif=outputs.sif.absolute(), site=find_site(profile), form="sif", place=""
+    )
     if in_image:
         made = replace(made, form="image", place="image", image=outputs.image_name)
     elif is_remote:
-        remote = SshSession(
-            name=outputs.name,
-            sif=sif,
-            site=site,
-            host=ssh,
-            srun=parse_srun(srun),
-            folder=SETTINGS.expanduser(),
+        remote, config = open_remote(
+            outputs, session.environment, host=ssh, srun=srun, profile=profile, folder=None, force=force
         )
-        config = set_up_session(remote, ProcessRunner(session.environment, whole=True), force=force)
         place = "-".join(filter(None, ("slurm" if srun else "", ssh)))
         made = replace(made, form="ssh", place=place, config=str(config), host=remote.alias)
     data = session.environment.get("JUPYTER_DATA_DIR") or Path.home() / ".local/share/jupyter"

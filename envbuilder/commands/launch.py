@@ -110,10 +110,7 @@ def launch_ssh(
         folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
-    script = _show_script(session, options, write, dry_run=dry_run)
-    if script is None:
-        start.exec_script(_prepare(session, options))
-    return Reply(text=script.text, is_document=script.is_document)
+    return _become(session, options, write, dry_run=dry_run)
 
 
 @becoming(
@@ -133,7 +130,12 @@ def launch_local(
         folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
-    script = _show_script(session, options, write, dry_run=dry_run)
+    return _become(session, options, write, dry_run=dry_run)
+
+
+def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> Reply[None]:
+    """Become the job, or show its script."""
+    script = _show_script(session, options, path, dry_run=dry_run)
     if script is None:
         start.exec_script(_prepare(session, options))
     return Reply(text=script.text, is_document=script.is_document)

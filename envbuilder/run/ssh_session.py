@@ -8,6 +8,7 @@ ends have keys of their own.
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,15 +16,16 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
 from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
-from envbuilder.core.process import Command, Runner
+from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted, quoted_list
-from envbuilder.run.launch.site import HOST, Site, need_shape
+from envbuilder.run.launch.site import HOST, Site, find_site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
 SETTINGS: Final = Path("~/.ssh/envbuilder")  # the usual folder of settings and keys
@@ -90,6 +92,24 @@ def parse_srun(text: str) -> tuple[str, ...] | None:
             hint="write an option and its value as one word: `--gpus=1`",
         )
     return words or None
+
+
+def open_remote(
+    outputs: Outputs,
+    environment: Mapping[str, str],
+    *,
+    host: str,
+    srun: str,
+    profile: str,
+    folder: Path | None,
+    force: bool,
+) -> tuple[SshSession, Path]:
+    """Set up sessions in the SIF at the same path on that host, and return them with the file of their settings."""
+    session = SshSession(
+        name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), srun=parse_srun(srun),
+        folder=(folder or SETTINGS.expanduser()).absolute(),
+    )  # fmt: skip
+    return session, set_up_session(session, ProcessRunner(environment, whole=True), force=force)
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:

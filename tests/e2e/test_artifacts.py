@@ -151,37 +151,14 @@ def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tm
 
 
 def test_envbuilder_runs_the_extension_in_the_image(loaded: Built):
-    command = (
-        "exec",
-        loaded.name,
-        "--artifacts",
-        loaded.output,
-        "--in",
-        "image",
-        "--",
-        "python",
-        "-c",
-        NUMBERS,
-    )
+    command = ("exec", loaded.name, "--artifacts", loaded.output, "--in", "image", "--", "python", "-c", NUMBERS)  # fmt: skip
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
 @pytest.mark.parametrize("form", ["sif", "image"])
 def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, form: str):
     (tmp_path / "here.py").write_text("import os, sys; print(os.getcwd()); sys.exit(41)")
-    ended = attempt(
-        ENVBUILDER,
-        "exec",
-        "cpu",
-        "--artifacts",
-        cpu.output,
-        "--in",
-        form,
-        "--",
-        "python",
-        "here.py",
-        cwd=tmp_path,
-    )
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", form, "--", "python", "here.py", cwd=tmp_path)  # fmt: skip
     assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
 
 
@@ -332,19 +309,7 @@ def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Pat
     site = tmp_path / ".local/lib/python3.11/site-packages"
     site.mkdir(parents=True)
     (site / "numpy.py").write_text("raise ImportError('the user has another one')")
-    command = (
-        ENVBUILDER,
-        "exec",
-        "cpu",
-        "--artifacts",
-        cpu.output,
-        "--in",
-        "sif",
-        "--",
-        "python",
-        "-c",
-        "import numpy",
-    )
+    command = (ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", "sif", "--", "python", "-c", "import numpy")  # fmt: skip
     assert run(*command, env={"HOME": str(tmp_path)}, cwd=tmp_path) == ""
 
 
@@ -450,15 +415,7 @@ def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
 
 def test_a_dry_run_needs_no_cache_and_makes_none(spacious: Path):
     cache = spacious / "cache"
-    said = run(
-        ENVBUILDER,
-        "build",
-        "cpu",
-        "--dry-run",
-        "--output",
-        spacious / "out",
-        env={"ENVBUILDER_CACHE": str(cache)},
-    )
+    said = run(ENVBUILDER, "build", "cpu", "--dry-run", "--output", spacious / "out", env={"ENVBUILDER_CACHE": str(cache)})  # fmt: skip
     assert "step python" in said
     assert "dpkg --configure" in said
     assert list(spacious.iterdir()) == []

@@ -22,18 +22,7 @@ def test_the_recipes_have_no_errors_and_only_known_warnings(built: Built):
 
 
 def test_an_older_host_is_told_what_it_could_not_load(cpu: Built):
-    answer = json.loads(
-        run(
-            ENVBUILDER,
-            "verify",
-            "cpu",
-            "--artifacts",
-            cpu.output,
-            "--oldest-host",
-            "debian/bullseye",
-            "--json",
-        )
-    )
+    answer = json.loads(run(ENVBUILDER, "verify", "cpu", "--artifacts", cpu.output, "--oldest-host", "debian/bullseye", "--json"))  # fmt: skip
     (finding,) = [one for one in answer["findings"] if one["code"] == "EB714"]
     assert "fused.so" in finding["where"]
 

@@ -242,17 +242,7 @@ def compile_library(path: Path, code: str, *options: object) -> None:
 
 def test_adding_a_package_takes_seconds(tiny: Built, recipes: Path, places: dict[str, str]):
     """To lock, install, write and verify. `docs/how-to/add.md` has the figure, as seconds of CPU where the reference takes 0.1."""
-    words = (
-        ENVBUILDER,
-        "add",
-        "tiny",
-        "fsspec",
-        "--as",
-        "tiny-more",
-        "--output",
-        recipes / "out",
-        "--no-load",
-    )
+    words = (ENVBUILDER, "add", "tiny", "fsspec", "--as", "tiny-more", "--output", recipes / "out", "--no-load")  # fmt: skip
     spent = cost.cpu_seconds(*words, env=places)
     assert not run("docker", "images", "--quiet", "envbuilder/tiny-more")
     assert (recipes / "out/tiny-more.sif").is_file()

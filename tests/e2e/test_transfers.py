@@ -179,16 +179,7 @@ def test_a_killed_pull_goes_on_where_it_was(
     send(toy, named(real.host, "team/toy"), tmp_path)
     whole = f"/blobs/sha256:{sha256_file(toy.sif)}"
     proxy.faults = [Fault(method="GET", path=whole, cut_answer=1_000_000, hold=30)]
-    command = (
-        ENVBUILDER,
-        "pull",
-        "--only",
-        "sif",
-        f"{proxy.host}/team/toy:1",
-        "--output",
-        tmp_path / "out",
-        "--json",
-    )
+    command = (ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1", "--output", tmp_path / "out", "--json")  # fmt: skip
     process = start(*command)
     partial = tmp_path / "out/.toy.pull" / sha256_file(toy.sif)
     while not partial.exists() or not partial.stat().st_size:
