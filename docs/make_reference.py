@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 import envbuilder
 from envbuilder import cli
 from envbuilder.commands import COMMANDS
+from envbuilder.commands import GROUPS as HEADINGS
 from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import SOURCES, all_releases, load_toolkits
 from envbuilder.core import errors
@@ -215,9 +216,14 @@ def commands() -> str:
         "A command ends with one of these [exit codes](exit-codes.md).", "",
     ]  # fmt: skip
     every = leaves()
-    lines += table(("command", "what it does"), [
-        [f"[`{leaf.name}`](#envbuilder-{leaf.name.replace(' ', '-')})", _prose(leaf.summary)] for leaf in every
-    ])  # fmt: skip
+    for heading, names in HEADINGS.items():
+        group = sorted(
+            (leaf for leaf in every if leaf.name.split()[0] in names),
+            key=lambda leaf: [*names].index(leaf.name.split()[0]),
+        )
+        lines += table((heading.lower(), "what it does"), [
+            [f"[`{leaf.name}`](#envbuilder-{leaf.name.replace(' ', '-')})", _prose(leaf.summary)] for leaf in group
+        ])  # fmt: skip
     lines += [
         "`envbuilder --install-completion` completes commands, options, their fixed values and recipes in bash, zsh and fish.",
         "It takes the shell that it is called from, or the one that you name: `envbuilder --install-completion zsh`.",

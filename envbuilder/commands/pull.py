@@ -19,7 +19,7 @@ from envbuilder.layers.layer import find_blobs
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
-PLATFORMS: Final = tuple(one.platform for one in PROCESSORS)
+PLATFORMS: Final = tuple(processor.platform for processor in PROCESSORS)
 
 
 @command("pull", "envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")

@@ -15,6 +15,7 @@ LINE = re.compile(
 PLAIN = {
     "builder/engine.py: __version__",
     "cli.py: __version__",
+    "cli.py: word",
     "commands/init.py: example",
     "init/__init__.py: name",
     "init/readers/commands.py: self.clones[folder].git",

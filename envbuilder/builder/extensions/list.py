@@ -51,10 +51,10 @@ def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
     for extension in plan.extensions:
         calls = known_calls(plan, store, extension)
         if calls is None:
-            found = [(extension.name, cache.project_key(plan, extension))]
+            keys = [(extension.name, cache.project_key(plan, extension))]
         else:
-            found = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
-        for name, key in found:
+            keys = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
+        for name, key in keys:
             compiled = cache.load_compiled(store.extension(key.entry))
             yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
 
@@ -69,15 +69,15 @@ def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> cache.C
 def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
     """Yield a warning for each name that several captured or written calls have, as far as captures are known."""
     names: dict[str, dict[str, str]] = {}
-    for one in find_extensions(plan, store):
-        if one.extension.form is not Form.PROJECT:
-            names.setdefault(one.name, {})[one.key.digest] = label(one.extension, one.name)
+    for status in find_extensions(plan, store):
+        if status.extension.form is not Form.PROJECT:
+            names.setdefault(status.name, {})[status.key.digest] = label(status.extension, status.name)
     for name, twins in names.items():
         if len(twins) > 1:
             yield Finding(
                 code=ExtensionCode.TWINS,
                 severity=Severity.WARNING,
-                message=f"{' and '.join(f'`{one}`' for one in twins.values())} could both answer `import {name}`",
+                message=f"{' and '.join(f'`{twin}`' for twin in twins.values())} could both answer `import {name}`",
                 hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
             )
 
