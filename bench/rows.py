@@ -272,7 +272,7 @@ def transfers(form: str, *, push: bool) -> Callable[[Place], "contextlib.Abstrac
 
             own, peers = f"{host}/ours/env:1", f"{host}/theirs/{form}:1"
             upload = tool(
-                OURS, ENVBUILDER, "push", ALIAS, own, "--only", form, "--output", place.built, env=fresh
+                OURS, ENVBUILDER, "push", ALIAS, own, "--only", form, "--artifacts", place.built, env=fresh
             )
             download = tool(OURS, ENVBUILDER, "pull", own, "--only", form, "--output", out, env=fresh)
             if form == "image":

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 import envbuilder
 from envbuilder import cli
 from envbuilder.commands import COMMANDS
-from envbuilder.commands.context import SESSION
+from envbuilder.commands import GROUPS as HEADINGS
 from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import SOURCES, all_releases, load_toolkits
 from envbuilder.core import errors
@@ -67,7 +67,7 @@ SETTINGS: Final = {
     "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
     "ENVBUILDER_CACHE_LIMIT": "what the cache may take after a build, `20GB`, or `none`; if unset, a quarter of what is free without it,"
     " at most 50 GB",
-    "ENVBUILDER_SITE": "the site profile of `exec`, `shell`, `launch` and `build --on slurm`",
+    "ENVBUILDER_SITE": "the site profile of `exec`, `launch` and `build --on slurm`",
     "ENVBUILDER_RECIPES": "the folder of recipes; `recipes` if unset",
     "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt, otherwise `ftp.debian.org`",
     "ENVBUILDER_DEBIAN_SECURITY": "mirrors of Debian's security archive; if unset, those of this machine's apt, otherwise"
@@ -202,13 +202,18 @@ def commands() -> str:
     lines = made("Commands", "the command line itself")
     lines += [
         "Every command takes `-v` (show each command that is run; twice: its output as well), `--no-color` and `-h`.",
-        "All but four take `--json` and answer with [one envelope](json.md). Data goes to stdout, everything else to stderr.",
+        "All but three take `--json` and answer with [one envelope](json.md). Data goes to stdout, everything else to stderr.",
         "A command ends with one of these [exit codes](exit-codes.md).", "",
     ]  # fmt: skip
     every = leaves()
-    lines += table(("command", "what it does"), [
-        [f"[`{leaf.name}`](#envbuilder-{leaf.name.replace(' ', '-')})", _prose(leaf.summary)] for leaf in every
-    ])  # fmt: skip
+    for heading, names in HEADINGS.items():
+        group = sorted(
+            (leaf for leaf in every if leaf.name.split()[0] in names),
+            key=lambda leaf: [*names].index(leaf.name.split()[0]),
+        )
+        lines += table((heading.lower(), "what it does"), [
+            [f"[`{leaf.name}`](#envbuilder-{leaf.name.replace(' ', '-')})", _prose(leaf.summary)] for leaf in group
+        ])  # fmt: skip
     lines += [
         "`envbuilder --install-completion` completes commands, options, their fixed values and recipes in bash, zsh and fish.",
         "It takes the shell that it is called from, or the one that you name: `envbuilder --install-completion zsh`.",
@@ -428,7 +433,7 @@ def exit_codes() -> str:
         for number, words in EXIT_CODES.items()
     ])  # fmt: skip
     lines += [
-        "`exec`, `shell`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
+        "`exec`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
         "A program that the environment lacks gives 127, and one that may not be run 126, as in a shell.",
         "If a machine cannot be reached or is not ready, `launch` starts no rank and ends with 9.",
         "`diagnose` ends with 0 whatever it finds.", "",
@@ -437,8 +442,8 @@ def exit_codes() -> str:
 
 
 def envelope() -> str:
-    SESSION.begin("check", as_json=True)
-    whole = cli.make_envelope(errors.UsageError("there is no recipe `x`")).model_dump()
+    error = errors.UsageError("there is no recipe `x`")
+    whole = cli.make_envelope("check", cli.failed(error), error).model_dump()
     finding = whole["findings"][0]
     assert (list(whole), list(finding)) == (list(ENVELOPE), list(FINDING))
     lines = made("JSON", "the envelope that `envbuilder/cli.py` prints")

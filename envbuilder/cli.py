@@ -7,7 +7,6 @@ The only module that catches errors, prints to stdout and exits. It imports the 
 import contextlib
 import errno
 import importlib
-import itertools
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn
 
@@ -29,19 +28,22 @@ from typer import _completion_shared
 from typer.main import get_command
 
 from envbuilder import __version__
-from envbuilder.commands import COMMANDS
-from envbuilder.commands.context import SESSION
-from envbuilder.core.answer import Answer
+from envbuilder.commands import COMMANDS, GROUPS, RENAMED
+from envbuilder.commands.context import Interrupts, Session, open_session
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.full import FULL, full_error
+from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.core.text.redact import plain, plain_json, redacted
 from envbuilder.sources.http.proxies import blame
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
+PATIENCE: Final = 1.0  # seconds from an interrupt to the end; each file gets its final name when it is whole
 _LEAVING: Final = threading.Lock()
+_GROUP: Final = "launch"  # the command that has commands of its own
 # Words that people take for commands, and where they stand.
 _ELSEWHERE: Final = {
     "vendor": "cache vendor",
@@ -52,14 +54,12 @@ _ELSEWHERE: Final = {
     "topology": "detect",
     "help": "--help",
     "install": "add",
-    "activate": "shell",
+    "activate": "exec",
     "clean": "cache --gc",
     "create": "init",
     "upgrade": "lock --upgrade",
     "sbatch": "launch slurm",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
-# Commands of before, and what does it now.
-_OLD: Final = {"sync": "`rsync build/NAME.sif HOST:FOLDER/` moves only what changed: docs/how-to/registry.md"}
 _EXAMPLE: Final = re.compile(r"(?:\$ |`)(envbuilder [^`\n]+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
@@ -80,15 +80,23 @@ class CommandGroup(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         word = args[0]
+        if word in RENAMED and word not in COMMANDS and not ctx.resilient_parsing:
+            now = RENAMED[word].format(pasted(*args[1:]) or "NAME")
+            raise UsageError(f"`envbuilder {word}` is now {now}")
         if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
-            if word in _OLD:
-                raise UsageError(f"there is no command `{word}` any more: {_OLD[word]}")
             meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))
             raise UsageError(
                 f"there is no command `{word}`", hint=f"{meant}`envbuilder --help` lists the commands"
             )
         name, named, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and named else None, rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the commands below their headings, aligned with each other."""
+        width = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
 
 app = typer.Typer(
@@ -101,7 +109,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
     if version:
-        SESSION.text = f"envbuilder {__version__}"
+        print(f"envbuilder {__version__}")
         raise typer.Exit
 
 
@@ -144,21 +152,18 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
+    session = open_session(arguments)
+    reply: Reply[Any] = Reply()
     error: EnvbuilderError | None = None
     interrupted = False
-    # Typer finds wrong use before a command opens its session; the answer has the same form.
-    SESSION.begin(
-        next((argument for argument in arguments if not argument.startswith("-")), ""),
-        arguments,
-        as_json="--json" in itertools.takewhile(lambda argument: argument != "--", arguments),
-    )
     if arguments[:1] in (["--install-completion"], ["--show-completion"]) and arguments[1:]:
         # Otherwise Typer takes no shell, and installs for the one that it was called from.
         os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # noqa: TID251 - Typer reads it there
     try:
-        with _signals():
-            code = get_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)
-        interrupted = code == INTERRUPTED  # Typer's return value after Ctrl-C
+        with _signals(session.interrupts):
+            ended = get_command(app)(arguments, prog_name="envbuilder", standalone_mode=False, obj=session)
+        interrupted = ended == INTERRUPTED  # Typer's return value after Ctrl-C
+        reply = ended if isinstance(ended, Reply) else reply
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:
@@ -166,35 +171,51 @@ def run(arguments: list[str]) -> int:
         if words.startswith("Usage:"):  # no command was named
             print(plain(words), file=sys.stderr)
             return UsageError.exit_code
-        error = _wrong_use(words, getattr(failure, "ctx", None))
+        error = _wrong_use(words, getattr(failure, "ctx", None), session)
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
     except Exception as failure:
         error = _path_error(failure)
         if error is None:
-            _answer_bug(failure)
+            if session.as_json:  # one object, before the traceback goes to stderr
+                hint = "a bug in envbuilder; stderr has the traceback"
+                bug = EnvbuilderError(f"{type(failure).__name__}: {failure}", hint=hint)
+                _answer(session, failed(bug), bug)
             raise
     if interrupted:
-        _leave()
+        _leave(session.interrupts)
     if isinstance(error, FetchError):
-        blame(error, SESSION.environment)
+        blame(error, session.environment)
     if error:
-        SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
-    _answer(error)
-    return SESSION.exit_code
+        reply = failed(error)
+    _answer(session, reply, error)
+    return reply.exit_code
 
 
-def _wrong_use(words: str, context: Any) -> UsageError:
+def failed(error: EnvbuilderError) -> Reply[Any]:
+    data = FailureLog(log=error.log) if error.log else error.data
+    return Reply(data=data, findings=error.findings, exit_code=error.exit_code)
+
+
+def _label(words: Sequence[str]) -> str:
+    """Return the command that was called, as the answer names it: of a group with its own command."""
+    names = [word for word in words if not word.startswith("-")]
+    return " ".join(names[: 2 if names[:1] == [_GROUP] else 1])
+
+
+def _wrong_use(words: str, context: Any, session: Session) -> UsageError:
     """Return Typer's words of wrong use with an example of the command, if possible one of the option that is wrong."""
-    named = "envbuilder " + (SESSION.command if SESSION.command in COMMANDS else "")
-    program = getattr(context, "command_path", named.strip())
+    label = _label(session.typed)
+    program = getattr(context, "command_path", f"envbuilder {label if label in COMMANDS else ''}".strip())
     command = getattr(context, "command", None)
     examples = _EXAMPLE.findall(f"{getattr(command, 'epilog', '')}\n{getattr(command, 'help', '')}")
     option = "".join(re.findall(r"'(--[a-z-]+)", words)[:1])
-    such_as = "".join(f"such as `{one}`; " for one in sorted(examples, key=lambda one: option not in one)[:1])
-    given = re.search(rf"{option}[ =](\S+)", " ".join(SESSION.typed))
-    found = f", found `{given[1]}`" if given else ""
-    words = re.sub(r"Input should be ([^,]+).*", lambda bound: f"expected {bound[1]}{found}", words)
+    such_as = "".join(
+        f"such as `{line}`; " for line in sorted(examples, key=lambda line: option not in line)[:1]
+    )
+    given = re.search(rf"{option}[ =](\S+)", " ".join(session.typed))
+    value = f", found `{given[1]}`" if given else ""
+    words = re.sub(r"Input should be ([^,]+).*", lambda bound: f"expected {bound[1]}{value}", words)
     words = words.replace("Value error, ", "").removesuffix(".")
     return UsageError(words[:1].lower() + words[1:], hint=f"{such_as}`{program} --help` lists what there is")
 
@@ -230,29 +251,18 @@ def _path_error(failure: Exception) -> EnvbuilderError | None:
     )
 
 
-def _answer_bug(bug: Exception) -> None:
-    """With `--json`, answer with one object before the traceback goes to stderr."""
-    if SESSION.as_json:
-        SESSION.data, SESSION.findings, SESSION.exit_code = None, (), EnvbuilderError.exit_code
-        _answer(
-            EnvbuilderError(
-                f"{type(bug).__name__}: {bug}", hint="a bug in envbuilder; stderr has the traceback"
-            )
-        )
-
-
 def _print_bug(kind: type[BaseException], bug: BaseException, trace: Any) -> None:
     """Print the traceback of a bug: its last line may hold a name or an answer of foreign code."""
     print(plain("".join(traceback.format_exception(kind, bug, trace))), end="", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into KeyboardInterrupt, and end the process when the session's patience is over."""
+def _signals(interrupts: Interrupts) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt. Where something is to be ended first, the process ends soon after."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
-        if SESSION.patience:
-            last = threading.Timer(SESSION.patience, _leave)
+        if interrupts:
+            last = threading.Timer(PATIENCE, _leave, (interrupts,))
             last.daemon = True
             last.start()
         signal.default_int_handler(number, frame)  # type: ignore[arg-type]
@@ -268,19 +278,22 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave() -> NoReturn:
+def _leave(interrupts: Interrupts) -> NoReturn:
     """End now, with worker threads still running; the next build sweeps what they leave."""
     _LEAVING.acquire()  # the first caller ends the process
-    SESSION.stop()
+    interrupts.end()
     over = "\r" if sys.stderr.isatty() else ""  # overwrites the `^C` that a terminal shows
-    print(f"{over}{plain(f'interrupted{SESSION.kept}')}", file=sys.stderr, flush=True)
+    print(f"{over}{plain(f'interrupted{interrupts.note}')}", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
 
 
-def _answer(error: EnvbuilderError | None) -> None:
+def _answer(session: Session, reply: Reply[Any], error: EnvbuilderError | None) -> None:
     """Print the answer. A reader that closed the pipe, as `head` does, is not an error."""
     try:
-        _print(error)
+        if session.as_json:
+            print(_json(make_envelope(_label(session.typed), reply, error), as_it_is=reply.is_document))
+        else:
+            _print(reply, error)
         sys.stdout.flush()
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -288,25 +301,25 @@ def _answer(error: EnvbuilderError | None) -> None:
             os.dup2(nowhere, stream.fileno())
 
 
-def _print(error: EnvbuilderError | None) -> None:
-    if SESSION.as_json:
-        # Not pydantic's own JSON: it refuses the names of files that are not UTF-8.
-        data = make_envelope(error).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        if not SESSION.is_document:
-            data["data"] = _redacted_strings(data.get("data"))
-        data["findings"] = _redacted_strings(data["findings"])
-        print(plain_json(json.dumps(data, indent=1, ensure_ascii=False)))
-        return
+def _json(envelope: Envelope, *, as_it_is: bool) -> str:
+    # Not pydantic's own JSON: it refuses the names of files that are not UTF-8.
+    answer = envelope.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for key in ("findings",) if as_it_is else ("findings", "data"):
+        answer[key] = _redacted_strings(answer.get(key))
+    return plain_json(json.dumps(answer, indent=1, ensure_ascii=False))
+
+
+def _print(reply: Reply[Any], error: EnvbuilderError | None) -> None:
+    lines = _error_lines(reply.findings, error)
     if error:
-        for line in _fit_screen(_error_lines(error), error):
-            print(line, file=sys.stderr)
-        return
-    lines = _error_lines(None)
-    for line in _wrapped(lines, shutil.get_terminal_size().columns) if sys.stderr.isatty() else lines:
+        lines = _fit_screen(lines, error)
+    elif sys.stderr.isatty():
+        lines = _wrapped(lines, shutil.get_terminal_size().columns)
+    for line in lines:
         print(line, file=sys.stderr)
-    if SESSION.text:
+    if reply.text:
         # A program gets a document byte for byte. A terminal never does.
-        print(SESSION.text if SESSION.is_document and not sys.stdout.isatty() else plain(SESSION.text))
+        print(reply.text if reply.is_document and not sys.stdout.isatty() else plain(reply.text))
 
 
 def _redacted_strings(value: Any) -> Any:
@@ -320,15 +333,15 @@ def _redacted_strings(value: Any) -> Any:
     return value
 
 
-def _error_lines(error: EnvbuilderError | None) -> list[str]:
-    """Return the lines of the error and its findings. A finding with the error's message stands in place of the error."""
+def _error_lines(findings: tuple[Finding, ...], error: EnvbuilderError | None) -> list[str]:
+    """Return the lines of the error and the findings. A finding with the error's message stands in place of the error."""
     lines: list[str] = []
-    if error and error.message not in [finding.message for finding in SESSION.findings]:
+    if error and error.message not in [finding.message for finding in findings]:
         lines += plain(f"error: {error.message}").splitlines()
-    for number, finding in enumerate(SESSION.findings, start=1):
+    for number, finding in enumerate(findings, start=1):
         lines += plain(f"{finding.severity}[{finding.code}]: {finding}").splitlines()
         # A hint for several findings follows the last of them, and the error's comes at the very end.
-        later = {other.hint for other in SESSION.findings[number:]} | ({error.hint} if error else set())
+        later = {other.hint for other in findings[number:]} | ({error.hint} if error else set())
         if finding.hint and finding.hint not in later:
             lines.append(plain(f"  hint: {finding.hint}"))
     return lines
@@ -380,16 +393,16 @@ def _cut(lines: list[str], room: int, width: int) -> list[str]:
     return [*first, f"… {len(left)} more lines; `--json` has all", *reversed(last)]
 
 
-def make_envelope(error: EnvbuilderError | None) -> Envelope:
-    """Return the answer of the session; a failure without findings becomes one."""
-    findings = SESSION.findings
+def make_envelope(label: str, reply: Reply[Any], error: EnvbuilderError | None = None) -> Envelope:
+    """Return the answer under `--json`; a failure without findings becomes one."""
+    findings = reply.findings
     if error and not findings:
         findings = (Finding(code=error.code, message=error.message, hint=error.hint),)
     return Envelope(
         version=ENVELOPE_VERSION,
-        command=SESSION.command,
-        status="failed" if SESSION.exit_code else "ok",
-        exit_code=SESSION.exit_code,
-        data=FailureLog(log=error.log) if error and error.log else SESSION.data,
+        command=label,
+        status="failed" if reply.exit_code else "ok",
+        exit_code=reply.exit_code,
+        data=reply.data,
         findings=findings,
     )

@@ -187,7 +187,7 @@ def need_no_folder(name: str) -> None:
     inside = next(iter(sorted(path.glob(f"*{SIF}"))), path / f"NAME{SIF}")
     raise UsageError(
         f"`{name}` is a folder; a SIF or a recipe is expected",
-        hint=f"a SIF in it is `{pasted(inside)}`; `{pasted('--output', path)}` names the folder of a recipe's artifacts",
+        hint=f"a SIF in it is `{pasted(inside)}`; `{pasted('--artifacts', path)}` names the folder of a recipe's artifacts",
     )
 
 

@@ -453,3 +453,14 @@ def _parse_descriptor(raw: bytes, total: int) -> SifObject | None:
 
 def _json(labels: Mapping[str, str]) -> str:
     return json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
+
+
+def read_documents(path: Path) -> tuple[str, str]:
+    """Return the SBOM and the provenance in a SIF."""
+    sif = read_sif(path)
+    sbom, provenance = (sif.read(kind).decode(errors="replace") for kind in (DataType.SBOM, DataType.JSON))
+    if not sbom or not provenance:
+        raise VerifyError(
+            f"`{path}` holds no SBOM", hint="envbuilder did not make it, or one too old to write an SBOM"
+        )
+    return sbom, provenance

@@ -1,4 +1,4 @@
-"""Commands on built artifacts: find them, read their documents, sign them."""
+"""Commands on built artifacts: find them, sign them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, load_record
-from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.artifacts.sif import need_recorded
 from envbuilder.artifacts.statement import Release
 from envbuilder.builder.context import BuildContext, build_lock
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
-from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run.named import need_pair
 
@@ -34,17 +34,6 @@ def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
     for path in (outputs.image, outputs.sif):
         if not path.exists():
             raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
-
-
-def read_documents(path: Path) -> tuple[str, str]:
-    """Return the SBOM and the provenance in a SIF."""
-    sif = read_sif(path)
-    sbom, provenance = (sif.read(kind).decode(errors="replace") for kind in (DataType.SBOM, DataType.JSON))
-    if not sbom or not provenance:
-        raise VerifyError(
-            f"`{path}` holds no SBOM", hint="envbuilder did not make it, or one too old to write an SBOM"
-        )
-    return sbom, provenance
 
 
 def make_release(name: str, tag: str, environment: Mapping[str, str]) -> Release:

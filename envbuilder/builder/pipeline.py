@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,7 +33,7 @@ from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.builder.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
 from envbuilder.builder.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
-from envbuilder.builder.result import BuildResult
+from envbuilder.builder.result import BuildResult, PlannedRecipe
 from envbuilder.builder.share import open_stores, share
 from envbuilder.builder.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
@@ -44,14 +43,12 @@ from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, Us
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
-from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve import lock_recipe
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, open_context
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
@@ -165,14 +162,6 @@ def _no_staged_image(docker: DockerEngine | None, outputs: Outputs, context: Bui
 def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
     """Return the context of resolving and fetching."""
     return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
-
-
-def lock_new(path: Path, context: BuildContext, *, today: date) -> None:
-    """Resolve a recipe that was written just now, and write its lock beside it."""
-    lock_recipe(
-        str(path), context.recipes, resolve_context(context, offline=False), context.console,
-        options=LockOptions(today=today), save=True,
-    )  # fmt: skip
 
 
 def _locked_context(
@@ -357,13 +346,12 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
 # ---- other uses of a plan
 
 
-def explain(
-    name: str, context: BuildContext, host: Path | None, choice: EngineChoice
-) -> tuple[Plan, tuple[Command, ...]]:
+def explain(name: str, context: BuildContext, host: Path | None, choice: EngineChoice) -> PlannedRecipe:
     """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
     _, plan, _ = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
-    return plan, open_engine(plan, choice, context).commands()
+    commands = tuple(map(str, open_engine(plan, choice, context).commands()))
+    return PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=commands)
 
 
 def prepare_recipe(

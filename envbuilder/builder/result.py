@@ -28,6 +28,17 @@ class BuiltRecipe(Answer):
     seconds: float = 0
 
 
+class PlannedRecipe(Answer):
+    """The plan of a recipe, and the commands of the layers that the cache lacks."""
+
+    name: str
+    plan: str
+    commands: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"{self.plan}\n" + "\n".join(f"$ {line}" for line in self.commands)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
     """The artifacts of one recipe after a build."""

@@ -12,8 +12,11 @@ from envbuilder.core.system import is_root
 KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 
 
-def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
-    """Return the cache, the runner, the console and the limits that the environment asks for."""
+def build_context(session: Session, recipes: Path, *, writes: bool = True, note: str = "") -> BuildContext:
+    """Return the cache, the runner, the console and the limits that the environment asks for.
+
+    `note` is what the command says of its work when it is interrupted.
+    """
     store = open_store(session, writes=writes)
     runner = open_runner(session, store)
     context = BuildContext(
@@ -24,12 +27,10 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True) -> Bu
         recipes=recipes,
         limits=Limits(threads=usable_cores(), memory=usable_memory(), root=is_root()),
     )
-    end_programs = session.stop
 
     def stop() -> None:
         for call in tuple(context.when_interrupted):
             call()
-        end_programs()
 
-    session.stop = stop
+    session.interrupts.add(stop, note)
     return context

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Final
 
 from envbuilder.commands.context import OUTPUT, Session
 from envbuilder.core.cache import Store, remove_tree
@@ -11,20 +10,14 @@ from envbuilder.core.private import kept_out
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
 from envbuilder.runners.toolbox import PROGRAMS, toolbox_folder
 
-PATIENCE: Final = 1.0  # seconds to the end; each file gets its final name when it is whole
-
 
 def open_console(session: Session, runner: ProcessRunner | None = None) -> Console:
     """Return the console for progress. From here on Ctrl-C ends the process soon, with the programs of `runner`."""
-    shown = Console(color=session.color, folds=folds(session.environment))
-
-    def stop() -> None:
-        if runner is not None:
-            runner.stop()
-        shown.close()
-
-    session.stop, session.patience = stop, PATIENCE
-    return shown
+    console = Console(color=session.color, folds=folds(session.environment))
+    session.interrupts.add(console.close)
+    if runner is not None:
+        session.interrupts.add(runner.stop)
+    return console
 
 
 def say_closed(

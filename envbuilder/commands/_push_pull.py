@@ -11,17 +11,15 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry.client import Client
 
-Only = Annotated[
-    str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))
-]
+Only = Annotated[str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))]  # fmt: skip
 
 
 def parse_only(only: str) -> tuple[Form, ...]:
     """Return the forms that `--only` leaves; raises UsageError."""
-    found = tuple(form for form in FORMS if only in ("", form))
-    if not found:
+    forms = tuple(form for form in FORMS if only in ("", form))
+    if not forms:
         raise UsageError(f"there is no form `{only}`", hint=f"`--only` takes {' or '.join(FORMS)}")
-    return found
+    return forms
 
 
 def make_client(session: Session, console: Console) -> Client:

@@ -11,7 +11,7 @@ import typer
 
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
@@ -44,48 +44,33 @@ class CacheSizes(Answer):
 
 @command(
     "cache",
-    (
-        "envbuilder cache",
-        "envbuilder cache --gc trees",
-        "envbuilder cache --gc --unused 30",
-        "envbuilder cache vendor a100 /media/disk/a100",
-        "envbuilder cache keys",
-    ),
-    CacheSizes | VendoredLock | LockedKeys,
+    "envbuilder cache",
+    "envbuilder cache --gc trees",
+    "envbuilder cache --gc --unused 30",
+    "envbuilder cache vendor a100 /media/disk/a100",
+    "envbuilder cache keys",
 )
 def cache(
     session: Session,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="with --gc: what to remove (default: all but `layers` and `extensions`); "
-            "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name",
-            metavar="KIND | vendor NAME DIR | keys",
-        ),
+        typer.Argument(metavar="KIND | vendor NAME DIR | keys", help="with --gc: what to remove (default: all but `layers` and `extensions`); "
+            "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name")
     ] = None,
     *,
-    gc: Annotated[
-        bool, typer.Option("--gc", help="remove what a later build can fetch or build again")
-    ] = False,
+    gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or build again")] = False,
     unused: Annotated[
-        int | None,
-        typer.Option(
-            "--unused",
-            metavar="DAYS",
-            min=0,
-            help="with --gc: only what no build made or used for so many days and no lock of the recipes names",
-        ),
+        int | None, typer.Option("--unused", metavar="DAYS", min=0, help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
     ] = None,
     recipes: Recipes,
-) -> None:
+) -> Reply[CacheSizes | VendoredLock | LockedKeys]:  # fmt: skip
     """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     match words or []:
         case ["vendor", name, folder] if not gc:
-            _vendor(session, name, recipes, Path(folder))
-            return
+            return _vendor(session, name, recipes, Path(folder).absolute())
         case ["keys"] if not gc:
-            _keys(session, recipes)
-            return
+            keys = tuple(sorted(_pipeline().unused.locked_keys(build_context(session, recipes))))
+            return Reply(data=LockedKeys(keys=keys), text="\n".join(keys))
         case ["vendor", *_]:
             raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
         case ["keys", *_]:
@@ -93,7 +78,7 @@ def cache(
         case kinds:
             pass
     store = open_store(session)
-    if unknown := next((one for one in kinds if one not in (*KINDS, WORK)), ""):
+    if unknown := next((kind for kind in kinds if kind not in (*KINDS, WORK)), ""):
         near = nearest(unknown, ("vendor", "keys", *KINDS, WORK))
         raise UsageError(f"the cache has no `{unknown}`", hint=f"{near}it has {', '.join((*KINDS, WORK))}")
     if kinds and not gc:
@@ -103,42 +88,39 @@ def cache(
             "`--unused` requires `--gc`, and kinds that have an entry for each key",
             hint=f"these are {', '.join(KEYED)}",
         )
-    if gc and unused is not None:
+    if gc:
         store.sweep()
+    if unused is not None:
         _pipeline().unused.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
     elif gc:
-        store.sweep()
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
             store.clear(chosen)
             _pipeline().drop_staged_images(session.environment, store)
-    _show_sizes(session, store)
+    return _sizes(session, store)
 
 
-def _show_sizes(session: Session, store: Store) -> None:
+def _sizes(session: Session, store: Store) -> Reply[CacheSizes]:
     sizes, removable = store.sizes(), dict.fromkeys(REMADE, 0)
     for entry, size in store.removable():
         removable[entry.parent.name] += size
-    taken = sum(sizes.values())
-    limit = cache_limit(session.environment, taken + shutil.disk_usage(store.root).free)
-    session.data = CacheSizes(
-        folder=store.root, bytes=sizes, removable=removable, limit=None if math.isinf(limit) else int(limit)
-    )
+    total = sum(sizes.values())
+    limit = cache_limit(session.environment, total + shutil.disk_usage(store.root).free)
+    most = None if math.isinf(limit) else int(limit)
     goes = removable | {"all": sum(removable.values())}
     rows = [("  kind", "size", "goes by itself")]
-    for kind, size in (sizes | {"all": taken}).items():
-        rows.append(
-            (f"  {kind}", f"{size / 1e9:.2f} GB", f"{goes[kind] / 1e9:.2f} GB" if kind in goes else "-")
-        )
-    most = "none" if math.isinf(limit) else f"{limit / 1e9:.2f} GB"
-    below = f"limit {most}: above it, builds remove what goes by itself, longest unused first"
+    for kind, size in (sizes | {"all": total}).items():
+        rows.append((f"  {kind}", _gigabytes(size), _gigabytes(goes[kind]) if kind in goes else "-"))
+    below = f"limit {'none' if most is None else _gigabytes(most)}: above it, builds remove what goes by itself, longest unused first"
     head, foot = (columns([(text,)], session.width) for text in (str(store.root), below))
-    session.text = "\n".join((head, columns(rows, session.width), foot))
+    return Reply(
+        data=CacheSizes(folder=store.root, bytes=sizes, removable=removable, limit=most),
+        text="\n".join((head, columns(rows, session.width), foot)),
+    )
 
 
-def _keys(session: Session, recipes: Path) -> None:
-    keys = sorted(_pipeline().unused.locked_keys(build_context(session, recipes)))
-    session.data, session.text = LockedKeys(keys=tuple(keys)), "\n".join(keys)
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
 
 
 def _pipeline() -> ModuleType:
@@ -147,9 +129,11 @@ def _pipeline() -> ModuleType:
     return pipeline
 
 
-def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
+def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> Reply[VendoredLock]:
     context = build_context(session, recipes)
     with context.console.group(f"vendor {name}"):
-        done = _pipeline().vendor_recipe(name, context, folder.absolute())
-    session.data = VendoredLock(folder=folder.absolute(), **asdict(done))
-    session.text = f"{folder.absolute()}: {done.files} files, {done.bytes / 1e9:.2f} GB\n$ {done.command}"
+        vendored = _pipeline().vendor_recipe(name, context, folder)
+    return Reply(
+        data=VendoredLock(folder=folder, **asdict(vendored)),
+        text=f"{folder}: {vendored.files} files, {_gigabytes(vendored.bytes)}\n$ {vendored.command}",
+    )

@@ -1,25 +1,25 @@
-"""What every command shares: common options, and the session with its answer.
+"""What every command shares: common options, the session that it gets, and the decorator that makes it one.
 
 The only module, beside Typer, that reads the environment of the process.
 """
 
 import inspect
+import itertools
 import logging
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
-from pydantic import BaseModel
 
 from envbuilder.core import log
+from envbuilder.core.answer import Reply
 from envbuilder.core.cache import Store, cache_folder
-from envbuilder.core.findings import Finding
 from envbuilder.core.spelling import nearest_name
 from envbuilder.core.text.redact import know_secrets
 
@@ -38,33 +38,49 @@ SETTINGS: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Session:
-    """One call of the command line: how to answer, and the answer."""
+class Interrupts:
+    """What Ctrl-C ends before this process ends."""
 
-    command: str = ""
+    def __init__(self) -> None:
+        self._ends: list[Callable[[], None]] = []
+        self.note = ""  # what an interrupted command says of its work
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def add(self, end: Callable[[], None], note: str = "") -> None:
+        self._ends.append(end)
+        self.note = self.note or note
+
+    def end(self) -> None:
+        """End everything, the latest first."""
+        for end in reversed(self._ends):
+            end()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One call of the command line, as a command gets it."""
+
+    environment: Mapping[str, str]
     typed: tuple[str, ...] = ()  # the words after `envbuilder`
+    program: tuple[str, ...] = ()  # the words after `--`, of a command that runs a program
     as_json: bool = False
     color: bool = True
-    data: BaseModel | None = None
-    text: str = ""
-    is_document: bool = False  # `text` is a file, such as a Dockerfile, for another program to read
-    findings: tuple[Finding, ...] = ()
-    exit_code: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    stop: Callable[[], None] = lambda: None  # ends what runs, when the patience is over
-    kept: str = ""  # what an interrupted command says of its work
-    patience: float = 0.0  # seconds from an interrupt to the end; 0 for no limit
     width: int = 0  # of the terminal that the answer goes to; 0 for a file or a program
-
-    def begin(self, command: str, typed: Sequence[str] = (), *, as_json: bool) -> None:
-        """Forget an earlier call of this process."""
-        fresh = Session(command=command, typed=tuple(typed), as_json=as_json)
-        for one in fields(self):
-            setattr(self, one.name, getattr(fresh, one.name))
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
 
-SESSION: Final = Session()
+def open_session(words: Sequence[str]) -> Session:
+    """Return the session of a command line whose options are not parsed yet."""
+    environment = dict(os.environ)
+    know_secrets(environment)
+    return Session(
+        environment=environment,
+        typed=tuple(words),
+        as_json="--json" in itertools.takewhile(lambda word: word != "--", words),
+        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else 0,
+    )
 
 
 def new_app(help_text: str = "") -> typer.Typer:
@@ -86,8 +102,8 @@ def complete_recipe(context: typer.Context, incomplete: str) -> list[str]:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - one call, and the names are all that is needed
     except OSError:
         return []
-    found = (_RECIPE_FILE.fullmatch(name) for name in names)
-    return [match[1] for match in found if match and match[1].startswith(incomplete)]
+    files = (_RECIPE_FILE.fullmatch(name) for name in names)
+    return [file[1] for file in files if file and file[1].startswith(incomplete)]
 
 
 def recipe_argument(what: str, metavar: str = "NAME") -> Any:
@@ -98,40 +114,27 @@ def recipe_argument(what: str, metavar: str = "NAME") -> Any:
 Name = Annotated[str, recipe_argument("a recipe in `recipes/`, or a path to a recipe file")]
 BuiltName = Annotated[str, recipe_argument("a recipe that was built, or a path to a SIF")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
-Verbose = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
-]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")]  # fmt: skip
 NoColor = Annotated[bool, typer.Option("--no-color", help="no color; NO_COLOR does the same")]
-Recipes = Annotated[
-    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
-]
-Profile = Annotated[
-    str,
-    typer.Option(
-        "--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE"
-    ),
-]
-Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
-Load = Annotated[
-    bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")
-]
+Recipes = Annotated[Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")]  # fmt: skip
+Profile = Annotated[str, typer.Option("--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")]  # fmt: skip
+Host = Annotated[Path | None, typer.Option("--host", metavar="FILE", help="facts of the target machine, written there by `detect --save`")]  # fmt: skip
+Output = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="the folder to write the artifacts to")]  # fmt: skip
+Artifacts = Annotated[Path, typer.Option("--artifacts", metavar="FOLDER", help="the folder of the artifacts")]
+Load = Annotated[bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")]  # fmt: skip
+Force = Annotated[bool, typer.Option("--force", help="replace a file with other content")]
 OUTPUT: Final = Path("build")
 # A command that takes one of these gets its default as well.
-_DEFAULTS: Final[dict[object, object]] = {Recipes: RECIPES, Profile: "", Output: OUTPUT}
-
-
-def open_session(
-    label: str, *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
-) -> Session:
-    """Set the session up for one command. The options are those that all commands share."""
-    SESSION.command, SESSION.as_json = label, as_json
-    SESSION.environment = dict(os.environ)
-    know_secrets(SESSION.environment)
-    SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
-    SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    log.setup(verbose)
-    _warn_of_unknown_settings(SESSION.environment)
-    return SESSION
+_DEFAULTS: Final[dict[object, object]] = {
+    Recipes: RECIPES, Profile: "", Output: OUTPUT, Artifacts: OUTPUT, Host: None, Force: False, Load: True,
+}  # fmt: skip
+# The options that all commands share, in the order of `--help`.
+_SHARED: Final[Mapping[str, inspect.Parameter]] = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+    for name, option, default in (
+        ("as_json", Json, False), ("verbose", Verbose, 0), ("no_color", NoColor, False),
+    )
+}  # fmt: skip
 
 
 def _warn_of_unknown_settings(environment: Mapping[str, str]) -> None:
@@ -146,36 +149,41 @@ def _warn_of_unknown_settings(environment: Mapping[str, str]) -> None:
 
 def command(
     label: str,
-    examples: Sequence[str],
-    answer: object = None,
-    *,
+    *examples: str,
     app: typer.Typer | None = None,
     has_json: bool = True,
     **settings: Any,
-) -> Callable[[Callable[..., None]], typer.Typer]:
+) -> Callable[[Callable[..., Reply[Any]]], typer.Typer]:
     r"""Return a decorator that makes a function the command `label`, in `app` or in a Typer app of its own.
 
-    The function's first parameter is the session. The command has its options and those of `open_session`.
-    `answer` is the type of its data under `--json`. Without `has_json` its output is a program's.
-    `settings` are Typer's. Typer keeps the lines after `\b` as they are.
+    The function's first parameter is the session, and it returns its reply: the type of its data under `--json` stands
+    in its annotation. The command has the function's options and those of `_SHARED`. Without `has_json` its output is a
+    program's. `settings` are Typer's. Typer keeps the lines after `\b` as they are.
     """
 
-    def add(function: Callable[..., None]) -> typer.Typer:
-        shared = dict(list(inspect.signature(open_session).parameters.items())[1:])
-        if not has_json:
-            del shared["as_json"]
+    def add(function: Callable[..., Reply[Any]]) -> typer.Typer:
+        shared = {name: option for name, option in _SHARED.items() if has_json or name != "as_json"}
 
-        def run(**given: Any) -> None:
-            session = open_session(label, **{name: given.pop(name) for name in shared})
-            function(session, **given)
+        def run(context: typer.Context, **given: Any) -> Reply[Any]:
+            common = {name: given.pop(name) for name in shared}
+            session: Session = context.obj
+            log.setup(common["verbose"])
+            _warn_of_unknown_settings(session.environment)
+            color = not common["no_color"] and not session.environment.get("NO_COLOR")
+            return function(replace(session, color=color, program=tuple(context.args)), **given)
 
-        own = list(inspect.signature(function).parameters.values())[1:]
-        own = [one.replace(default=_DEFAULTS.get(one.annotation, one.default)) for one in own]
-        parameters = [*own, *shared.values()]
-        run.examples, run.answer = tuple(examples), answer  # type: ignore[attr-defined] # for the reference
+        signature = inspect.signature(function)
+        options = [
+            option.replace(default=_DEFAULTS.get(option.annotation, option.default))
+            for option in list(signature.parameters.values())[1:]
+        ]
+        parameters = [inspect.signature(run).parameters["context"], *options, *shared.values()]
+        run.examples = examples  # type: ignore[attr-defined] # for the reference, as `answer`
+        (answer,) = get_args(signature.return_annotation)
+        run.answer = None if answer is type(None) else answer  # type: ignore[attr-defined]
         run.__doc__ = function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         epilog = "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in examples)])
         into = app or new_app()
         into.command(label.rpartition(" ")[2], epilog=epilog, **settings)(run)

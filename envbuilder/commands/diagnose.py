@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands.context import Session, command
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.diagnose import Incident, LogError, Role, as_text
@@ -65,7 +65,7 @@ class Diagnosis(Answer):
     failures: tuple[FoundFailure, ...]
 
 
-@command("diagnose", ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/"), Diagnosis)
+@command("diagnose", "envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/")
 def diagnose(
     session: Session,
     logs: Annotated[
@@ -74,20 +74,20 @@ def diagnose(
             help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG"
         ),
     ],
-) -> None:
+) -> Reply[Diagnosis]:
     """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
     try:
         diagnosis = find_failures(logs, sys.stdin.buffer)
     except LogError as error:
         raise UsageError(str(error), hint=error.hint) from error
     same = {name: getattr(diagnosis, name) for name in ("logs", "lines", "skipped", "ranks", "collect")}
-    session.data = Diagnosis(
+    data = Diagnosis(
         **same, world_size=diagnosis.world, missing_ranks=diagnosis.missing,
         last_lines=tuple(map(_place, diagnosis.ends)), failures=tuple(map(_row, diagnosis.incidents)),
     )  # fmt: skip
-    session.text = as_text(diagnosis)
-    if session.as_json:  # the text says the same, and on stdout
-        session.findings = findings(diagnosis.incidents)
+    # The text says the same as the findings, and on stdout.
+    listed = findings(diagnosis.incidents) if session.as_json else ()
+    return Reply(data=data, text=as_text(diagnosis), findings=listed)
 
 
 def findings(incidents: Iterable[Incident]) -> tuple[Finding, ...]:

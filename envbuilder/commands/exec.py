@@ -1,4 +1,4 @@
-"""`exec`: a command in the SIF or in the image."""
+"""`exec`: a command or a shell in the SIF or in the image."""
 
 import shlex
 import sys
@@ -9,27 +9,15 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, offer
+from envbuilder.commands.context import Artifacts, BuiltName, Profile, Session, command, offer
+from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
-from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.core.system import user_ids
 from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
-Form = Annotated[
-    str,
-    typer.Option(
-        "--in",
-        help="`sif` or `image`; default: the SIF if there is one",
-        autocompletion=offer("sif", "image"),
-    ),
-]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated"),
-]
-Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
+Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; default: the SIF if there is one", autocompletion=offer("sif", "image"))]  # fmt: skip
 
 
 class ProgramCommand(typer.core.TyperCommand):
@@ -47,12 +35,12 @@ class ProgramCommand(typer.core.TyperCommand):
         return args[end + 1 :]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- PROGRAM…"]
+        return [*super().collect_usage_pieces(ctx), "[-- PROGRAM…]"]
 
 
 def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -> UsageError:
     """Return the error for the unknown ones among the typed words. The hint keeps all others."""
-    known = {name: one for one in ctx.command.get_params(ctx) for name in one.opts}
+    known = {name: parameter for parameter in ctx.command.get_params(ctx) for name in parameter.opts}
     option = words[0].partition("=")[0]
     if meant := _meant(option, known):
         hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
@@ -70,14 +58,14 @@ def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -
 
 def _without(typed: list[str], words: list[str]) -> list[str]:
     """Return what was typed without these words, which are in the same order. A value of an option may be equal to one."""
-    kept: list[str] = []
+    rest: list[str] = []
     left = words[:]
     for word in reversed(typed):
         if left and word == left[-1]:
             left.pop()
         else:
-            kept.insert(0, word)
-    return kept
+            rest.insert(0, word)
+    return rest
 
 
 def _as_program(words: list[str], program: list[str]) -> list[str]:
@@ -98,45 +86,26 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
 
 @command(
     "exec",
-    ("envbuilder exec a100 -- python train.py", "envbuilder exec a100 --in image --print -- python -V"),
+    "envbuilder exec a100 -- python train.py",
+    "envbuilder exec a100",
+    "envbuilder exec a100 --in image --print -- python -V",
     has_json=False,
     cls=ProgramCommand,
 )
 def exec(  # noqa: A001
-    session: Session,
-    context: typer.Context,
-    name: BuiltName,
-    *,
-    inside: Form = "",
-    profile: Profile,
-    env: Env = None,
-    show: Print = False,
-    output: Output,
-) -> None:
-    """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
-    if not context.args:
-        raise UsageError("there is no command to run", hint=f"envbuilder exec {pasted(name)} -- python -V")
-    run_inside(session, name, context.args, form=inside, profile=profile, env=env, show=show, output=output)
-
-
-def run_inside(
-    session: Session,
-    name: str,
-    argv: list[str],
-    *,
-    form: str,
-    profile: str,
-    env: list[str] | None,
-    show: bool,
-    output: Path,
-) -> None:
-    """Run a command in the environment, or a shell without one; with `show`, print the command line instead."""
+    session: Session, name: BuiltName, *, inside: Form = "", profile: Profile,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="print the command line; run nothing")] = False,
+    artifacts: Artifacts,
+) -> Reply[None]:  # fmt: skip
+    """Run a command in the environment, `envbuilder exec a100 -- python train.py`, or a shell without one."""
     options = ExecOptions(
-        name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
+        name=name, argv=session.program, form=parse_form(inside), output=artifacts, site=find_site(profile),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()),
     )  # fmt: skip
-    if show:
-        session.text = printed(options, session.environment)
-    else:
+    if not show:
         execute(options, session.environment)
+    return Reply(text=printed(options, session.environment))

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts import history as kept
+from envbuilder.artifacts import history as past
 from envbuilder.artifacts.outputs import VERSIONS, find_outputs, versions_to_keep
-from envbuilder.commands.context import Output, Session, command, recipe_argument
-from envbuilder.core.answer import Answer
+from envbuilder.commands.context import Artifacts, Session, command, recipe_argument
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
 from envbuilder.core.system import utc_time
@@ -35,63 +35,57 @@ class History(Answer):
 
 @command(
     "history",
-    (
-        "envbuilder history a100",
-        "envbuilder history a100 --rollback",
-        "envbuilder history a100 --switch 3f9c1b",
-        "envbuilder history a100 --prune 2",
-    ),
-    History,
+    "envbuilder history a100",
+    "envbuilder history a100 --rollback",
+    "envbuilder history a100 --switch 3f9c1b",
+    "envbuilder history a100 --prune 2",
 )
 def history(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built or pulled, or the path of a SIF")],
     *,
-    switch: Annotated[
-        str, typer.Option(metavar="VERSION", help="give the name to this version: the first digits suffice")
-    ] = "",
-    rollback: Annotated[
-        bool, typer.Option("--rollback", help="give the name to the version before the current one")
-    ] = False,
-    prune: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="keep N versions, the current one among them")
-    ] = None,
-    output: Output,
-) -> None:
+    switch: Annotated[str, typer.Option(metavar="VERSION", help="give the name to this version: the first digits suffice")] = "",
+    rollback: Annotated[bool, typer.Option("--rollback", help="give the name to the version before the current one")] = False,
+    prune: Annotated[int | None, typer.Option(metavar="N", min=1, help="keep N versions, the current one among them")] = None,
+    artifacts: Artifacts,
+) -> Reply[History]:  # fmt: skip
     """List the versions of a SIF that its folder keeps, and switch to another one. Running jobs keep their file."""
-    sif = find_outputs(name, output.absolute()).sif
+    sif = find_outputs(name, artifacts.absolute()).sif
     if sum((bool(switch), rollback, prune is not None)) > 1:
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
-        if rollback and kept.versions(sif):
-            kept.adopt(sif)  # a copy of a version decides which one is before it
+        if rollback and past.versions(sif):
+            past.adopt(sif)  # a copy of a version decides which one is before it
         chosen = _chosen(sif, switch)
-        kept.adopt(sif)
-        kept.switch(sif, chosen)
-    removed = () if prune is None else tuple(version.digest for version in kept.prune(sif, prune))
-    rows = tuple(
+        past.adopt(sif)
+        past.switch(sif, chosen)
+    removed = () if prune is None else tuple(version.digest for version in past.prune(sif, prune))
+    listed = tuple(
         KeptVersion(
             version=version.digest, time=_day(version.time), bytes=version.size, current=version.current
         )
-        for version in kept.versions(sif)
+        for version in past.versions(sif)
     )
-    session.data = History(sif=sif, versions=rows, removed=removed)
-    cells = [("*" if row.current else "", row.version, row.time, f"{row.bytes / 1e9:.2f} GB") for row in rows]
-    session.text = columns([("", "VERSION", "SINCE", "SIZE"), *cells], session.width)
-    if not rows:
-        session.text = f"{sif.name} has no earlier versions: {_hint(session)}"
+    rows = [
+        ("*" if row.current else "", row.version, row.time, f"{row.bytes / 1e9:.2f} GB") for row in listed
+    ]
+    table = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
+    return Reply(
+        data=History(sif=sif, versions=listed, removed=removed),
+        text=table if listed else f"{sif.name} has no earlier versions: {_hint(session)}",
+    )
 
 
-def _chosen(sif: Path, wanted: str) -> kept.Version:
+def _chosen(sif: Path, wanted: str) -> past.Version:
     """Return the version that begins with these digits, otherwise the one before the current one."""
-    there = kept.versions(sif)
+    there = past.versions(sif)
+    names = ", ".join(version.digest for version in there) or "none"
     if wanted:
-        digits = wanted.removeprefix("sha256:")[: kept.DIGITS]
+        digits = wanted.removeprefix("sha256:")[: past.DIGITS]
         chosen = [version for version in there if version.digest.startswith(digits)]
         if len(chosen) != 1:
             how_many = "several versions begin" if chosen else "no version begins"
-            names = ", ".join(version.digest for version in there) or "none"
             raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
         return chosen[0]
     current = next((number for number, version in enumerate(there) if version.current), -1)

@@ -1,23 +1,22 @@
 """`launch`: a distributed run through Slurm, over SSH or on this machine, and the linter of sbatch scripts."""
 
 import functools
-import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import BuiltName, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.context import Artifacts, BuiltName, Profile, Session, command, new_app, offer
 from envbuilder.commands.diagnose import findings
 from envbuilder.commands.exec import Form, ProgramCommand
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import Job, LaunchOptions, local_paths
+from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
@@ -35,53 +34,29 @@ class SlurmJob(Answer):
     log: Path
 
 
-class WrittenScript(Answer):
-    """The answer of `--write` and `--dry-run`: the script's path where it was written, and its text."""
-
-    script: str
-    text: str
-
-
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
-Gpus = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, with one rank each")
-]
-Ranks = Annotated[
-    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, if not one per GPU")
-]
-Write = Annotated[
-    Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
-]
+Gpus = Annotated[int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, with one rank each")]  # fmt: skip
+Ranks = Annotated[int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, if not one per GPU")]  # fmt: skip
+Write = Annotated[Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")]  # fmt: skip
 For = Annotated[str, typer.Option("--for", metavar="SITE", help="write it with the folders of this site")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
-Grace = Annotated[
-    int,
-    typer.Option(
-        "--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint"
-    ),
-]
-LocalCopy = Annotated[
-    bool,
-    typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start"),
-]
-SmokeRun = Annotated[
-    bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
-]
+Grace = Annotated[int, typer.Option("--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint")]  # fmt: skip
+LocalCopy = Annotated[bool, typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start")]  # fmt: skip
+SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")]  # fmt: skip
 # A command that becomes the job: what it prints is the program's output.
 becoming: Final = functools.partial(command, app=launch, has_json=False, cls=ProgramCommand)
 
 
 @command(
     "launch slurm",
-    ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
-    SlurmJob | WrittenScript,
+    "envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",
     app=launch,
     short_help="Submit a job to Slurm",
     cls=ProgramCommand,
 )
 def launch_slurm(
-    session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
         str, typer.Option(help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
     ] = "torchrun",
@@ -95,69 +70,76 @@ def launch_slurm(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
-) -> None:  # fmt: skip
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+) -> Reply[SlurmJob | start.WrittenScript]:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
-        name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
+        name=name, program=session.program, where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
     )  # fmt: skip
-    if _show_script(session, options, write, dry_run=dry_run):
-        return
+    if script := _show_script(session, options, write, dry_run=dry_run):
+        return script
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
     job = _prepare(session, options)
     if warning := check_job(job, runner):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
-    session.exit_code, session.text = started.code, started.text()
-    session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
-    if started.code:
-        session.findings = findings(start.failures(started))
+    return Reply(
+        data=SlurmJob(job=started.number, script=started.script, log=started.log), text=started.text(),
+        exit_code=started.code, findings=findings(start.failures(started)) if started.code else (),
+    )  # fmt: skip
 
 
 @becoming(
     "launch ssh",
-    ("envbuilder launch ssh a100 --hosts node1,node2 -- train.py",),
+    "envbuilder launch ssh a100 --hosts node1,node2 -- train.py",
     short_help="Run a job on machines reached by SSH",
 )
 def launch_ssh(
-    session: Session, context: typer.Context, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
     profile: Profile, smoke: SmokeRun = False, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
-) -> None:  # fmt: skip
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+) -> Reply[None]:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
-        name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
+        name=name, program=session.program, where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
-    if not _show_script(session, options, write, dry_run=dry_run):
-        start.exec_script(_prepare(session, options))
+    return _become(session, options, write, dry_run=dry_run)
 
 
 @becoming(
     "launch local",
-    ("envbuilder launch local a100 -- train.py", "envbuilder launch local cpu --ranks-per-node 2 --smoke"),
+    "envbuilder launch local a100 -- train.py",
+    "envbuilder launch local cpu --ranks-per-node 2 --smoke",
     short_help="Run a job on this machine",
 )
 def launch_local(
-    session: Session, context: typer.Context, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
     profile: Profile, smoke: SmokeRun = False, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, output: Output,
-) -> None:  # fmt: skip
+    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+) -> Reply[None]:  # fmt: skip
     """Run a job on this machine."""
     options = LaunchOptions(
-        name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
+        name=name, program=session.program, where="local", nodes=1, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
-    if not _show_script(session, options, write, dry_run=dry_run):
+    return _become(session, options, write, dry_run=dry_run)
+
+
+def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> Reply[None]:
+    """Become the job, or show its script."""
+    script = _show_script(session, options, path, dry_run=dry_run)
+    if script is None:
         start.exec_script(_prepare(session, options))
+    return Reply(text=script.text, is_document=script.is_document)
 
 
 def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> Job:
@@ -169,44 +151,30 @@ def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -
     return job
 
 
-def _show_script(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> bool:
-    """Print the script, or write it and print the command that starts it. Returns False without such an option."""
+def _show_script(
+    session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool
+) -> Reply[start.WrittenScript] | None:
+    """Return the script, or write it and return the command that starts it. Returns None without such an option."""
     if path is None and not dry_run:
         if options.for_site:
             raise UsageError("`--for` writes a script for other machines", hint="add `--write FILE`")
-        return False
+        return None
     job = _prepare(session, options, starts=False)
-    script, written = start.script_of(job), ""
-    session.is_document, session.text = True, script.text.removesuffix("\n")
-    if path and not dry_run:
-        if kept := start.keep_other(path, script):
-            Console(color=session.color).say(f"the earlier `{path}` is kept as `{kept}`")
-        written = str(start.save_script(path, script))
-        session.is_document = False
-        say = Console(color=session.color).say
-        if (own := local_paths(job)) and job.where != "local":
-            repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
-            say(f"note: `{path}` has paths of this machine: {', '.join(own)}; elsewhere, {repair}")
-        if job.for_site:
-            say(f"it starts in {job.folder}, from {job.environment.location}")
-        session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
-    session.data = WrittenScript(script=written, text=script.text)
-    return True
+    return start.write_job(job, None if dry_run else path, Console(color=session.color).say)
 
 
 @command(
     "launch lint",
-    ("envbuilder launch lint job.sbatch",),
+    "envbuilder launch lint job.sbatch",
     app=launch,
     short_help="Find mistakes in your own sbatch scripts",
 )
 def launch_lint(
     session: Session,
     scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],
-) -> None:
+) -> Reply[None]:
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
-    session.findings = lint_files(scripts, ProcessRunner(session.environment))
-    errors = sum(one.severity == Severity.ERROR for one in session.findings)
-    warnings = len(session.findings) - errors
-    session.exit_code = 2 if errors else 0
-    session.text = f"errors: {errors}, warnings: {warnings}" if session.findings else "no problems found"
+    findings = lint_files(scripts, ProcessRunner(session.environment))
+    errors = sum(finding.severity == Severity.ERROR for finding in findings)
+    text = f"errors: {errors}, warnings: {len(findings) - errors}" if findings else "no problems found"
+    return Reply(text=text, findings=findings, exit_code=2 if errors else 0)

@@ -1,7 +1,7 @@
 """`list`: the recipes of a folder with their pins."""
 
 from envbuilder.commands.context import Recipes, Session, command
-from envbuilder.core.answer import Answer, BareAnswer
+from envbuilder.core.answer import Answer, BareAnswer, Reply
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
 from envbuilder.core.processor import X86_64
@@ -22,29 +22,27 @@ class ListedRecipe(Answer):
     cuda: str
     gcc: str
 
+    def row(self) -> tuple[str, ...]:
+        pins = {"torch": self.pytorch, "cuda": self.cuda, "gcc": self.gcc, "python": self.python}
+        base = self.base if self.platform == X86_64.platform else f"{self.base} {self.platform}"
+        return (self.name, *(f"{title} {pin or '-'}" for title, pin in pins.items()), base, self.summary)
+
 
 class RecipeList(BareAnswer[tuple[ListedRecipe, ...]]):
     """The recipes of the folder that could be read."""
 
 
-@command("list", ("envbuilder list", "envbuilder list --json"), RecipeList)
-def list(session: Session, *, recipes: Recipes) -> None:  # noqa: A001
+@command("list", "envbuilder list", "envbuilder list --json")
+def list(session: Session, *, recipes: Recipes) -> Reply[RecipeList]:  # noqa: A001
     """List the recipes with their pins."""
-    sound, session.findings = load_all(recipes)
-    if session.findings:
-        session.exit_code = RecipeError.exit_code
-    rows = tuple(_listed(recipe) for recipe in sound)
-    session.data = RecipeList(rows)
-    session.text = columns([_row(row) for row in rows], session.width)
+    sound, findings = load_all(recipes)
+    rows = tuple(map(_listed, sound))
+    return Reply(
+        data=RecipeList(rows), text=columns([row.row() for row in rows], session.width),
+        findings=findings, exit_code=RecipeError.exit_code if findings else 0,
+    )  # fmt: skip
 
 
 def _listed(recipe: Recipe) -> ListedRecipe:
     pins = {key: getattr(recipe, key) for key in ListedRecipe.model_fields if key not in ("base", "platform")}
-    platform = recipe.processor.platform
-    return ListedRecipe(base=recipe.base or recipe.image, platform=platform, **pins)
-
-
-def _row(one: ListedRecipe) -> tuple[str, ...]:
-    pins = {"torch": one.pytorch, "cuda": one.cuda, "gcc": one.gcc, "python": one.python}
-    base = one.base if one.platform == X86_64.platform else f"{one.base} {one.platform}"
-    return (one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), base, one.summary)
+    return ListedRecipe(base=recipe.base or recipe.image, platform=recipe.processor.platform, **pins)

@@ -7,7 +7,7 @@ import typer
 
 from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
@@ -24,36 +24,23 @@ class LockChanges(Answer):
 
 @command(
     "lock",
-    (
-        "envbuilder lock a100",
-        "envbuilder lock a100 --upgrade numpy",
-        "envbuilder lock a100 --check",
-        "envbuilder lock a100 --before 2026-11-01",
-    ),
-    LockChanges,
+    "envbuilder lock a100",
+    "envbuilder lock a100 --upgrade numpy",
+    "envbuilder lock a100 --check",
+    "envbuilder lock a100 --before 2026-11-01",
 )
 def lock(
-    session: Session,
-    name: Name,
-    packages: Annotated[
-        list[str] | None, typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG")
-    ] = None,
+    session: Session, name: Name,
+    packages: Annotated[list[str] | None, typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG")] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")
-    ] = False,
-    security: Annotated[
-        bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")
-    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")] = False,
+    security: Annotated[bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")] = False,
     before: Annotated[
-        datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC"
-        ),
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC")
     ] = None,
     recipes: Recipes,
-) -> None:
+) -> Reply[LockChanges]:  # fmt: skip
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:
         raise UsageError(
@@ -78,18 +65,24 @@ def lock(
     context = open_context(store, runner, session.environment, console, offline=False)
     variants = expand(name, recipes)
     changes: list[str] = []
-    for one in variants:
-        with console.group(f"lock {one}"):
-            found = lock_recipe(one, recipes, context, console, options=options, save=not check)
-        if found:  # what a requirements file says otherwise matters to what was chosen now
-            session.findings = (*session.findings, *load(find_recipe(one, recipes)).notes)
-        changes += (f"{one}: {line}" if len(variants) > 1 else line for line in found)
-    session.data = LockChanges(changes=tuple(changes))
-    session.text = "\n".join(changes) or f"the lock of {name} is up to date"
-    if check and changes:
-        session.exit_code = LockError.exit_code
+    findings: tuple[Finding, ...] = ()
+    for variant in variants:
+        with console.group(f"lock {variant}"):
+            lines = lock_recipe(variant, recipes, context, console, options=options, save=not check)
+        recipe = load(find_recipe(variant, recipes))
+        if lines:  # what a requirements file says otherwise matters to what was chosen now
+            findings += recipe.notes
+        changes += (f"{variant}: {line}" if len(variants) > 1 else line for line in lines)
+    is_stale = check and bool(changes)
+    if is_stale:
         stale = Finding(
             code=LockError.code, where=name, message=f"the lock would change in {len(changes)} places",
             hint="the same command without `--check` changes it",
         )  # fmt: skip
-        session.findings = (*session.findings, stale)
+        findings += (stale,)
+    return Reply(
+        data=LockChanges(changes=tuple(changes)),
+        text="\n".join(changes) or f"the lock of {name} is up to date",
+        findings=findings,
+        exit_code=LockError.exit_code if is_stale else 0,
+    )

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands._console import say_closed
-from envbuilder.commands.context import BuiltName, Output, Profile, Session, command
-from envbuilder.core.answer import Answer
+from envbuilder.commands.context import Artifacts, BuiltName, Profile, Session, command
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.launch.prepare import probe_pins
 from envbuilder.run.launch.site import find_site, need_shape
@@ -23,25 +23,16 @@ class WrittenModule(Answer):
     commands: tuple[str, ...]
 
 
-@command(
-    "module",
-    ("envbuilder module a100 --write modulefiles", "envbuilder module a100 --version 2026.11"),
-    WrittenModule,
-)
+@command("module", "envbuilder module a100 --write modulefiles", "envbuilder module a100 --version 2026.11")
 def module(
-    session: Session,
-    name: BuiltName,
-    *,
+    session: Session, name: BuiltName, *,
     write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
-    version: Annotated[
-        str, typer.Option(help="write the module NAME/VERSION, whose SIF stays when NAME is built again")
-    ] = "",
-    profile: Profile,
-    output: Output,
-) -> None:
+    version: Annotated[str, typer.Option(help="write the module NAME/VERSION, whose SIF stays when NAME is built again")] = "",
+    profile: Profile, artifacts: Artifacts,
+) -> Reply[WrittenModule]:  # fmt: skip
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     need_shape("--version", (version,) if version else (), VERSION)
-    outputs, site = need_sif(name, output, recipes_folder(session.environment)), find_site(profile)
+    outputs, site = need_sif(name, artifacts, recipes_folder(session.environment)), find_site(profile)
     sif = outputs.sif.resolve()
     pins = probe_pins(sif)
     stem = outputs.name.removesuffix(f"-{version}") if version else outputs.name
@@ -50,5 +41,7 @@ def module(
     commands = files.parent / "commands" / written.full_name
     say_closed(session, write, files, commands, instead="choose another `--write`")
     say_closed(session, sif, sif, instead="give the path of a SIF in an open folder")
-    session.data = WrittenModule(modulefiles=files, commands=written.commands)
-    session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}"
+    return Reply(
+        data=WrittenModule(modulefiles=files, commands=written.commands),
+        text=shlex.join(("module", "use", str(files))) + f" && module load {written.full_name}",
+    )

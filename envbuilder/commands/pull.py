@@ -11,6 +11,7 @@ from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
 from envbuilder.commands._console import open_console, say_closed
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
+from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.recipe.model import SUFFIX
@@ -19,33 +20,20 @@ from envbuilder.registry import pull as registry
 PLATFORMS: Final = tuple(processor.platform for processor in PROCESSORS)
 
 
-@command(
-    "pull",
-    ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif"),
-    registry.Pulled,
-)
+@command("pull", "envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")
 def pull(
     session: Session,
     reference: Annotated[
-        str,
-        typer.Argument(
-            help="a reference, or a recipe's name below ENVBUILDER_REGISTRY", metavar="REFERENCE|NAME[:TAG]"
-        ),
+        str, typer.Argument(help="a reference, or a recipe's name below ENVBUILDER_REGISTRY", metavar="REFERENCE|NAME[:TAG]")
     ],
-    *,
-    only: Only = "",
-    key: Annotated[
-        Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
-    ] = None,
+    *, only: Only = "",
+    key: Annotated[Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")] = None,
     not_older_than: Annotated[
-        str,
-        typer.Option(metavar="DATE", help="with --key: refuse what was signed before, such as 2026-11-30"),
+        str, typer.Option(metavar="DATE", help="with --key: refuse what was signed before, such as 2026-11-30")
     ] = "",
-    platform: Annotated[
-        str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")
-    ] = "",
+    platform: Annotated[str, typer.Option(metavar="PLATFORM", help=f"{' or '.join(PLATFORMS)}, instead of this machine's")] = "",
     output: Output,
-) -> None:
+) -> Reply[registry.Pulled]:  # fmt: skip
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, shown = parse_only(only), open_console(session)
     if platform and platform not in PLATFORMS:
@@ -65,20 +53,20 @@ def pull(
     store = open_store(session)
     outputs = Outputs(folder=output.absolute(), name=name)
     with store.in_use(), shown.group(f"pull {outputs.name}"):
-        session.data = done = registry.pull(
+        pulled = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
             store=store, versions=versions_to_keep(session.environment), console=shown,
         )  # fmt: skip
-    session.text = done.text()
     say_closed(session, output, outputs.sif, outputs.image)
+    return Reply(data=pulled, text=pulled.text())
 
 
 def _parse_date(text: str) -> datetime:
     """Return a date or a time of ISO 8601. Without an offset it is UTC."""
     try:
-        date = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"`--not-older-than` is `{text}`", hint="write a date: 2026-11-30, or 2026-11-30T12:00"
         ) from error
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

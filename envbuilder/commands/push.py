@@ -12,8 +12,8 @@ from envbuilder.builder.built import make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
-from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
-from envbuilder.core.answer import BareAnswer
+from envbuilder.commands.context import RECIPES, Artifacts, Session, command, open_store, recipe_argument
+from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.registry import push as registry
@@ -24,42 +24,36 @@ class PushedVariants(BareAnswer[tuple[registry.Pushed, ...]]):
     """The answer for a recipe that was built for several processors, one row for each."""
 
 
-@command("push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed | PushedVariants)
+@command("push", "envbuilder push a100 registry.site.org/team/a100")
 def push(
     session: Session,
     name: Annotated[str, recipe_argument("a recipe that was built")],
     reference: Annotated[
-        str,
-        typer.Argument(
-            help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
-        ),
+        str, typer.Argument(help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]")
     ] = "",
-    *,
-    only: Only = "",
-    key: Annotated[
-        Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")
-    ] = None,
-    output: Output,
-) -> None:
+    *, only: Only = "",
+    key: Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")] = None,
+    artifacts: Artifacts,
+) -> Reply[registry.Pushed | PushedVariants]:  # fmt: skip
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
     client = make_client(session, shown)
-    names = names_built(name, output)
+    names = names_built(name, artifacts)
     target = find_reference(reference or environment_name(name), client.settings.prefix)
     if target.digest:
         raise UsageError(
             f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
         )
     pushed: list[registry.Pushed] = []
-    for variant in names:
-        outputs = find_outputs(variant, output.absolute())
-        with shown.group(f"push {variant}"):
-            need_pair(variant, outputs.folder, recipes_folder(session.environment), forms=forms)
+    for built in names:
+        outputs = find_outputs(built, artifacts.absolute())
+        with shown.group(f"push {built}"):
+            need_pair(built, outputs.folder, recipes_folder(session.environment), forms=forms)
             if key is not None:
                 release = make_release(target.name, target.tag or LATEST, session.environment)
                 context = build_context(session, RECIPES)
-                sign_artifacts(variant, context, output=output, key=key, release=release)
+                sign_artifacts(built, context, output=artifacts, key=key, release=release)
             memory = open_store(session).pushed()
             pushed.append(registry.push(outputs, target, client, forms=forms, memory=memory, console=shown))
-    session.data = pushed[0] if len(pushed) == 1 else PushedVariants(tuple(pushed))
-    session.text = "\n".join(answer.text() for answer in pushed)
+    data = pushed[0] if len(pushed) == 1 else PushedVariants(tuple(pushed))
+    return Reply(data=data, text="\n".join(pair.text() for pair in pushed))

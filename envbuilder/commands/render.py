@@ -7,7 +7,7 @@ import typer
 
 from envbuilder.builder.render import print_recipe
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
 
 
 class Form(StrEnum):
@@ -25,17 +25,13 @@ class RenderedRecipe(Answer):
     text: str
 
 
-@command("render", ("envbuilder render cpu", "envbuilder render a100 --as apptainer"), RenderedRecipe)
+@command("render", "envbuilder render cpu", "envbuilder render a100 --as apptainer")
 def render(
-    session: Session,
-    name: Name,
-    *,
-    form: Annotated[
-        Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")
-    ] = Form.DOCKERFILE,
+    session: Session, name: Name, *,
+    form: Annotated[Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")] = Form.DOCKERFILE,
     recipes: Recipes,
-) -> None:
+) -> Reply[RenderedRecipe]:  # fmt: skip
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
     text = print_recipe(name, recipes, open_store(session, writes=False), form.value)
-    session.data = RenderedRecipe(name=name, form=form, text=text)
-    session.is_document, session.text = True, text.removesuffix("\n")
+    data = RenderedRecipe(name=name, form=form, text=text)
+    return Reply(data=data, text=text.removesuffix("\n"), is_document=True)

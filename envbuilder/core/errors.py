@@ -52,6 +52,7 @@ class EnvbuilderError(Exception):
         self.hint = hint
         self.findings = findings
         self.log = ""  # the full log file, if there is one
+        self.data: object = None  # what a command answers under `--json` in spite of the failure
 
 
 class UsageError(EnvbuilderError):

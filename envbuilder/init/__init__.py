@@ -14,6 +14,7 @@ from typing import Final
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.tables.switch import load_switches
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
 from envbuilder.core.findings import Finding
 from envbuilder.init.choose_pins import choose
@@ -40,6 +41,23 @@ KINDS: Final = (
 )
 
 
+class NewRecipe(Answer):
+    """The recipe that was written, with its pins. `reached` is checked, or with `--try` or an example locked or built."""
+
+    name: str
+    file: Path
+    base: str
+    python: str
+    cuda: str
+    gcc: str
+    libxcrypt: str
+    pytorch: str
+    gpus: tuple[str, ...]
+    packages: tuple[str, ...]
+    apt: tuple[str, ...]
+    reached: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRecipe:
     path: Path
@@ -54,6 +72,10 @@ class WrittenRecipe:
     def text(self) -> str:
         name = self.typed()
         return f"{self.path}\n{self.recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
+
+    def answer(self, reached: str) -> NewRecipe:
+        pins = {key: getattr(self.recipe, key) for key in NewRecipe.model_fields.keys() - {"file", "reached"}}
+        return NewRecipe.model_validate({"file": self.path, "reached": reached, **pins})
 
 
 def read_source(path: Path, requests: Requests) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
-from envbuilder.node.nccl.decide import Decision, decide
-from envbuilder.node.nccl.facts import Facts, Measured, merge, version_key
+from envbuilder.node.nccl.decide import Decision, Left, Setting, decide
+from envbuilder.node.nccl.facts import Facts, Interface, Measured, Nic, merge, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
 from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
@@ -40,11 +41,33 @@ class DetectCode(CodeEnum):
     NO_INTERFACE = "EB662", "NCCL_SOCKET_IFNAME, as it is set, matches no interface"
 
 
+class DetectedMachine(Answer):
+    """The facts of a machine and what follows for NCCL: settings, and variables that are left unset, with reasons."""
+
+    gpus: int | None
+    links: tuple[tuple[str, ...], ...]
+    nics: tuple[Nic, ...]
+    interfaces: tuple[Interface, ...]
+    settings: tuple[Setting, ...]
+    hints: tuple[str, ...]
+    left: tuple[Left, ...]
+    damage: tuple[str, ...]
+    facts: Facts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
     facts: Facts
     decision: Decision
     findings: tuple[Finding, ...]
+
+    def answer(self) -> DetectedMachine:
+        facts, decision = self.facts, self.decision
+        return DetectedMachine(
+            gpus=None if facts.gpus is None else len(facts.gpus), links=facts.links or (), nics=facts.nics or (),
+            interfaces=facts.interfaces or (), settings=decision.settings, hints=decision.hints, left=decision.left,
+            damage=facts.damage, facts=facts,
+        )  # fmt: skip
 
     def save(self, path: Path) -> None:
         """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""

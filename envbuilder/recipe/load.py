@@ -199,7 +199,7 @@ def hint_to_build(name: str, folder: Path) -> str:
         if list_recipes(folder):
             return f"{error.message}; {error.hint}"
     make = f"`envbuilder build {pasted(name)}` makes image and SIF, `envbuilder pull {pasted(name)}` fetches them"
-    return f"{make}; `--output` says where they are"
+    return f"{make}; `--artifacts` says where they are"
 
 
 def load(path: Path) -> Recipe:

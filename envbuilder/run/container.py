@@ -209,7 +209,7 @@ def run_in_sif(
 
 
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:
-    """Return the command line of `exec`, or of `shell` without a command.
+    """Return the command line of `exec`, a shell without a command.
 
     spython cannot run these: it starts Apptainer as a child without the user's terminal and signals.
     The nodes that run the scripts of `launch`, `module` and `ssh` do not have spython either.
@@ -286,7 +286,7 @@ def need_apptainer() -> None:
 
 
 def need_docker() -> None:
-    """Raise ToolError when the program `docker` is missing: `exec` and `shell` run it."""
+    """Raise ToolError when the program `docker` is missing: `exec` runs it."""
     if shutil.which("docker") is None:
         raise ToolError(
             "a Docker engine is running, but its command `docker` is not installed",

@@ -7,7 +7,7 @@ Dockerfile adds a layer with git and a second environment, so the image stays eq
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,10 +15,12 @@ from typing import Final
 from envbuilder import __version__
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
-from envbuilder.core.errors import blaming_path
+from envbuilder.core.errors import ToolError, UsageError, blaming_path
 from envbuilder.core.plain import one_line
+from envbuilder.core.process import ProcessRunner
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import STANDALONE_PREFIX, Plan
+from envbuilder.sources.names import UBUNTU, probe_sources, shown
 
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
@@ -76,6 +78,17 @@ def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
     )  # fmt: skip
     text = json.dumps([metadata(facts)], sort_keys=True, separators=(",", ":"))
     return (*plan.runtime.labels, (LABEL, text))
+
+
+def probe_mirror(base: str, environment: Mapping[str, str], report: Callable[[str], None]) -> str:
+    """Return the first mirror of the base's distribution, "" where none is known: the container starts without one."""
+    try:
+        sources = probe_sources(environment, ProcessRunner(environment))
+    except (UsageError, ToolError) as error:
+        report(f"warning: {error.message}")
+        return ""
+    mirrors = sources.ubuntu if base.startswith(UBUNTU) else sources.debian
+    return shown(mirrors[0]) if mirrors else ""
 
 
 def make_files(

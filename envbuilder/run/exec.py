@@ -1,4 +1,4 @@
-"""`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
+"""`exec`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
 import os

@@ -7,19 +7,24 @@ SSH, the kernel's ports are forwarded, and nothing listens on a network.
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from envbuilder import __version__
+from envbuilder.artifacts.outputs import SIF, Outputs
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
-from envbuilder.core.errors import blaming_path
-from envbuilder.core.plain import one_line
-from envbuilder.run.container import START_FILE
+from envbuilder.core.errors import UsageError, VerifyError, blaming_path
+from envbuilder.core.plain import one_line, pasted
+from envbuilder.plan.contents import SBOM
+from envbuilder.run.container import START_FILE, Surroundings, run_in_image
+from envbuilder.run.exec import need_engine
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted
 from envbuilder.run.launch.site import Site
+from envbuilder.run.named import need_image
 
 BODY: Final = Path(__file__).with_suffix(".sh")
 BOOT: Final = Path(__file__).with_name("kernel_boot.py")
@@ -91,3 +96,24 @@ def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
         for name, text in files.items():
             save_text(inside / name, text, mode=EXECUTABLE if text.startswith("#!") else 0o644)
     return spec
+
+
+def read_sbom_of_image(name: str, outputs: Outputs, environment: Mapping[str, str], recipes: Path) -> str:
+    """Return the SBOM in the recipe's image; raises VerifyError for one without, and what `need_image` raises."""
+    docker = need_engine(outputs, environment)
+    need_image(docker, name, outputs, recipes)
+    read = run_in_image(docker, outputs.image_name, ("cat", f"/{SBOM}"), Surroundings(folder=Path("/")))
+    if read.code:
+        raise VerifyError(f"`{outputs.image_name}` holds no SBOM: {read.output.strip()}")
+    return read.output
+
+
+def need_ipykernel(typed: str, outputs: Outputs, sbom: str) -> None:
+    """Raise UsageError when the environment with this SBOM has no ipykernel."""
+    name = outputs.name if typed.endswith(SIF) else typed
+    if not any(package["name"] == NEEDED for package in json.loads(sbom)["packages"]):
+        raise UsageError(
+            f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",
+            hint=f"`envbuilder add {pasted(name)} {NEEDED} --as {pasted(name)}-notebook` puts it into a layer on top, "
+            f"and `envbuilder kernel {pasted(name)}-notebook` makes the kernel",
+        )

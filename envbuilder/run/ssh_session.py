@@ -8,6 +8,7 @@ ends have keys of their own.
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,17 +16,19 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import need_same, save_text
-from envbuilder.core.errors import CommandError, LaunchError, blaming_path
+from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
 from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
-from envbuilder.core.process import Command, Runner
+from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted, quoted_list
-from envbuilder.run.launch.site import HOST, Site, need_shape
+from envbuilder.run.launch.site import HOST, Site, find_site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
+SETTINGS: Final = Path("~/.ssh/envbuilder")  # the usual folder of settings and keys
 SECRET: Final = 0o600
 # It becomes part of programs on the other machine, and of a path that `sshd` reads.
 _NAME: Final = Shape(
@@ -75,6 +78,38 @@ class SshSession:
             # Jupyter kills a kernel's whole process group, and a killed srun leaves its job until the time limit.
             return ("setsid", *job, str(Path.home() / serve))
         return (*self.ssh, shlex.join((*job, serve)))
+
+
+def parse_srun(text: str) -> tuple[str, ...] | None:
+    """Return the options of srun, None for no job; raises UsageError for a word that is no option."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"`--srun` has an open quote: {text}") from error
+    if wrong := next((word for word in words if not word.startswith("-")), ""):
+        raise UsageError(
+            f"`--srun` takes options of srun, found `{wrong}`",
+            hint="write an option and its value as one word: `--gpus=1`",
+        )
+    return words or None
+
+
+def open_remote(
+    outputs: Outputs,
+    environment: Mapping[str, str],
+    *,
+    host: str,
+    srun: str,
+    profile: str,
+    folder: Path | None,
+    force: bool,
+) -> tuple[SshSession, Path]:
+    """Set up sessions in the SIF at the same path on that host, and return them with the file of their settings."""
+    session = SshSession(
+        name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), srun=parse_srun(srun),
+        folder=(folder or SETTINGS.expanduser()).absolute(),
+    )  # fmt: skip
+    return session, set_up_session(session, ProcessRunner(environment, whole=True), force=force)
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:

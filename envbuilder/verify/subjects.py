@@ -1,19 +1,22 @@
 """Open what `verify` and `diff` compare: locks, SIFs, and images as files or in the Docker engine."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.artifacts.outputs import SIF
 from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
+from envbuilder.core.spelling import nearest
 from envbuilder.layers.overlay import MOST_KEPT
 from envbuilder.lock.file import load_lock
-from envbuilder.recipe.load import load
+from envbuilder.recipe.load import list_recipes, load
 from envbuilder.recipe.matrix import file_of
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.diff import EXPORTS, READ, Contents, of_lock, of_tree, read_exports
@@ -93,3 +96,46 @@ def read_image(name: str, path: Path) -> Contents:
     """Read an image that is a layout or an archive, under the name that the user gave it."""
     tree = read_tree(path, keep=READ)
     return of_tree(name, "image", tree.entries, tree.contents, environment=dict(tree.image.config.env))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
+    """Read what `diff` compares."""
+
+    environment: Mapping[str, str]
+    store: Callable[[], Store]  # opened for an image in the engine alone
+    console: Console
+    recipes: Path
+    threads: int
+
+    def read(self, *names: str) -> tuple[Contents, ...]:
+        """Read locks, SIFs and images; raises UsageError, LockError or VerifyError for what cannot be read.
+
+        What takes a moment comes first, so that a mistake in a name does not wait for an image.
+        """
+        images = [name for name in names if find_lock(name, self.recipes) is None and not _is_sif(name)]
+        for name in images:
+            find_image(name, self.environment, hint=self._nearest(name))
+        for name in names:
+            if name.endswith(SIF) and not Path(name).exists():
+                raise UsageError(f"there is no SIF `{name}`", hint="name two that are there")
+        contents = {name: self._read(name) for name in sorted(names, key=images.__contains__)}
+        return tuple(contents[name] for name in names)
+
+    def _nearest(self, name: str) -> str:
+        return nearest(name, list_recipes(self.recipes)).strip()
+
+    def _read(self, name: str) -> Contents:
+        if lock := find_lock(name, self.recipes):
+            return read_lock(*lock)
+        step = self.console.step(f"read `{name}`")
+        if _is_sif(name):
+            with step:
+                return read_sif(Path(name), threads=self.threads)
+        near = self._nearest(name)
+        with open_image(name, self.environment, self.store(), self.console, hint=near) as path, step:
+            return read_image(name, path)
+
+
+def _is_sif(name: str) -> bool:
+    return Path(name).suffix == SIF and not Path(name).is_dir()

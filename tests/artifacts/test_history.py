@@ -113,7 +113,9 @@ def test_history_lists_switches_rolls_back_and_prunes(call: Call, tmp_path: Path
         sif = put(tmp_path, b"%d" % number, 3, 1_700_000_000 + number)
 
     def ask(*options: str) -> list[tuple[str, bool]]:
-        answer = json.loads(call("history", "toy", "--output", str(tmp_path), "--json", *options).out)["data"]
+        answer = json.loads(call("history", "toy", "--artifacts", str(tmp_path), "--json", *options).out)[
+            "data"
+        ]
         return [(one["version"], one["current"]) for one in answer["versions"]]
 
     names = [hashlib.sha256(b"%d" % number).hexdigest()[:16] for number in (2, 1, 0)]
@@ -125,7 +127,7 @@ def test_history_lists_switches_rolls_back_and_prunes(call: Call, tmp_path: Path
     assert sif.read_bytes() == b"1"
     ask("--rollback")
     assert sif.read_bytes() == b"0"
-    last = call("history", "toy", "--output", str(tmp_path), "--rollback")
+    last = call("history", "toy", "--artifacts", str(tmp_path), "--rollback")
     assert (last.code, "no version before the current one" in last.err) == (2, True)
     ask("--switch", names[0][:6])
     assert sif.read_bytes() == b"2"
@@ -142,7 +144,7 @@ def test_history_lists_switches_rolls_back_and_prunes(call: Call, tmp_path: Path
 )
 def test_what_history_cannot_do_is_wrong_use(call: Call, tmp_path: Path, options: tuple[str, ...], said: str):
     put(tmp_path, b"0", 2, 1000)
-    answer = call("history", "toy", "--output", str(tmp_path), *options)
+    answer = call("history", "toy", "--artifacts", str(tmp_path), *options)
     assert answer.code == (2 if said else 0)
     assert said in answer.err
 

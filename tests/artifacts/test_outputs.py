@@ -65,8 +65,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ("exec", "NAME", "--", "true"), ("shell", "NAME"), ("verify", "NAME"), ("launch", "local", "NAME", "--", "true"),
-        ("module", "NAME"), ("sign", "NAME", "--key", "key.pem"), ("push", "NAME", "registry.invalid/a:1"), ("sbom", "NAME"),
+        ("exec", "NAME", "--", "true"), ("exec", "NAME"), ("verify", "NAME"), ("launch", "local", "NAME", "--", "true"),
+        ("module", "NAME"), ("sign", "NAME", "--key", "key.pem"), ("push", "NAME", "registry.invalid/a:1"), ("show", "NAME", "--sbom"),
         ("kernel", "NAME"), ("report", "NAME"), ("build", "NAME"),
     ],
     ids=lambda words: words[0],

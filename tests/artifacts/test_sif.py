@@ -230,7 +230,7 @@ def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
         (("module",), 7),
         (("launch", "slurm", "--smoke"), 7),
         (("launch", "local", "--smoke"), 7),
-        (("sbom",), 7),
+        (("show", "--sbom"), 7),
     ],
     ids=lambda words: words if isinstance(words, int) else " ".join(words),
 )

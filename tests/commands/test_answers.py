@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         "render cpu --as apptainer",
         "build cpu --dry-run",
         "build cpu a100 --on slurm --dry-run",
-        "extensions octformer",
+        "show octformer --extensions",
         "diff cpu a100",
         "cache",
         "cache keys",

@@ -21,7 +21,7 @@ from typer.main import get_command
 from docs import make_reference
 from envbuilder import __version__, cli
 from envbuilder.builder.extensions.check_targets import extension_error
-from envbuilder.commands import COMMANDS
+from envbuilder.commands import COMMANDS, GROUPS
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.file import lock_text
@@ -69,20 +69,34 @@ def test_version(call: Call):
 
 @pytest.mark.parametrize("words", [(), ("launch",)])
 def test_a_list_of_commands_says_in_whole_words_what_each_does(call: Call, words: tuple[str, ...]):
-    commands = call(*words, "--help").out.partition("Commands:")[2]
+    commands = call(*words, "--help").out.rpartition("--help")[2]
     assert commands
     assert "..." not in commands
 
 
-def test_help_names_every_command(call: Call):
-    answer = call("--help")
-    assert answer.code == 0
-    for name in ("list", "show", "check", "lock", "build", "verify", "exec"):
-        assert f" {name} " in answer.out
+def test_help_names_every_command_below_its_heading(call: Call):
+    sections = {
+        heading: [line.split()[0] for line in lines.splitlines()]
+        for heading, lines in re.findall(r"^(\w.*):\n((?:  [a-z].*\n?)+)", call("--help").out, re.MULTILINE)
+    }
+    assert sections == {heading: list(commands) for heading, commands in GROUPS.items()}
+
+
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        ("extensions a100", "`envbuilder show a100 --extensions`"),
+        ("sbom build/a100.sif --provenance", "`envbuilder show build/a100.sif --provenance --sbom`"),
+        ("shell a100 --in image", "`envbuilder exec a100 --in image`"),
+        ("shell", "`envbuilder exec NAME`"),
+    ],
+)
+def test_an_earlier_name_of_a_command_answers_with_the_present_one(call: Call, line: str, now: str):
+    assert call(*line.split()) == (2, "", f"error: `envbuilder {line.split(maxsplit=1)[0]}` is now {now}\n")
 
 
 def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):
-    answer = call("extensions", "cpu", "--json")
+    answer = call("show", "cpu", "--extensions", "--json")
     (row,) = json.loads(answer.out)["data"]
     assert (row["name"], row["form"], row["origin"], len(row["key"])) == (
         "fused",
@@ -171,26 +185,26 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ("nonsense",),
-        ("list", "--nonsense"),
-        ("build",),
-        ("build", "--all", "cpu"),
-        ("build", "--all", "--jobs", "0"),
-        ("build", "cpu", "--wait"),
-        ("build", "cpu", "--on", "cluster"),
-        ("build", "cpu", "--on", "slurm", "--sbatch", "mem=16G", "--dry-run"),
-        ("build", "cpu", "--on", "slurm", "--engine", "docker"),
-        ("build", "cpu", "a100", "--engine", "docker", "--prepare", "x"),
-        ("lock", "cpu", "numpy"),
-        ("lock", "cpu", "--before", "yesterday"),
-        ("exec", "cpu"),
-        ("exec", "cpu", "--in", "vm", "--", "true"),
+        "nonsense",
+        "list --nonsense",
+        "build",
+        "build --all cpu",
+        "build --all --jobs 0",
+        "build cpu --wait",
+        "build cpu --on cluster",
+        "build cpu --on slurm --sbatch mem=16G --dry-run",
+        "build cpu --on slurm --engine docker",
+        "build cpu a100 --engine docker --prepare x",
+        "lock cpu numpy",
+        "lock cpu --before yesterday",
+        "show cpu --extensions --sbom",
+        "exec cpu --in vm -- true",
     ],
-)
-def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...]):
-    answer = call(*arguments)
+)  # fmt: skip
+def test_wrong_use_is_exit_2_with_a_hint(call: Call, line: str):
+    answer = call(*line.split())
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("error: ")
     assert "\nhint: " in answer.err
@@ -199,7 +213,10 @@ def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...])
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("show", "missing argument 'NAME'\n\nhint: such as `envbuilder show a100`; `envbuilder show --help`"),
+        (
+            "show",
+            "missing argument 'NAME|SIF'\n\nhint: such as `envbuilder show a100`; `envbuilder show --help`",
+        ),
         (
             "launch slurm a100 --nodes two",
             "such as `envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4",
@@ -322,16 +339,7 @@ def test_a_dry_run_prints_plan_and_commands_and_writes_nothing(
 def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
     call: Call, locked: Path, clean_environment: Path
 ):
-    words = (
-        "--recipes",
-        locked,
-        "--output",
-        locked / "out",
-        "--jobs",
-        "2",
-        "--sbatch=--mem=16G",
-        "--dry-run",
-    )
+    words = ("--recipes", locked, "--output", locked / "out", "--jobs", "2", "--sbatch=--mem=16G", "--dry-run")  # fmt: skip
     answer = call("build", "cpu", "--on", "slurm", *words)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("#!/usr/bin/env bash\n# builds 1 recipes, one per task.")
@@ -346,18 +354,12 @@ def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
     assert not clean_environment.exists()
 
 
-def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
-    answer = call("exec", "cpu", "--in", "sif", "--output", tmp_path, "--", "true")
-    assert answer.code == 2
-    assert "`envbuilder build cpu`" in answer.err
-
-
 @pytest.mark.parametrize(
     "line",
     [
         "exec {} -- true",
         "exec {} --in sif -- true",
-        "shell {}",
+        "exec {}",
         "launch local {} -- true",
         "module {}",
         "verify {}",
@@ -370,14 +372,16 @@ def test_a_recipe_that_was_not_built_is_exit_2_with_a_hint(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     verb, rest = line.split("{}")
     meant, typed = (
-        call(*verb.split(), name, "--output", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
+        call(*verb.split(), name, "--artifacts", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
     )
     assert (meant.code, typed.code) == (2, 2)
     assert "hint: `envbuilder build cpu` makes image and SIF, `envbuilder pull cpu` fetches" in meant.err
     assert "did you mean `cpu`?" in typed.err
 
 
-@pytest.mark.parametrize("line", ["build {}", "extensions {}", "render {}", "diff {} cpu", "diff cpu {}"])
+@pytest.mark.parametrize(
+    "line", ["build {}", "show --extensions {}", "render {}", "diff {} cpu", "diff cpu {}"]
+)
 def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
     call: Call, folder: Path, locked: Path, line: str
 ):
@@ -421,9 +425,9 @@ def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
     assert answer.err.endswith("hint: did you mean `cpu`?\n")
 
 
-@pytest.mark.parametrize("verb", ["report", "sbom"])
+@pytest.mark.parametrize("verb", ["report", "show --sbom"])
 def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path, verb: str):
-    answer = call(verb, "recipes/cpu.yaml", "--output", tmp_path)
+    answer = call(*verb.split(), "recipes/cpu.yaml", "--artifacts", tmp_path)
     assert answer.code == 2
     assert f"there is no SIF `{tmp_path}/cpu.sif`" in answer.err
     assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
@@ -434,12 +438,6 @@ def test_verify_of_a_sif_that_is_none_speaks_of_that(call: Call, tmp_path: Path)
     text.write_text("no SIF")
     assert f"there is no SIF `{tmp_path / 'absent.sif'}`" in call("verify", tmp_path / "absent.sif").err
     assert f"`{text}` is not a SIF" in call("verify", text).err
-
-
-def test_verify_without_artifacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
-    answer = call("verify", "cpu", "--output", tmp_path)
-    assert answer.code in (2, 7)
-    assert answer.err.startswith("error: ")
 
 
 def test_a_cache_that_others_can_write_is_refused(call: Call, locked: Path, clean_environment: Path):
@@ -474,26 +472,17 @@ def test_whoever_never_answers_is_named_while_it_is_waited_for(
     assert answer.code == 5
 
 
-def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path):
+@pytest.mark.parametrize(("kind", "entry"), [("trees", "trees/one"), ("work", "work/left")])
+def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path, kind: str, entry: str):
+    """`work` is what a killed build left."""
     call("cache")
-    for kind in ("trees", "layers"):
-        (clean_environment / kind / "one").mkdir()
-        (clean_environment / kind / "one" / "file").write_bytes(bytes(5000))
-    before = json.loads(call("cache", "--json").out)["data"]["bytes"]
-    after = json.loads(call("cache", "--gc", "trees", "--json").out)["data"]["bytes"]
-    assert (before["trees"] > 0, before["layers"] > 0) == (True, True)
-    assert (after["trees"], after["layers"]) == (0, before["layers"])
-
-
-def test_what_a_killed_build_left_is_counted_and_freed_alone(call: Call, clean_environment: Path):
-    call("cache")
-    for folder in ("work/left", "trees/one"):
+    for folder in (entry, "layers/one"):
         (clean_environment / folder).mkdir()
         (clean_environment / folder / "file").write_bytes(bytes(5000))
     before = json.loads(call("cache", "--json").out)["data"]["bytes"]
-    after = json.loads(call("cache", "--gc", "work", "--json").out)["data"]["bytes"]
-    assert before["work"] > 0
-    assert after == before | {"work": 0}
+    after = json.loads(call("cache", "--gc", kind, "--json").out)["data"]["bytes"]
+    assert (before[kind] > 0, before["layers"] > 0) == (True, True)
+    assert after == before | {kind: 0}
 
 
 def test_what_no_lock_names_is_freed_by_age(call: Call, clean_environment: Path):
@@ -536,25 +525,19 @@ def test_check_refuses_with_the_repair_as_data(call: Call, folder: Path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("build", "none"),
-        ("lock", "none"),
-        ("verify", "none"),
-        ("report", "none"),
-        ("push", "none", "localhost/none"),
-        ("cache", "vendor", "none", "folder"),
-    ],
-)
+    "line", ["build none", "lock none", "verify none", "report none", "push none localhost/none", "cache vendor none x"]
+)  # fmt: skip
 def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
-    call: Call, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, folder: Path
+    call: Call, line: str, monkeypatch: pytest.MonkeyPatch, folder: Path
 ):
     (folder / "none.yaml").write_text(GOOD.replace('"12"', '"9"'))
     monkeypatch.setenv("ENVBUILDER_RECIPES", str(folder))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    answer = call(*words)
-    opening, closing, rest = answer.err.split("\n", 2)
-    assert (opening, closing) == (f"::group::{words[words.index('none') - 1]} none", "::endgroup::")
+    opening, closing, rest = call(*line.split()).err.split("\n", 2)
+    assert (opening, closing) == (
+        f"::group::{line.split(' none', maxsplit=1)[0].rsplit(maxsplit=1)[-1]} none",
+        "::endgroup::",
+    )
     assert rest.startswith("error: ")
 
 
@@ -663,7 +646,7 @@ def test_every_command_has_a_module_and_every_module_a_command():
     assert modules == set(COMMANDS)
 
 
-PROGRAMS = {"exec", "shell", "launch ssh", "launch local"}  # their output is the program's
+PROGRAMS = {"exec", "launch ssh", "launch local"}  # their output is the program's
 
 
 def test_every_command_answers_in_json_but_those_that_run_a_program():
@@ -672,59 +655,44 @@ def test_every_command_answers_in_json_but_those_that_run_a_program():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"),
+    ("line", "meant"),
     [
-        (("biuld", "cpu"), "did you mean `build`?"),
-        (("nccl",), "did you mean `detect`?"),
-        (("vendor", "cpu", "DIR"), "did you mean `cache vendor`?"),
-        (("run", "cpu"), "did you mean `exec`?"),
-        (("launch", "slrum", "cpu"), "'slurm'"),
-        (("build", "cpu", "--ofline"), "--offline"),
-        (("show", "a10"), "`a100`"),
-        (("show", "CPU"), "`cpu`"),
+        ("biuld cpu", "did you mean `build`?"),
+        ("nccl", "did you mean `detect`?"),
+        ("vendor cpu DIR", "did you mean `cache vendor`?"),
+        ("run cpu", "did you mean `exec`?"),
+        ("launch slrum cpu", "'slurm'"),
+        ("build cpu --ofline", "--offline"),
+        ("show a10", "`a100`"),
+        ("show CPU", "`cpu`"),
     ],
-)
-def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, arguments: tuple[str, ...], meant: str):
-    answer = call(*arguments)
+)  # fmt: skip
+def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, line: str, meant: str):
+    answer = call(*line.split())
     assert answer.code == 2
     assert meant in answer.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("line", "said"),
     [
-        (
-            ("launch", "slurm", "cpu", "--gpu-per-node", "4", "--", "train.py"),
-            "did you mean `--gpus-per-node`?",
-        ),
-        (("launch", "ssh", "cpu", "--gpu-per-node=4", "--", "train.py"), "did you mean `--gpus-per-node`?"),
-        (
-            ("launch", "local", "cpu", "train.py", "--lr", "3"),
-            "envbuilder launch local cpu -- train.py --lr 3",
-        ),
-        (("launch", "local", "cpu", "--gpus", "4", "--", "train.py"), "did you mean `--gpus-per-node`?"),
-        (
-            ("launch", "slurm", "cpu", "--nodes", "2", "--qos", "train.py", "train.py", "--lr", "3"),
-            "envbuilder launch slurm cpu --nodes 2 --qos train.py -- train.py --lr 3",
-        ),
-        (
-            ("launch", "slurm", "cpu", "--nodes", "2", "--epochs", "3", "train.py"),
-            "those of a program stand after `--`: envbuilder launch slurm cpu --nodes 2 -- train.py --epochs 3",
-        ),
-        (
-            ("launch", "ssh", "cpu", "--batch-size", "4", "--", "train.py", "--lr", "3"),
-            "envbuilder launch ssh cpu -- train.py --lr 3 --batch-size 4",
-        ),
-        (("launch", "ssh", "cpu", "--epochs"), "envbuilder launch ssh cpu -- PROGRAM --epochs"),
-        (("exec", "cpu", "--dry-run", "--", "ls"), "there is `--print` ("),
-        (("exec", "cpu", "--pirnt", "--", "python"), "did you mean `--print`?"),
-        (("exec", "cpu", "sh", "--", "-c"), "`sh` is neither an option nor after `--`"),
-        (("module", "cpu", "--wriet", "x"), "--write"),
-        (("module", "cpu", "x"), "x"),
+        ("launch slurm cpu --gpu-per-node 4 -- train.py", "did you mean `--gpus-per-node`?"),
+        ("launch ssh cpu --gpu-per-node=4 -- train.py", "did you mean `--gpus-per-node`?"),
+        ("launch local cpu train.py --lr 3", "envbuilder launch local cpu -- train.py --lr 3"),
+        ("launch local cpu --gpus 4 -- train.py", "did you mean `--gpus-per-node`?"),
+        ("launch slurm cpu --nodes 2 --qos train.py train.py --lr 3", "envbuilder launch slurm cpu --nodes 2 --qos train.py -- train.py --lr 3"),
+        ("launch slurm cpu --nodes 2 --epochs 3 train.py", "those of a program stand after `--`: envbuilder launch slurm cpu --nodes 2 -- train.py --epochs 3"),
+        ("launch ssh cpu --batch-size 4 -- train.py --lr 3", "envbuilder launch ssh cpu -- train.py --lr 3 --batch-size 4"),
+        ("launch ssh cpu --epochs", "envbuilder launch ssh cpu -- PROGRAM --epochs"),
+        ("exec cpu --dry-run -- ls", "there is `--print` ("),
+        ("exec cpu --pirnt -- python", "did you mean `--print`?"),
+        ("exec cpu sh -- -c", "`sh` is neither an option nor after `--`"),
+        ("module cpu --wriet x", "--write"),
+        ("module cpu x", "x"),
     ],
-)
-def test_an_unknown_word_does_not_become_the_program(call: Call, arguments: tuple[str, ...], said: str):
-    answer = call(*arguments)
+)  # fmt: skip
+def test_an_unknown_word_does_not_become_the_program(call: Call, line: str, said: str):
+    answer = call(*line.split())
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
 
@@ -760,11 +728,7 @@ def test_with_a_missing_source_the_pins_are_judged_all_the_same(call: Call, fold
 
 
 def test_a_setting_that_nobody_reads_is_warned_of(call: Call, monkeypatch: pytest.MonkeyPatch):
-    known = (
-        "ENVBUILDER_NCCL",
-        "ENVBUILDER_RECIPES",
-        "_ENVBUILDER_MINE",
-    )  # read inside, by an option, by nobody of us
+    known = ("ENVBUILDER_NCCL", "ENVBUILDER_RECIPES", "_ENVBUILDER_MINE")  # inside, an option, nobody of us
     for name in (*known, "ENVBUILDER_CHACHE", "ENVBUILDER_ZZZ"):
         monkeypatch.setenv(name, "recipes")
     answer = call("list", "--json")
@@ -794,7 +758,7 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
-    lines = cli._fit_screen(cli._error_lines(error), error)
+    lines = cli._fit_screen(cli._error_lines((), error), error)
     assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 23
     assert (lines[0], lines[-2:]) == ("error: it failed", ["hint: do it", "log: build/cpu.log"])
     assert any(line.startswith("line 299") for line in lines)
@@ -803,13 +767,12 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
 
 def test_an_error_that_goes_to_a_file_is_whole():
     error = BuildError("it failed\n" + "line\n" * 300)
-    assert len(cli._fit_screen(cli._error_lines(error), error)) == 301
+    assert len(cli._fit_screen(cli._error_lines((), error), error)) == 301
 
 
-def test_an_error_with_its_message_as_finding_is_printed_once(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_with_its_message_as_finding_is_printed_once():
     error = extension_error("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
-    monkeypatch.setattr(cli.SESSION, "findings", error.findings)
-    assert cli._fit_screen(cli._error_lines(error), error) == [
+    assert cli._fit_screen(cli._error_lines(error.findings, error), error) == [
         "error[EB629]: `ops` does not compile",
         "    op.cpp:4:3: error: no",
         "",

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.programs
 
 IDLE = (
     "--version", "--help", "list", "show a100", "check a100", "lock cpu --check",
-    "render cpu", "extensions a100", "detect", "cache",
+    "render cpu", "show a100 --extensions", "detect", "cache",
 )  # fmt: skip
 HELP = tuple(f"{name} --help" for name in COMMANDS)
 LIGHT = ("add --help", "doctor --help", "exec --help")

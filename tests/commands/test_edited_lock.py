@@ -22,11 +22,11 @@ COMMANDS = (
     ("build", "cpu"),
     ("build", "cpu", "--dry-run"),
     ("render", "cpu"),
-    ("extensions", "cpu"),
+    ("show", "cpu", "--extensions"),
     ("add", "cpu", "pyyaml", "--as", "more"),
     ("diff", "cpu.yaml", "whole.lock"),
     ("detect", "--recipe", "cpu"),
-    ("devcontainer", "cpu", "--output", "project"),
+    ("devcontainer", "cpu", "--artifacts", "project"),
     ("cache", "vendor", "cpu", "vendored"),
 )
 

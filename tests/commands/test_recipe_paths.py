@@ -27,14 +27,14 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "line",
     [
-        "push {recipe} localhost:9/team/style --output {folder}",
-        "push {recipe} localhost:9/team/style --only sif --output {folder}",
-        "sign {recipe} --key key.pem --output {folder}",
-        "verify {recipe} --output {folder}",
-        "sbom {recipe} --output {folder}",
-        "exec {recipe} --in sif --output {folder} -- true",
-        "module {recipe} --output {folder}",
-        "launch local {recipe} --output {folder} -- true",
+        "push {recipe} localhost:9/team/style --artifacts {folder}",
+        "push {recipe} localhost:9/team/style --only sif --artifacts {folder}",
+        "sign {recipe} --key key.pem --artifacts {folder}",
+        "verify {recipe} --artifacts {folder}",
+        "show --sbom {recipe} --artifacts {folder}",
+        "exec {recipe} --in sif --artifacts {folder} -- true",
+        "module {recipe} --artifacts {folder}",
+        "launch local {recipe} --artifacts {folder} -- true",
     ],
 )
 def test_a_path_to_a_recipe_names_its_artifacts(call: Call, recipe: Path, tmp_path: Path, line: str):
@@ -47,14 +47,14 @@ def test_a_path_to_a_recipe_names_its_artifacts(call: Call, recipe: Path, tmp_pa
     assert f"`envbuilder build {recipe}`" in answer.err
 
 
-@pytest.mark.parametrize("verb", ["push", "pull"])
+@pytest.mark.parametrize(("verb", "place"), [("push", "--artifacts"), ("pull", "--output")])
 @pytest.mark.parametrize("path", ["./style.yaml", "mine/style.yaml", "style.yaml"])
 def test_a_path_to_a_recipe_names_its_repository_below_the_registry(
-    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str, path: str
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str, place: str, path: str
 ):
     monkeypatch.setenv("ENVBUILDER_REGISTRY", "localhost:9/team")
     monkeypatch.setattr(session, "PAUSES", (0.0, 0.0, 0.0))  # nobody answers there
-    answer = call(verb, path, "--output", tmp_path, "--json")
+    answer = call(verb, path, place, tmp_path, "--json")
     message = json.loads(answer.out)["findings"][0]["message"]
     assert f"{tmp_path}/style.oci" in message if verb == "push" else "localhost:9/team/style" in message
 

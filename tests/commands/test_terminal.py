@@ -31,7 +31,7 @@ def cache(tmp_path: Path) -> dict[str, str]:
     [
         ("list",),
         ("show", "t4"),
-        ("extensions", "cpu"),
+        ("show", "cpu", "--extensions"),
         ("--help",),
         ("lock", "--help"),
         ("cache",),

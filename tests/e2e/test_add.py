@@ -174,7 +174,7 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
         assert len(above) == len(below) + 1
         said = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
         for form in ("sif", "image"):
-            line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--output", recipes / "out")
+            line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--artifacts", recipes / "out")
             assert run(*line, "--", "python", "-c", said) == "42\n"
     finally:
         run("docker", "image", "rm", "--force", "envbuilder/tiny-more")
@@ -242,17 +242,7 @@ def compile_library(path: Path, code: str, *options: object) -> None:
 
 def test_adding_a_package_takes_seconds(tiny: Built, recipes: Path, places: dict[str, str]):
     """To lock, install, write and verify. `docs/how-to/add.md` has the figure, as seconds of CPU where the reference takes 0.1."""
-    words = (
-        ENVBUILDER,
-        "add",
-        "tiny",
-        "fsspec",
-        "--as",
-        "tiny-more",
-        "--output",
-        recipes / "out",
-        "--no-load",
-    )
+    words = (ENVBUILDER, "add", "tiny", "fsspec", "--as", "tiny-more", "--output", recipes / "out", "--no-load")  # fmt: skip
     spent = cost.cpu_seconds(*words, env=places)
     assert not run("docker", "images", "--quiet", "envbuilder/tiny-more")
     assert (recipes / "out/tiny-more.sif").is_file()

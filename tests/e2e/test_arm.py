@@ -92,10 +92,8 @@ def test_a_recipe_for_both_processors_is_built_pushed_and_pulled_by_one_name():
                 save_text(
                     folder / f"both@{one}.lock", lock_text(dataclasses.replace(made, toolkit=tools.toolkit))
                 )
-        out, recipes = ("--output", folder / "out"), ("--recipes", folder)
-        said = json.loads(
-            run(ENVBUILDER, "build", "both", *out, *recipes, "--json", env=NO_ENGINE, timeout=900)
-        )
+        out, recipes = ("--artifacts", folder / "out"), ("--recipes", folder)
+        said = json.loads(run(ENVBUILDER, "build", "both", "--output", folder / "out", *recipes, "--json", env=NO_ENGINE, timeout=900))  # fmt: skip
         assert [one["name"] for one in said["data"]] == ["both@amd64", "both@arm64"]
         run(ENVBUILDER, "verify", "both", *out, *recipes)
         env = {"ENVBUILDER_REGISTRY": f"{real.host}/team"}

@@ -126,7 +126,7 @@ def files(built: Built) -> dict[str, tuple[str, int]]:
 
 
 def test_envbuilder_runs_the_extension_in_the_sif(built: Built):
-    command = ("exec", built.name, "--output", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
+    command = ("exec", built.name, "--artifacts", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
@@ -151,26 +151,14 @@ def test_an_extension_that_cannot_be_imported_in_the_sif_is_named(cpu: Built, tm
 
 
 def test_envbuilder_runs_the_extension_in_the_image(loaded: Built):
-    command = ("exec", loaded.name, "--output", loaded.output, "--in", "image", "--", "python", "-c", NUMBERS)
+    command = ("exec", loaded.name, "--artifacts", loaded.output, "--in", "image", "--", "python", "-c", NUMBERS)  # fmt: skip
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
 @pytest.mark.parametrize("form", ["sif", "image"])
 def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, form: str):
     (tmp_path / "here.py").write_text("import os, sys; print(os.getcwd()); sys.exit(41)")
-    ended = attempt(
-        ENVBUILDER,
-        "exec",
-        "cpu",
-        "--output",
-        cpu.output,
-        "--in",
-        form,
-        "--",
-        "python",
-        "here.py",
-        cwd=tmp_path,
-    )
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", form, "--", "python", "here.py", cwd=tmp_path)  # fmt: skip
     assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
 
 
@@ -184,7 +172,7 @@ def test_apptainer_hands_variables_in(cpu: Built):
 @pytest.mark.parametrize("form", ["sif", "image"])
 def test_packages_of_the_users_own_are_kept_out(cpu: Built, form: str):
     script = "import sys; print(sys.flags.no_user_site)"
-    command = ("exec", cpu.name, "--output", cpu.output, "--in", form, "--", "python", "-c", script)
+    command = ("exec", cpu.name, "--artifacts", cpu.output, "--in", form, "--", "python", "-c", script)
     assert run(ENVBUILDER, *command) == "1\n"
 
 
@@ -321,19 +309,7 @@ def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Pat
     site = tmp_path / ".local/lib/python3.11/site-packages"
     site.mkdir(parents=True)
     (site / "numpy.py").write_text("raise ImportError('the user has another one')")
-    command = (
-        ENVBUILDER,
-        "exec",
-        "cpu",
-        "--output",
-        cpu.output,
-        "--in",
-        "sif",
-        "--",
-        "python",
-        "-c",
-        "import numpy",
-    )
+    command = (ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", "sif", "--", "python", "-c", "import numpy")  # fmt: skip
     assert run(*command, env={"HOME": str(tmp_path)}, cwd=tmp_path) == ""
 
 
@@ -397,7 +373,7 @@ def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):
 
 
 def test_verify_passes(built: Built):
-    assert "the same" in run(ENVBUILDER, "verify", built.name, "--output", built.output)
+    assert "the same" in run(ENVBUILDER, "verify", built.name, "--artifacts", built.output)
 
 
 def test_verify_refuses_a_sif_with_one_changed_byte(cpu: Built, spacious: Path):
@@ -417,7 +393,7 @@ def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacio
     lock = spacious / "tiny.lock"
     shutil.copy(tiny.recipe, spacious)
     whole = tiny.recipe.with_suffix(".lock").read_text()
-    command = (ENVBUILDER, "verify", spacious / "tiny.yaml", "--output", tiny.output, "--json")
+    command = (ENVBUILDER, "verify", spacious / "tiny.yaml", "--artifacts", tiny.output, "--json")
     lock.write_text(whole)
     assert json.loads(run(*command))["findings"] == []
     lock.write_text(whole.replace('"size": 1', '"size": 2', 1))
@@ -439,15 +415,7 @@ def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
 
 def test_a_dry_run_needs_no_cache_and_makes_none(spacious: Path):
     cache = spacious / "cache"
-    said = run(
-        ENVBUILDER,
-        "build",
-        "cpu",
-        "--dry-run",
-        "--output",
-        spacious / "out",
-        env={"ENVBUILDER_CACHE": str(cache)},
-    )
+    said = run(ENVBUILDER, "build", "cpu", "--dry-run", "--output", spacious / "out", env={"ENVBUILDER_CACHE": str(cache)})  # fmt: skip
     assert "step python" in said
     assert "dpkg --configure" in said
     assert list(spacious.iterdir()) == []

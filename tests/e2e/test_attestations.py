@@ -36,7 +36,7 @@ def inside(built: Built, path: str) -> str:
 
 
 def test_the_parts_list_is_the_same_in_the_image_in_the_sif_and_in_its_descriptor(cpu: Built, tmp_path: Path):
-    said = json.loads(run(ENVBUILDER, "sbom", "cpu", "--output", cpu.output, "--json"))["data"]
+    said = json.loads(run(ENVBUILDER, "show", "cpu", "--sbom", "--artifacts", cpu.output, "--json"))["data"]
     assert json.loads(inside(cpu, "/opt/envbuilder/sbom.spdx.json")) == said
     listed = run("apptainer", "sif", "list", cpu.sif)
     assert "SBOM (spdx-json)" in listed
@@ -47,12 +47,12 @@ def test_the_parts_list_is_the_same_in_the_image_in_the_sif_and_in_its_descripto
 
 def test_the_parts_list_of_a_real_build_is_valid_spdx(cpu: Built, tmp_path: Path):
     path = tmp_path / "cpu.spdx.json"
-    path.write_text(run(ENVBUILDER, "sbom", cpu.sif))
+    path.write_text(run(ENVBUILDER, "show", cpu.sif, "--sbom"))
     assert validate_full_spdx_document(parse_file(str(path))) == []
 
 
 def test_most_wheels_say_their_licence(cpu: Built):
-    packages = json.loads(run(ENVBUILDER, "sbom", cpu.sif))["packages"]
+    packages = json.loads(run(ENVBUILDER, "show", cpu.sif, "--sbom"))["packages"]
     wheels = [one for one in packages if one.get("packageFileName", "").endswith(".whl")]
     certain = [one for one in wheels if one["licenseDeclared"] != "NOASSERTION"]
     assert len(certain) * 2 > len(wheels)
@@ -65,7 +65,7 @@ def test_the_provenance_inside_names_the_layers_of_the_image(cpu: Built):
     config = json.loads((cpu.layout / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text())
     layers = [one.removeprefix("sha256:") for one in config["rootfs"]["diff_ids"]]
     assert [one["digest"]["sha256"] for one in statement["subject"]] == layers[:-1]
-    assert json.loads(run(ENVBUILDER, "sbom", cpu.sif, "--provenance")) == statement
+    assert json.loads(run(ENVBUILDER, "show", cpu.sif, "--provenance")) == statement
 
 
 PASSPHRASE = "correct-horse-battery"
@@ -106,14 +106,14 @@ def copied(tiny: Built, spacious: Path) -> Built:
 
 
 def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
-    return attempt(ENVBUILDER, "verify", "tiny", "--output", built.output, "--key", public, "--json")
+    return attempt(ENVBUILDER, "verify", "tiny", "--artifacts", built.output, "--key", public, "--json")
 
 
 def test_signed_artifacts_are_verified_by_apptainer_and_by_us(tiny: Built, copied: Built, keys):
     private, public = keys
     before = copied.sif.read_bytes()[-4096:]
     assert verified(copied, public).returncode == 7
-    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
     run("apptainer", "verify", "--key", public, copied.sif)
     assert verified(copied, public).returncode == 0
     assert build(str(tiny.recipe), copied.output).data["built"] is False
@@ -124,9 +124,9 @@ def test_verify_says_that_a_signature_is_good_and_that_none_was_looked_at(copied
     private, public = key_pair
 
     def said(*words: object) -> str:
-        return run(ENVBUILDER, "verify", *words, "--output", copied.output)
+        return run(ENVBUILDER, "verify", *words, "--artifacts", copied.output)
 
-    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
     assert "\nno signature was looked at" in said("tiny")
     assert re.search(
         r"\nthe signatures of both are good: tiny:latest, signed 2\S+ \S+ UTC with the key [0-9a-f]{16}",
@@ -140,7 +140,7 @@ def test_verify_says_that_a_signature_is_good_and_that_none_was_looked_at(copied
 def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):
     private, public = make_keys(tmp_path, KINDS["P-256 with a passphrase"])
     with terminal(ROOT, tmp_path, width=100) as screen:
-        screen.start(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+        screen.start(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
         screen.wait(lambda: any(line.startswith("passphrase of") for line in screen.screen()), 60)
         screen.type(PASSPHRASE, "Enter")
         assert screen.code(60) == 0
@@ -158,7 +158,7 @@ def flip_byte(path: Path) -> None:
 
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
     private, public = key_pair
-    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
     index = copied.layout / "index.json"
     manifest = json.loads(index.read_text())["manifests"][0]
     blobs = copied.layout / "blobs/sha256"
@@ -175,7 +175,7 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
 
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, key_pair):
     private, public = key_pair
-    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
     flip_byte(copied.sif)
     ended = verified(copied, public)
     assert ended.returncode == 7
@@ -195,7 +195,7 @@ def rebuilt(own: Built) -> Built:
 
 
 def of_tiny(verb: str, built: Built, *words: object) -> "subprocess.CompletedProcess[str]":
-    return attempt(ENVBUILDER, verb, "tiny", *words, "--output", built.output, "--json")
+    return attempt(ENVBUILDER, verb, "tiny", *words, "--artifacts", built.output, "--json")
 
 
 def test_a_pair_without_a_signature_is_said_to_have_none(own: Built, tmp_path: Path):
@@ -222,7 +222,7 @@ def test_signing_again_takes_the_place_of_the_earlier_signature(own: Built, tmp_
 
 def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(own: Built):
     recipe = own.output.parent / "recipe/tiny.yaml"
-    verify = (ENVBUILDER, "verify", recipe, "--output", own.output, "--json")
+    verify = (ENVBUILDER, "verify", recipe, "--artifacts", own.output, "--json")
     assert json.loads(run(*verify))["findings"] == []
     make_tiny(recipe.parent, wheels=WHEELS[:1])
     (finding,) = json.loads(run(*verify))["findings"]

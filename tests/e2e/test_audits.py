@@ -15,16 +15,14 @@ KNOWN = {"EB715", "EB720"}
 
 
 def test_the_recipes_have_no_errors_and_only_known_warnings(built: Built):
-    answer = json.loads(run(ENVBUILDER, "verify", built.name, "--output", built.output, "--json"))
+    answer = json.loads(run(ENVBUILDER, "verify", built.name, "--artifacts", built.output, "--json"))
     assert {finding["severity"] for finding in answer["findings"]} <= {"warning"}
     assert {finding["code"] for finding in answer["findings"]} <= KNOWN
     assert answer["data"]["plan"]
 
 
 def test_an_older_host_is_told_what_it_could_not_load(cpu: Built):
-    answer = json.loads(
-        run(ENVBUILDER, "verify", "cpu", "--output", cpu.output, "--oldest-host", "debian/bullseye", "--json")
-    )
+    answer = json.loads(run(ENVBUILDER, "verify", "cpu", "--artifacts", cpu.output, "--oldest-host", "debian/bullseye", "--json"))  # fmt: skip
     (finding,) = [one for one in answer["findings"] if one["code"] == "EB714"]
     assert "fused.so" in finding["where"]
 

@@ -81,7 +81,7 @@ def test_both_engines_make_the_same_files(world: World):
 
 
 def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_do(world: World):
-    run(ENVBUILDER, "verify", world.recipe, "--output", world.baked.output)
+    run(ENVBUILDER, "verify", world.recipe, "--artifacts", world.baked.output)
     again = build(str(world.recipe), world.baked.output, "--engine", "docker")
     assert again.data["built"] is False
     assert again.digests == world.baked.digests
@@ -111,7 +111,7 @@ def recipe_of(world: World, built: Built) -> Path:
 
 def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian: Built):
     built, recipe = on_debian, recipe_of(world, on_debian)
-    run(ENVBUILDER, "verify", recipe, "--output", built.output)
+    run(ENVBUILDER, "verify", recipe, "--artifacts", built.output)
     for place in ("sif", "image"):
         said = inside(
             built,
@@ -133,7 +133,7 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
         inside(built, recipe, "sh", "-c", "stat -c %a /everybody /everybody/all; ls /everybody")
         == "775\n664\nall\n"
     )
-    parts = json.loads(run(ENVBUILDER, "sbom", built.sif))["packages"]
+    parts = json.loads(run(ENVBUILDER, "show", built.sif, "--sbom"))["packages"]
     versions = {one["name"]: one.get("versionInfo") for one in parts}
     assert versions["site/engine-debian"].startswith("sha256:")
     assert {"libc6", "gcc-12", "numpy"} <= versions.keys()  # of the image, added, and of Python

@@ -47,7 +47,7 @@ def composed(recipe: Path, stores: dict[str, str]) -> Built:
 def test_a_package_without_a_wheel_is_built_and_found(recipe: Path, composed: Built):
     code = "import old_style, own; print(old_style.ANSWER, own.ANSWER)"
     assert inside(composed, recipe, "python", "-c", code) == "42 42\n"
-    assert "pkg:pypi/old-style@1.0" in run(ENVBUILDER, "sbom", composed.sif)
+    assert "pkg:pypi/old-style@1.0" in run(ENVBUILDER, "show", composed.sif, "--sbom")
 
 
 def test_the_recipes_own_folder_and_an_archive_are_built_as_extensions(recipe: Path, composed: Built):

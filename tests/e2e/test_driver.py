@@ -23,7 +23,7 @@ def node() -> Iterator[driver.Driver]:
 def test_exec_passes_the_driver_by_itself(node: driver.Driver, tiny: Built):
     """The SIF's LD_LIBRARY_PATH names the folder of `--nv`."""
     inside = f'nvidia-smi -L && python -c "{LOADS}"'
-    command = (ENVBUILDER, "exec", "tiny", "--output", tiny.output, "--in", "sif", "--", "sh", "-c", inside)
+    command = (ENVBUILDER, "exec", "tiny", "--artifacts", tiny.output, "--in", "sif", "--", "sh", "-c", inside)  # fmt: skip
     shown = run(*node.command(*command)).splitlines()
     assert shown == [f"GPU 0: {driver.GPU} (UUID: GPU-11111111-1111-1111-1111-111111111111)", "0 0"]
 

@@ -40,7 +40,7 @@ def line(request: pytest.FixtureRequest, tiny: Built) -> Callable[..., list[str]
     """A command line in one of the two forms."""
 
     def make(verb: str, *words: str) -> list[str]:
-        return [ENVBUILDER, verb, "tiny", "--output", str(tiny.output), "--in", request.param, *words]
+        return [ENVBUILDER, verb, "tiny", "--artifacts", str(tiny.output), "--in", request.param, *words]
 
     return make
 
@@ -92,7 +92,7 @@ def test_a_shell_has_a_terminal(line, tmp_path):
     """In tmux: the size of its window, Ctrl-C for what runs in it, and the shell's exit code."""
     socket, end = tmp_path / "tmux", tmp_path / "end"
     tmux = ("tmux", "-S", socket, "-f", "/dev/null")
-    words = shlex.join(line("shell"))
+    words = shlex.join(line("exec"))
     attempt(
         *tmux, "new-session", "-d", "-x", "93", "-y", "31", f"{words}; echo $? >{end}", env={"TERM": "xterm"}
     )
@@ -125,8 +125,8 @@ def ways(tiny: Built) -> Iterator[dict[str, list[str]]]:
     with open_folder() as folder:
         run(ENVBUILDER, "module", tiny.sif, "--write", folder)
         lmod = f". /usr/share/lmod/lmod/init/bash; . ~/.bashrc; module use {folder}/modulefiles; module load tiny; "
-        inside = [ENVBUILDER, "exec", "tiny", "--output", str(tiny.output), "--in"]
-        shell = shlex.join([ENVBUILDER, "shell", "tiny", "--output", str(tiny.output), "--in"])
+        inside = [ENVBUILDER, "exec", "tiny", "--artifacts", str(tiny.output), "--in"]
+        shell = shlex.join([ENVBUILDER, "exec", "tiny", "--artifacts", str(tiny.output), "--in"])
         yield {
             "exec": [*inside, "sif", "--", "python", "seen.py"],
             "exec bash": [*inside, "sif", "--", "bash", "-ilc", "python seen.py"],
@@ -241,7 +241,7 @@ dist.destroy_process_group()
 def test_ranks_that_made_different_numbers_of_steps_all_say_so(cpu, project):
     (project / "train.py").write_text(RANKS)
     words = ("torchrun", "--standalone", "--nproc_per_node", "2", "train.py")
-    ended = attempt(ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--", *words, cwd=project)
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--", *words, cwd=project)
     said = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
     assert sorted(line[:11] for line in said) == ["rank 0 of 2", "rank 1 of 2"]
     assert all("ranks made different numbers of steps" in line for line in said)
@@ -249,7 +249,7 @@ def test_ranks_that_made_different_numbers_of_steps_all_say_so(cpu, project):
 
 def test_a_smoke_run_of_too_few_ranks_fails(cpu, project):
     words = ("torchrun", "--standalone", "--nproc_per_node", "2", "-m", "envbuilder_smoke", "--ranks", "3")
-    ended = attempt(ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--", *words, cwd=project)
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--", *words, cwd=project)
     assert ended.returncode != 0
     assert "WRONG: 2 ranks on 1 nodes, wanted 3" in ended.stdout
     assert "FAILED: rank 1: world size" in ended.stdout

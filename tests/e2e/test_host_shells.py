@@ -122,7 +122,7 @@ def test_what_is_passed_on_purpose_arrives(tiny, machine):
 
 
 def test_exec_names_what_it_leaves_out(tiny, machine):
-    words = ("--output", tiny.output, "--in", "sif", "--", "sh", "-c", "echo $CC $CUDA_PATH $CFLAGS")
+    words = ("--artifacts", tiny.output, "--in", "sif", "--", "sh", "-c", "echo $CC $CUDA_PATH $CFLAGS")
     variables = {"CC": "mpicc", "CUDA_PATH": "/opt/cuda-11", "CFLAGS": "-O3"}
     ended = attempt(ENVBUILDER, "exec", "tiny", *words, env=variables, cwd=machine[1])
     assert ended.stdout == "-O3\n"

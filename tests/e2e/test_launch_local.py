@@ -48,7 +48,7 @@ def work() -> Iterator[Path]:
 
 @pytest.fixture(params=["sif", "image"])
 def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
-    options = ("--output", cpu.output, "--in", request.param, "--ranks-per-node", "2", "--grace", "2")
+    options = ("--artifacts", cpu.output, "--in", request.param, "--ranks-per-node", "2", "--grace", "2")
     return (ENVBUILDER, "launch", "local", "cpu", *options)
 
 
@@ -148,7 +148,9 @@ def test_ctrl_c_leaves_nothing(line, work):
 def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_at(cpu, work):
     script = work / "job.sh"
     words = ("--in", "image", "--write", script, "--", "train.py", "die")
-    assert launch(work, ENVBUILDER, "launch", "local", "cpu", "--output", cpu.output, *words).returncode == 0
+    assert (
+        launch(work, ENVBUILDER, "launch", "local", "cpu", "--artifacts", cpu.output, *words).returncode == 0
+    )
     script.write_text(re.sub(r"image_id=\S+", "image_id=sha256:0", script.read_text()))
     ended = launch(work, "bash", script)
     assert ended.returncode == 9
@@ -162,7 +164,9 @@ def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_a
 def test_where_fuse_is_closed_the_reason_and_its_repair_are_said(cpu, work):
     script, scratch, closed, devices = (work / name for name in ("job.sh", "scratch", "closed", "devices"))
     words = ("--write", script, "--", "train.py", "die")
-    assert launch(work, ENVBUILDER, "launch", "local", "cpu", "--output", cpu.output, *words).returncode == 0
+    assert (
+        launch(work, ENVBUILDER, "launch", "local", "cpu", "--artifacts", cpu.output, *words).returncode == 0
+    )
     scratch.mkdir()
     for folder in (scratch, work / "logs"):
         os.chown(folder, NOBODY, NOBODY)

@@ -92,7 +92,7 @@ def test_ctrl_c_ends_what_reads_or_sends_an_environment_within_two_seconds(
     words: tuple[str, ...], cpu: Built, tmp_path: Path, slack: int
 ):
     with silent_server() as (place, asked), terminal(ROOT, tmp_path, width=80) as screen:
-        screen.start(ENVBUILDER, *(word.format(place=place) for word in words), "--output", cpu.output)
+        screen.start(ENVBUILDER, *(word.format(place=place) for word in words), "--artifacts", cpu.output)
         screen.wait(lambda: any("verify image" in line for line in screen.screen()) or asked.is_set(), 60)
         began = time.monotonic()
         screen.type("C-c")

@@ -27,7 +27,7 @@ os.write(1, f"rank {os.environ['RANK']} of {int(value)}\\n".encode())  # at once
 def modules(cpu: Built) -> Iterator[Path]:
     with open_folder() as outer:
         folder = outer / "my modules"
-        said = run(ENVBUILDER, "module", "cpu", "--output", cpu.output, "--write", folder)
+        said = run(ENVBUILDER, "module", "cpu", "--artifacts", cpu.output, "--write", folder)
         assert said == f"module use '{folder}/modulefiles' && module load cpu\n"
         yield folder
 

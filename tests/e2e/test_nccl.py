@@ -110,6 +110,6 @@ def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path
 
 
 def test_a_node_without_gpus_has_nothing_to_measure(cpu: Built):
-    ended = attempt(ENVBUILDER, "detect", "--measure", "--recipe", "cpu", "--output", cpu.output)
+    ended = attempt(ENVBUILDER, "detect", "--measure", "--recipe", "cpu", "--artifacts", cpu.output)
     assert ended.returncode == 2
     assert "0 GPUs are visible to torch here" in ended.stderr

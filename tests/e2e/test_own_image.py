@@ -57,18 +57,7 @@ def test_what_is_named_reaches_envbuilder(own: Own):
     for start in (("apptainer", "run", own.sif), ("docker", "run", "--rm", own.image)):
         assert run(*start, "--version") == version
         assert "Usage: envbuilder" in attempt(*start).stderr
-    words = (
-        "exec",
-        "envbuilder",
-        "--output",
-        own.sif.parent,
-        "--in",
-        "image",
-        "--",
-        "python",
-        "-c",
-        "print(6 * 7)",
-    )
+    words = ("exec", "envbuilder", "--artifacts", own.sif.parent, "--in", "image", "--", "python", "-c", "print(6 * 7)")  # fmt: skip
     assert run(ENVBUILDER, *words) == "42\n"
 
 

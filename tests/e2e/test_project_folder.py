@@ -130,7 +130,7 @@ def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat
         r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", said,
     )  # fmt: skip
     started = attempt(
-        ENVBUILDER, "exec", flat.recipe, "--output", flat.folder / "out", "--print", "--", "true"
+        ENVBUILDER, "exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true"
     )
     assert "`csrc/op.c` changed since it was locked, and the compiled code is older" in started.stderr
     refused = attempt(ENVBUILDER, "build", flat.recipe, "--output", flat.folder / "out", env=NO_ENGINE)

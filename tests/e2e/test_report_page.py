@@ -30,7 +30,7 @@ SCRIPT = "<script>document.title='ran'; fetch('http://127.0.0.1:9/')</script><im
 
 @pytest.fixture(scope="module")
 def page(cpu: Built) -> Path:
-    answer = json.loads(run(ENVBUILDER, "report", "cpu", "--output", cpu.output, "--json"))
+    answer = json.loads(run(ENVBUILDER, "report", "cpu", "--artifacts", cpu.output, "--json"))
     assert answer["data"]["file"] == str(cpu.output / "cpu.html")
     return cpu.output / "cpu.html"
 
@@ -59,7 +59,7 @@ def test_its_commands_run(page: Path, cpu: Built, tmp_path: Path):
     lines = dict(re.findall("<dt>([^<]*)</dt><dd><code>([^<]*)</code></dd>", page.read_text()))
     for way in ("envbuilder", "Apptainer", "Docker"):
         line = html.unescape(lines[way]).replace("python train.py", "python -V")
-        line = line.replace("envbuilder exec", f"{ENVBUILDER} exec --output .")
+        line = line.replace("envbuilder exec", f"{ENVBUILDER} exec --artifacts .")
         assert run("bash", "-c", line, cwd=cpu.output) == "Python 3.11.2\n"
 
 
@@ -69,7 +69,7 @@ def test_it_tells_the_build_that_made_it(page: Path, cpu: Built):
     kept = log.read_text()
     log.write_text("of a later build\n")
     try:
-        run(ENVBUILDER, "report", "cpu", "--output", cpu.output)
+        run(ENVBUILDER, "report", "cpu", "--artifacts", cpu.output)
     finally:
         log.write_text(kept)
     text = page.read_text()
@@ -106,7 +106,7 @@ def test_its_own_policy_keeps_a_foreign_script_from_running(page: Path, tmp_path
 
 
 def test_its_sizes_are_those_of_the_layers(page: Path, cpu: Built):
-    answer = json.loads(run(ENVBUILDER, "report", "cpu", "--output", cpu.output, "--json"))
+    answer = json.loads(run(ENVBUILDER, "report", "cpu", "--artifacts", cpu.output, "--json"))
     total, tree = sum(answer["data"]["layers"].values()), int(str(cpu.data["tree_bytes"]))
     assert tree <= total < 1.01 * tree  # a file with two names counts under each
     assert (

@@ -102,7 +102,7 @@ def need_own_python(world: World) -> None:
 
 
 def test_the_sbom_names_it(world: World):
-    sbom = run(ENVBUILDER, "sbom", world.composed.sif)
+    sbom = run(ENVBUILDER, "show", world.composed.sif, "--sbom")
     assert f"pkg:generic/cpython@{world.python}.0%2B{RELEASE}" in sbom
 
 

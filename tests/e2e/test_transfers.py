@@ -292,7 +292,7 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
         case _:
             blob.unlink()
     ended = attempt(
-        ENVBUILDER, "push", "toy", f"{proxy.host}/damaged/toy:1", "--output", tmp_path / "out", "--json",
+        ENVBUILDER, "push", "toy", f"{proxy.host}/damaged/toy:1", "--artifacts", tmp_path / "out", "--json",
         env={"ENVBUILDER_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip
     (finding,) = json.loads(ended.stdout)["findings"]
@@ -307,7 +307,7 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
 
 def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path: Path):
     place = f"{real.host}/team/tiny"
-    said = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--output", tiny.output, "--json"))[
+    said = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--artifacts", tiny.output, "--json"))[
         "data"
     ]
     digest = str(tiny.data["manifest"])
@@ -331,7 +331,7 @@ def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path
 def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Registry):
     """A build, a pull and a module, in a folder of this run, in a home that is closed, and in the folder of a group."""
     place, group = f"{real.host}/shared/tiny:1", "4711"
-    run(ENVBUILDER, "push", "tiny", place, "--output", tiny.output)
+    run(ENVBUILDER, "push", "tiny", place, "--artifacts", tiny.output)
 
     def closed(*words: object) -> str:
         ended = attempt("sh", "-c", 'umask 077; exec "$0" "$@"', ENVBUILDER, *words, env=NO_ENGINE)
@@ -413,7 +413,7 @@ def test_a_login_node_needs_python_alone_and_one_command(toy: Outputs, real: Reg
 def test_a_login_is_needed_used_and_never_shown(toy: Outputs, tmp_path: Path):
     with registry(tmp_path / "registry", login=True) as closed:
         place = f"{closed.host}/team/toy:1"
-        command = (ENVBUILDER, "push", "toy", place, "--output", toy.folder, "-vv")
+        command = (ENVBUILDER, "push", "toy", place, "--artifacts", toy.folder, "-vv")
         env = {"HOME": str(tmp_path), "DOCKER_CONFIG": "", "ENVBUILDER_CACHE": str(tmp_path / "cache")}
         refused = attempt(*command, env=env)
         assert refused.returncode == 5
@@ -443,7 +443,7 @@ def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Output
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\n"
         f"http: {{addr: '{address}:5000', tls: {{certificate: {tmp_path}/ca.pem, key: {tmp_path}/key.pem}}}}\n"
     )
-    push_it = f"'{ENVBUILDER}' push toy {address}:5000/team/toy:1 --output {toy.folder}"
+    push_it = f"'{ENVBUILDER}' push toy {address}:5000/team/toy:1 --artifacts {toy.folder}"
     script = f"""
         ip link set lo up && ip address add {address}/32 dev lo
         docker-registry serve {tmp_path}/settings.yml >{tmp_path}/log 2>&1 & server=$!
@@ -469,7 +469,7 @@ def test_a_key_lets_only_signed_artifacts_in(toy: Outputs, real: Registry, tmp_p
     make_keys(tmp_path)
     shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
     place, env = f"{real.host}/signed/toy:1", {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
-    push_it = (ENVBUILDER, "push", "toy", place, "--output", tmp_path / "out")
+    push_it = (ENVBUILDER, "push", "toy", place, "--artifacts", tmp_path / "out")
     pull_it = (ENVBUILDER, "pull", place, "--output", tmp_path / "in", "--key")
     run(*push_it, env=env)
     unsigned = attempt(*pull_it, tmp_path / "mine.pub")
@@ -494,7 +494,7 @@ def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(
     """What is refused is an image with a signature whose SIF has none: half of it is right."""
     make_keys(tmp_path)
     shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
-    env, pushed = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}, ("--output", tmp_path / "out")
+    env, pushed = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}, ("--artifacts", tmp_path / "out")
     good, half = f"{real.host}/signed/toy:2", f"{real.host}/half/toy:1"
     run(ENVBUILDER, "push", "toy", good, *pushed, "--sign", tmp_path / "mine.pem", env=env)
     run(ENVBUILDER, "push", "toy", half, *pushed, "--sign", tmp_path / "other.pem", env=env)

@@ -78,7 +78,7 @@ def test_it_builds_what_the_repository_builds(installed: Path, cpu: Built):
     (data,) = answer["data"]
     assert (data["manifest"], data["sif_sha256"]) == cpu.digests
     for words in (("report", "cpu"), ("launch", "slurm", "cpu", "--smoke", "--write", out / "job.sh")):
-        call(installed, *words, "--output", out)
+        call(installed, *words, "--artifacts", out)
     assert "</html>" in (out / "cpu.html").read_text()
     run("bash", "-n", out / "job.sh")
 

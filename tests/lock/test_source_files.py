@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.commands.add import recipe_text
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock import git as git_module
 from envbuilder.lock.git import export_commit
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.on_top import text_on_top
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
@@ -131,11 +131,11 @@ def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repos
         (f"git+{url}@v1{end}", "my_project", first),
         (f"other @ git+{url}@{first}", "other", first),
     ):
-        assert recipe_text("base", ["einops<1", given], runner) == (
+        assert text_on_top("base", ["einops<1", given], runner) == (
             f'extends: base\nadd:\n  - "einops<1"\nextensions:\n  - {{name: {name}, git: {url}, commit: {commit}}}\n'
         )
     with pytest.raises(UsageError, match="no branch or tag `v2`"):
-        recipe_text("base", [f"git+{url}@v2"], runner)
+        text_on_top("base", [f"git+{url}@v2"], runner)
 
 
 @runs_programs

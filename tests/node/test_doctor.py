@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.commands.doctor import recipe_needs, recipes_meant
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, run_checks
@@ -29,6 +28,7 @@ from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
 from envbuilder.node.doctor.node import redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.recipe.load import load
+from envbuilder.run.on_node import recipe_needs, recipes_meant
 from envbuilder.sources.http.reachable import Reached, reach
 from tests.support.programs import SAYS
 from tests.support.programs import Machine as FakePrograms

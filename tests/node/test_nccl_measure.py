@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from envbuilder.commands.detect import measure_in
 from envbuilder.core.errors import UsageError
 from envbuilder.node.detect import stored_verdict
 from envbuilder.node.nccl.measure import (
@@ -20,6 +19,7 @@ from envbuilder.node.nccl.measure import (
     measured_path,
     run_together,
 )
+from envbuilder.run.on_node import measure_in
 from tests.support import nccl_in_image
 
 nccl, kept = nccl_in_image.nccl, nccl_in_image.kept

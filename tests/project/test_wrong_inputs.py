@@ -25,7 +25,7 @@ NETWORK = [
     f"ENVBUILDER_{name}"
     for name in ("INDEX", "PYTORCH_INDEX", "DEBIAN_MIRROR", "DEBIAN_SECURITY", "UBUNTU_MIRROR")
 ]
-WITHOUT_JSON = ("exec", "shell", "launch")
+WITHOUT_JSON = ("exec", "launch")
 call = command_line.call
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.commands.devcontainer import parse_srun
 from envbuilder.core.errors import UsageError
 from envbuilder.run.kernel import BOOT, Form, Kernel, render_files, save_kernel
 from envbuilder.run.launch.site import Site
+from envbuilder.run.ssh_session import parse_srun
 
 CONNECTION = '{\n  "shell_port": 4001,\n "iopub_port": 4002,\n  "key": "secret",\n "ip": "127.0.0.1"\n}\n'
 # Stands in for ipykernel: shows that the file arrived, starts a program that reads stdin, and waits.

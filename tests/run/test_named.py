@@ -17,13 +17,13 @@ from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import opened_sif, read_sif
-from envbuilder.commands import kernel
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import EnvbuilderError, ForeignError, OtherRecipeError, StaleError
 from envbuilder.core.private import is_in_place
 from envbuilder.core.process import Completed
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.recipe.load import load
+from envbuilder.run import kernel
 from envbuilder.run.named import need_image, need_sif
 from tests.support import command_line
 from tests.support.command_line import Call
@@ -177,7 +177,7 @@ KINDS = STALE | {
 COMMANDS = (
     "exec mine -- python -V",
     "exec recipes/mine.yaml --print -- python -V",
-    "shell mine",
+    "exec mine",
     f"launch slurm mine --profile {ROOT}/sites/slurm-generic.yaml --write job.sbatch -- train.py",
     "launch ssh mine --hosts a,b --dry-run -- train.py",
     "launch local mine --smoke",

@@ -19,4 +19,4 @@ def need_the_same(composed: Built, baked: Built) -> None:
 
 
 def inside(built: Built, recipe: Path, *argv: str, place: str = "sif") -> str:
-    return run(ENVBUILDER, "exec", recipe, "--output", built.output, "--in", place, "--", *argv)
+    return run(ENVBUILDER, "exec", recipe, "--artifacts", built.output, "--in", place, "--", *argv)

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import Field
+
 from envbuilder.builder.extensions import cache
 from envbuilder.builder.extensions.check_targets import ExtensionCode
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.lock.model import LockedExtension
@@ -14,6 +17,24 @@ from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 
 HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
+
+
+class ListedExtension(Answer):
+    """An extension; one that was not compiled yet has no more than its name, form, key and origin."""
+
+    name: str
+    extension: str
+    form: str
+    key: str
+    decided_by: dict[str, str]
+    function: str = ""
+    targets: tuple[str, ...] = ()
+    size: int = 0
+    seconds: float = 0
+    files: dict[str, float] = Field(default={})
+    compiled_for: str = ""
+    torch: str = ""
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +101,22 @@ def cells(status: ExtensionStatus, recipe: str) -> tuple[str, ...]:
         f"{compiled.seconds} s" if compiled else "-",
         origin(status, recipe),
     )
+
+
+def describe(status: ExtensionStatus, recipe: str) -> ListedExtension:
+    """Return the row of an extension for `--json`."""
+    listed = ListedExtension(
+        name=status.name, extension=status.extension.name, form=str(status.extension.form),
+        key=status.key.digest, decided_by=dict(status.key.fields), origin=origin(status, recipe),
+    )  # fmt: skip
+    if (compiled := status.compiled) is None:
+        return listed
+    facts = {
+        "function": compiled.entry.function, "targets": compiled.entry.targets, "size": compiled.entry.size, "seconds": compiled.seconds,
+        "files": {timing.file: timing.seconds for timing in compiled.timings},
+        "compiled_for": compiled.recipe, "torch": compiled.facts.torch,
+    }  # fmt: skip
+    return listed.model_copy(update=facts)
 
 
 def origin(status: ExtensionStatus, recipe: str) -> str:

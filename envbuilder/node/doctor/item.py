@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from pydantic import Field
+
+from envbuilder.core.answer import Answer
 from envbuilder.core.findings import CodeEnum
 
 
@@ -57,6 +60,19 @@ class Fix:
     run: Callable[[], object]
 
 
+class DoctorRow(Answer):
+    """One check: what was found, why it matters, what repairs it, and whether `--fix` does."""
+
+    purpose: str = Field(alias="for")  # a keyword of Python
+    code: str
+    name: str
+    state: str
+    found: str
+    why: str
+    repair: str
+    fixable: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a check judges, and why it matters. Its methods return the item for each state."""
@@ -87,6 +103,13 @@ class Item:
     found: str
     repair: str = ""
     fix: Fix | None = None
+
+    def row(self, purpose: str) -> DoctorRow:
+        subject = self.subject
+        return DoctorRow(
+            **{"for": purpose}, code=subject.code, name=subject.name, state=self.state, found=self.found,
+            why=subject.why, repair=self.repair, fixable=self.fix is not None,
+        )  # fmt: skip
 
 
 def free_bytes(path: Path) -> int | None:

@@ -1,17 +1,21 @@
 """Build many recipes as one Slurm array job: one task per recipe, with a shared cache and output folder."""
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.answer import Answer
+from envbuilder.core.answer import Answer, Reply
+from envbuilder.core.columns import columns
 from envbuilder.core.errors import LaunchError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
+from envbuilder.core.process import Runner
 from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
 from envbuilder.run.launch.site import OPTION, Site, find_slurm_site, need_shape
-from envbuilder.run.launch.start import Script
+from envbuilder.run.launch.start import Script, save_script, submit
 
 NAME: Final = "build"  # of the job, its script and its logs
 
@@ -130,3 +134,50 @@ def read_results(array: Array, number: str) -> tuple[ArrayBuild, ...]:
             exit_code, node = LaunchError.exit_code, ""
         found.append(ArrayBuild(name=path.stem, exit_code=exit_code, node=node, log=log))
     return tuple(found)
+
+
+class ArrayScript(Answer):
+    """The script of an array job: its path where it was written, and its text."""
+
+    script: str
+    text: str
+
+
+class ArrayJob(Answer):
+    """The array job that was submitted; `builds` with `--wait`."""
+
+    job: str
+    script: Path
+    logs: Path
+    builds: tuple[ArrayBuild, ...] = ()
+
+
+def write_script(array: Array, path: Path | None) -> Reply[ArrayScript]:
+    """Write the script of an array job, or return it."""
+    script = make_script(array)
+    written = save_script(path, script) if path else None
+    data = ArrayScript(script=str(written or ""), text=script.text)
+    text = pasted("sbatch", written) if written else script.text.removesuffix("\n")
+    return Reply(data=data, text=text, is_document=written is None)
+
+
+def submit_array(
+    array: Array, runner: Runner, *, wait: bool, report: Callable[[str], None], width: int
+) -> Reply[ArrayJob]:
+    """Submit an array job. With `wait`, report how each task ended."""
+    started = submit(make_script(array), runner, wait=wait, report=report)
+    job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
+    if not wait:
+        ended = shlex.quote(str(array.logs / started.number))
+        text = (
+            f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
+            f"what has ended, with exit code, node and log: cat {ended}/*.ended"
+        )
+        return Reply(data=job, text=text)
+    builds = read_results(array, started.number)
+    return Reply(
+        data=job.model_copy(update={"builds": builds}),
+        text=columns([build.row() for build in builds], width),
+        findings=tuple(build.finding() for build in builds if build.exit_code),
+        exit_code=max(build.exit_code for build in builds),
+    )

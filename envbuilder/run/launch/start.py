@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.diagnose import Incident, LogError, Role, diagnose
-from envbuilder.run.launch.job import Job, LaunchOptions, program_file
+from envbuilder.run.launch.job import Job, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
 from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
@@ -41,6 +42,7 @@ class Script:
     text: str
     folder: Path  # the script's working folder
     logs: Path
+    copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
     log: str = ""  # what `sbatch --output` takes, if it is not in the text
 
@@ -69,7 +71,7 @@ def script_of(job: Job) -> Script:
     ]
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
-        for_site=job.for_site,
+        copied=job if job.local_copy else None, for_site=job.for_site,
         log=outputs[-1] if outputs else f"{job.logs}/{LOG}",
     )  # fmt: skip
 
@@ -85,6 +87,31 @@ def save_script(path: Path, script: Script) -> Path:
             _need_own_logs(script.logs)
         save_text(path, script.text, mode=EXECUTABLE)
     return path.absolute()
+
+
+class WrittenScript(Answer):
+    """The answer of `--write` and `--dry-run`: the script's path where it was written, and its text."""
+
+    script: str
+    text: str
+
+
+def write_job(job: Job, path: Path | None, report: Callable[[str], None]) -> Reply[WrittenScript]:
+    """Write the script of a job and return the command that starts it; without a path, return the script."""
+    script = script_of(job)
+    if path is None:
+        data = WrittenScript(script="", text=script.text)
+        return Reply(data=data, text=script.text.removesuffix("\n"), is_document=True)
+    if earlier := keep_other(path, script):
+        report(f"the earlier `{path}` is kept as `{earlier}`")
+    written = save_script(path, script)
+    if (paths := local_paths(job)) and job.where != "local":
+        repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
+        report(f"note: `{path}` has paths of this machine: {', '.join(paths)}; elsewhere, {repair}")
+    if job.for_site:
+        report(f"it starts in {job.folder}, from {job.environment.location}")
+    text = pasted("sbatch" if job.where == "slurm" else "bash", path)
+    return Reply(data=WrittenScript(script=str(written), text=script.text), text=text)
 
 
 def _need_own_logs(folder: Path) -> None:

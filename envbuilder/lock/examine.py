@@ -1,0 +1,113 @@
+"""Everything that `check` reports of one environment: its pins, its lock, and what could not be looked at."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from envbuilder.compat.check import examine_file, load_tables, need_sound
+from envbuilder.compat.context import make_context
+from envbuilder.compat.project_code import describe_layout
+from envbuilder.compat.tables.torch import index_build
+from envbuilder.core.answer import Answer
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import EnvbuilderError, LockError
+from envbuilder.core.findings import Finding
+from envbuilder.core.process import Runner
+from envbuilder.lock.fresh import load_fresh, stale_warning
+from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
+from envbuilder.recipe.model import Recipe
+
+
+class CheckedRecipe(Answer):
+    """The repairs of a recipe with errors, the nearest first: the keys to change with their new values.
+
+    `torch_index` is `cpu` or `cu118` if that part of PyTorch's own index alone has the build, "" for the package index.
+    `security` is null if it is not known: without a lock, or without package lists in the cache to compare it with.
+    `apt_checked` is false if the names under `apt` were not looked at: without those lists, or with errors in the recipe.
+    `not_checked` has a line for each part of the recipe that was not looked at, with the reason.
+    """
+
+    name: str
+    torch_index: str
+    repairs: tuple[dict[str, JsonValue], ...]
+    security: MissedUpdates | None
+    apt_checked: bool
+    not_checked: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """An environment without errors: its warnings, and what else there is to say of it."""
+
+    recipe: Recipe
+    checked: CheckedRecipe
+    findings: tuple[Finding, ...]
+
+    def notes(self) -> list[str]:
+        build, unseen = self.checked.torch_index, self.checked.not_checked
+        return [
+            *([f"torch {self.recipe.pytorch}+{build} comes from PyTorch's own index"] if build and self.recipe.pytorch else []),
+            *describe_layout(self.recipe),
+            *([f"not looked at: {'; '.join(unseen)}"] if unseen else []),
+        ]  # fmt: skip
+
+
+def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, runner: Runner) -> Examined:
+    """Examine one environment. An error carries the repairs as its data: IncompatibleError, RecipeError or LockError."""
+    recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
+    missed = missed_updates(recipe, store, runner, name)
+    security = missed if isinstance(missed, MissedUpdates) else None
+    unlisted = check_packages(recipe, store)
+    checked = CheckedRecipe.model_validate(
+        {
+            "name": recipe.name,
+            "torch_index": index_build(make_context(recipe, load_tables()).torch, recipe.cuda_minor),
+            "repairs": [repair.data() for repair in report.repairs],
+            "security": security,
+            "apt_checked": unlisted is not None and not report.has_errors,
+            "not_checked": tuple(
+                _not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None)
+            ),
+        }
+    )
+    findings = (*report.findings, *(unlisted or ()))
+    try:
+        need_sound(recipe, report)
+        findings += _lock_findings(recipe, name, findings)
+    except EnvbuilderError as error:
+        error.data = checked
+        raise
+    lacking = (missed_finding(recipe, security, name),) if security and security.updates else ()
+    return Examined(recipe=recipe, checked=checked, findings=(*findings, *lacking))
+
+
+def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that was edited."""
+    path = lock_path(recipe)
+    try:
+        if path.exists():
+            load_fresh(recipe, name)
+    except LockError as error:
+        error.findings = (*before, *error.findings) if error.findings else ()
+        return (stale_warning(error, str(path)),)
+    return ()
+
+
+def _not_checked(
+    recipe: Recipe, missed: MissedUpdates | str, *, has_host: bool, has_names: bool
+) -> Iterator[str]:
+    """Yield what the check passes over, each with the reason."""
+    if isinstance(missed, str) and missed:
+        yield f"security updates ({missed})"
+    if not has_names:
+        yield "the names under `apt` (`lock` brings the lists of the suite's packages)"
+    if not lock_path(recipe).is_file():
+        yield "whether the packages exist and fit each other (`lock` asks the package index)"
+    if remote := [f"`{extension.name}`" for extension in recipe.extensions if extension.is_remote]:
+        yield f"the code of {', '.join(remote)} (it is not here)"
+    if recipe.gpus and not has_host:
+        yield "a machine's driver and GPUs (`--host` takes them)"

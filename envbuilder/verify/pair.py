@@ -1,0 +1,246 @@
+"""Verify an image and a SIF, or a SIF alone: compare what they hold, audit it, and check signatures."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.oci.reader import read_image
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.answer import Answer
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.plain import pasted
+from envbuilder.core.process import Runner
+from envbuilder.layers.entry import Entry
+from envbuilder.layers.layer import Layer
+from envbuilder.verify.alone import verify_alone
+from envbuilder.verify.audit import ImageTexts, Tree, audit
+from envbuilder.verify.audit.files import IN_FILES
+from envbuilder.verify.compare import VerifyReport, verify
+from envbuilder.verify.diff import EXPORTS, read_exports
+from envbuilder.verify.proof import (
+    HashedPair,
+    Proof,
+    hash_pair,
+    load_contents,
+    load_proof,
+    save_contents,
+    save_proof,
+)
+from envbuilder.verify.subjects import open_image
+
+UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
+PLAN: Final = "opt/envbuilder/plan.txt"
+
+
+class VerifiedPair(Answer):
+    """An image and a SIF that hold the same files. `plan` says whether they are also those that the plan promises."""
+
+    image: str
+    sif: Path
+    paths: int
+    tree: str
+    plan: bool
+    passed_over: tuple[str, ...]
+    signed: str = ""  # with --key: for what, when and by which key
+
+    def text(self) -> str:
+        plan = ", those of the plan" if self.plan else ""
+        head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
+        head += f"\n{f'the signatures of both are good: {self.signed}' if self.signed else UNSEEN}"
+        if not self.passed_over:
+            return head
+        return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
+
+
+class VerifiedSif(Answer):
+    """A SIF without its image: whole, and as its own documents and lists of packages say.
+
+    `listed` of its `files` have the bytes that the list of a package names. `build_key` is that of its provenance.
+    """
+
+    sif: Path
+    paths: int
+    tree: str
+    build_key: str
+    files: int
+    listed: int
+    signed: bool
+    key: str = ""  # with --key: the first digits of its sha256
+
+    def text(self) -> str:
+        signed = (
+            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
+            if self.signed
+            else UNSEEN
+        )
+        return (
+            f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
+            f"its recipe, lock and plan are those of build key {self.build_key}\n"
+            f"{self.listed} of {self.files} files are as the lists of their packages say; no list names the others\n"
+            f"not compared: image and layers, which are not here; {signed}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """A pair without an error."""
+
+    answer: VerifiedPair
+    entries: tuple[Entry, ...]  # of the SIF; none if only its hash was needed
+    findings: tuple[Finding, ...]  # warnings of the audits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier:
+    """What a verification looks at, and with which means."""
+
+    store: Store
+    runner: Runner
+    console: Console
+    environment: Mapping[str, str]
+    threads: int
+    glibc: str = ""  # the oldest that the files must run with; "" for any
+    key: Path | None = None  # the public key that must have signed them
+
+    def pair(self, image: str, sif: Path) -> Verified:
+        """Compare any image with any SIF, and audit what they hold; raises VerifyError or UsageError."""
+        _need_pair(image, sif)
+        with open_image(image, self.environment, self.store, self.console) as place:
+            return self.files(place, (image, sif))
+
+    def files(self, place: Path, names: tuple[str, Path], layers: tuple[Layer, ...] = ()) -> Verified:
+        """Compare an image at a place with a SIF, and both with the plan's layers if there are any; `names` are for people."""
+        sif = names[1]
+        signed = self._need_signatures(sif, place) if self.key else ""
+        promised = [f"{layer.digest} {layer.diff_id} {layer.tree}" for layer in layers]
+        with self.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
+            hashed = hash_pair(place, sif, threads=self.threads)
+            name = hashed.key([f"glibc {self.glibc}", *promised]) if hashed else None
+            proof = load_proof(self.store, name) if name else None
+            if proof:
+                self.console.say("no byte has changed since both were compared and audited")
+                return _verified(names, proof, layers, signed)
+            report = self._compare(place, names, layers, hashed)
+        findings = self._audit(place, names, report)
+        proof = Proof(paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=findings)
+        if hashed and name and hashed.is_unchanged():
+            save_proof(self.store, name, proof)
+        return _verified(names, proof, layers, signed, report.entries)
+
+    def alone(self, sif: Path) -> tuple[VerifiedSif, tuple[Finding, ...]]:
+        """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
+        key = self._need_signatures(sif) if self.key else ""
+        with self.console.step("verify the SIF by its own lists"):
+            whole = verify_alone(sif, threads=self.threads)
+        if whole.findings:
+            raise VerifyError(f"`{sif}` is not what its own documents and lists say", findings=whole.findings)
+        with self.console.step("audit what it holds"), opened_sif(sif) as system:
+            tree = SquashfsTree(system, whole.entries)
+            exports = _text(tree, EXPORTS)
+            outside = ImageTexts(environment=tuple(read_exports(exports).items()) if exports else ())
+            warnings = self._findings(tree, outside, sif)
+        if any(finding.severity is Severity.ERROR for finding in warnings):
+            raise VerifyError(f"`{sif}` is whole, but the audits found errors", findings=warnings)
+        answer = VerifiedSif(
+            sif=sif, paths=len(whole.entries), tree=whole.tree, build_key=whole.build_key,
+            files=whole.files, listed=whole.listed, signed=self.key is not None, key=key,
+        )  # fmt: skip
+        return answer, warnings
+
+    def _need_signatures(self, sif: Path, image: Path | None = None) -> str:
+        """Return what they were signed for, or of a SIF alone by which key. Raises VerifyError unless the key signed them."""
+        from envbuilder.artifacts import signing  # noqa: PLC0415 - cryptography, for signatures alone
+
+        assert self.key
+        if image is None:
+            return signing.verify_sif_signature(sif, key=self.key, runner=self.runner)
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        return signing.verify_signatures(image, sif, bundle, key=self.key, runner=self.runner)
+
+    def _compare(
+        self, place: Path, names: tuple[str, Path], layers: tuple[Layer, ...], hashed: HashedPair | None
+    ) -> VerifyReport:
+        """Raise VerifyError with the differences."""
+        image, sif = names
+        known = load_contents(self.store, layers)
+        report = verify(
+            place, sif, layers=layers, threads=self.threads, scanner=IN_FILES,
+            digests=hashed.digests if hashed else None, known=known,
+        )  # fmt: skip
+        if report.findings:
+            raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+        save_contents(self.store, layers, known)
+        return report
+
+    def _audit(self, place: Path, names: tuple[str, Path], report: VerifyReport) -> tuple[Finding, ...]:
+        """Return the warnings of the audits; raises VerifyError when there is an error among the findings."""
+        image, sif = names
+        with self.console.step("audit what they hold"), opened_sif(sif) as system:
+            read = read_image(place)
+            outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
+            findings = self._findings(SquashfsTree(system, report.entries), outside, sif)
+            if any(finding.severity is Severity.ERROR for finding in findings):
+                raise VerifyError(
+                    f"`{image}` and `{sif}` hold the same files, but the audits found errors",
+                    findings=findings,
+                )
+        return findings
+
+    def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path) -> tuple[Finding, ...]:
+        compiled = re.search(r"^step extensions .* for ([\d. ]+)$", _text(tree, PLAN), re.MULTILINE)
+        gpus = tuple(compiled[1].split()) if compiled else ()  # what the plan in the tree compiled for
+        return audit(tree, outside=outside, gpus=gpus, oldest_glibc=self.glibc, processor=processor_in(sif))
+
+
+def _verified(
+    names: tuple[str, Path],
+    proof: Proof,
+    layers: tuple[Layer, ...],
+    signed: str,
+    entries: tuple[Entry, ...] = (),
+) -> Verified:
+    answer = VerifiedPair(
+        image=names[0], sif=names[1], paths=proof.paths, tree=proof.tree, plan=bool(layers),
+        passed_over=proof.passed_over, signed=signed,
+    )  # fmt: skip
+    return Verified(answer=answer, entries=entries, findings=proof.findings)
+
+
+def glibc_of(host: str) -> str:
+    """Return the version of glibc that `--oldest-host` means."""
+    known = {row.name: row.glibc for row in load_distributions().rows}
+    if host and host not in known and not re.fullmatch(r"\d+\.\d+", host):
+        raise UsageError(
+            f"`--oldest-host` takes a version of glibc or a base, found `{host}`",
+            hint=f"2.28, or one of {', '.join(known)}",
+        )
+    return known.get(host, host)
+
+
+def _text(tree: Tree, path: str) -> str:
+    """Return the text of a file in the tree, "" where it is not there."""
+    if not any(entry.path == path for entry in tree.entries):
+        return ""
+    with tree.open(path) as stream:
+        return stream.read().decode("utf-8", "replace")
+
+
+def _need_pair(image: str, sif: Path) -> None:
+    """Raise UsageError for a pair that is not an image and a SIF, before either is read for minutes."""
+    if is_sif(Path(image)):
+        swapped = f"the image comes first: envbuilder verify {pasted(sif, image)}"
+        hint = f"`envbuilder diff {pasted(image, sif)}` compares two SIFs" if is_sif(sif) else swapped
+        raise UsageError(f"`{image}` is a SIF; an image is expected there", hint=hint)
+    if not sif.is_file():
+        raise UsageError(
+            f"`{sif}` is a folder; a SIF is expected there" if sif.is_dir() else f"there is no SIF `{sif}`",
+            hint="the image comes first, then the SIF",
+        )
