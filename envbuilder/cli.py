@@ -59,7 +59,9 @@ _ELSEWHERE: Final = {
     "sbatch": "launch slurm",
 } | dict.fromkeys(("switch", "rollback", "prune", "versions"), "history")
 # Commands of before, and what does it now.
-_OLD: Final = {"sync": "`rsync build/NAME.sif HOST:FOLDER/` moves only what changed: docs/how-to/registry.md"}
+_RENAMED: Final = {
+    "sync": "`rsync build/NAME.sif HOST:FOLDER/`, which moves only what changed: docs/how-to/registry.md"
+}
 _EXAMPLE: Final = re.compile(r"(?:\$ |`)(envbuilder [^`\n]+)")  # in the help of a command
 # Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
 # it is a bug of envbuilder.
@@ -81,8 +83,8 @@ class CommandGroup(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         word = args[0]
         if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
-            if word in _OLD:
-                raise UsageError(f"there is no command `{word}` any more: {_OLD[word]}")
+            if word in _RENAMED:
+                raise UsageError(f"`envbuilder {word}` is now {_RENAMED[word]}")
             meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))
             raise UsageError(
                 f"there is no command `{word}`", hint=f"{meant}`envbuilder --help` lists the commands"

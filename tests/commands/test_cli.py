@@ -352,6 +352,12 @@ def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tm
     assert "`envbuilder build cpu`" in answer.err
 
 
+def test_an_old_command_answers_with_what_does_it_now(call: Call):
+    answer = call("sync", "cpu", "host:/x")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "`envbuilder sync` is now `rsync build/NAME.sif HOST:FOLDER/`" in answer.err
+
+
 @pytest.mark.parametrize(
     "line",
     [
