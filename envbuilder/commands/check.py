@@ -20,6 +20,7 @@ from envbuilder.core.answer import Answer, BareAnswer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.lock.file import load_lock
 from envbuilder.lock.fresh import load_fresh, stale_warning
 from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
@@ -109,11 +110,16 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
 
 
 def _stale(recipe: Recipe, name: str) -> tuple[Finding, ...]:
-    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that was edited."""
+    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that cannot be used."""
     path = lock_path(recipe)
+    if not path.exists():
+        return ()
+    above = ((recipe.parent.with_suffix(".lock"), str(recipe.parent)),) if recipe.parent else ()
+    for file, typed in ((path, name), *above):
+        if file.exists():  # one that cannot be used is an error
+            load_lock(file, recipe=typed)
     try:
-        if path.exists():
-            load_fresh(recipe, name)
+        load_fresh(recipe, name)
     except LockError as error:
         return (stale_warning(error, str(path)),)
     return ()
