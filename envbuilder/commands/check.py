@@ -112,14 +112,13 @@ def _check(session: Session, name: str, host: Path | None, recipes: Path, store:
 def _stale(recipe: Recipe, name: str) -> tuple[Finding, ...]:
     """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that cannot be used."""
     path = lock_path(recipe)
-    if not path.exists():
-        return ()
     above = ((recipe.parent.with_suffix(".lock"), str(recipe.parent)),) if recipe.parent else ()
     for file, typed in ((path, name), *above):
         if file.exists():  # one that cannot be used is an error
             load_lock(file, recipe=typed)
     try:
-        load_fresh(recipe, name)
+        if path.exists():
+            load_fresh(recipe, name)
     except LockError as error:
         return (stale_warning(error, str(path)),)
     return ()
