@@ -1,22 +1,32 @@
-"""Send requests to registries: authenticate once as each wants it, and translate failures into errors."""
+"""Send requests to registries with this machine's settings: authenticate as each wants it, and translate failures into errors."""
 
 import contextlib
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
-from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
+from envbuilder.core.errors import (
+    AbsentError,
+    AccessError,
+    BusyError,
+    ContentError,
+    CutError,
+    RegistryError,
+    UsageError,
+)
 from envbuilder.core.process import Runner
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
-from envbuilder.registry.settings import CERTIFICATES, probe_settings
 from envbuilder.sources.http import Limits, Waiting, wait_silently
 from envbuilder.sources.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
 from envbuilder.sources.http.session import Body, HttpSession, Response, busy, is_same_origin, join, retry
-from envbuilder.sources.names import shown
+from envbuilder.sources.names import is_loopback, shown
 
 Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")
@@ -27,6 +37,8 @@ _MOST_WORDS: Final = 64 << 10  # bytes of a registry's errors, and of a token: t
 # CNCF Distribution says so of a blob that it has, in the moment in which another client's upload of the same blob
 # writes its link anew. Of a blob that it really lacks it says so every time.
 _UNKNOWN_BLOB: Final = "MANIFEST_BLOB_UNKNOWN"
+# Where engines look for the certificate authority of one registry (`dockerd`, `containers-certs.d(5)`).
+CERTIFICATES: Final = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
 
 class Client:
@@ -254,3 +266,44 @@ def _words(errors: list[tuple[str, str]]) -> str:
     text = "; ".join(message for _, message in errors if message)
     plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
     return f": {plain}" if plain else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings for registries. `prefix` is the `registry/folder` of recipes, or empty."""
+
+    prefix: str = ""
+    mirrors: tuple[tuple[str, str], ...] = ()  # a registry, and the `registry/folder` that mirrors it
+    plain: frozenset[str] = frozenset()  # registries without TLS
+    certificates: Path | None = None  # CA bundle
+
+    def scheme(self, registry: str) -> str:
+        return "http" if registry in self.plain or is_loopback(registry) else "https"
+
+    def certificates_of(self, registry: str) -> Path | None:
+        """Return the certificate authority of this registry, from the folders that engines read."""
+        for folder in CERTIFICATES:
+            for path in sorted((folder / registry).glob("*.crt")):
+                return path
+        return None
+
+
+def probe_settings(environment: Mapping[str, str]) -> Settings:
+    """Read the settings; raises UsageError for a malformed mirror."""
+    mirrors = []
+    for word in environment.get("ENVBUILDER_REGISTRY_MIRRORS", "").split():
+        registry, equals, mirror = word.partition("=")
+        if not equals or "://" in mirror:
+            raise UsageError(
+                f"ENVBUILDER_REGISTRY_MIRRORS holds `{word}`", hint="write REGISTRY=MIRROR or REGISTRY=MIRROR/FOLDER"
+            )  # fmt: skip
+        mirrors.append((registry, mirror.rstrip("/")))
+    names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+    named = next((environment[name] for name in names if environment.get(name)), None)
+    bundle = named or ssl.get_default_verify_paths().cafile  # the system's
+    return Settings(
+        prefix=environment.get("ENVBUILDER_REGISTRY", "").rstrip("/"),
+        mirrors=tuple(mirrors),
+        plain=frozenset(environment.get("ENVBUILDER_REGISTRY_HTTP", "").split()),
+        certificates=Path(bundle) if bundle else None,
+    )

@@ -76,30 +76,15 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
 @pytest.mark.parametrize(
     ("python", "glibc", "filenames", "chosen"),
     [
-        (
-            "3.11",
-            "2.36",
-            ["a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp310-cp310-manylinux1_x86_64.whl"],
-            0,
-        ),
+        ("3.11", "2.36", ["a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp310-cp310-manylinux1_x86_64.whl"], 0),
         ("3.11", "2.36", ["a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"], 1),
-        (
-            "3.11",
-            "2.36",
-            ["a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"],
-            1,
-        ),
-        (
-            "3.9",
-            "2.31",
-            ["a-1-cp39-cp39-manylinux_2_34_x86_64.whl", "a-1-cp39-cp39-manylinux2014_x86_64.whl"],
-            1,
-        ),
+        ("3.11", "2.36", ["a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"], 1),
+        ("3.9", "2.31", ["a-1-cp39-cp39-manylinux_2_34_x86_64.whl", "a-1-cp39-cp39-manylinux2014_x86_64.whl"], 1),
         ("3.11", "2.36", ["a-1-cp39-abi3-manylinux_2_17_x86_64.whl", "a-1-py3-none-any.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-py3-none-manylinux1_x86_64.whl"], 0),
         ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-10-py3-none-manylinux1_x86_64.whl"], 1),
     ],
-)
+)  # fmt: skip
 def test_the_wheel_is_the_one_that_an_installer_there_would_take(
     python: str, glibc: str, filenames: list[str], chosen: int
 ) -> None:
@@ -163,20 +148,10 @@ def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("base", load_distributions().rows, ids=lambda row: row.name)
 def test_uv_knows_the_machine_of_every_base(base: Distribution, processor: Processor, tmp_path: Path) -> None:
     (tmp_path / "none.in").touch()
-    command = [
-        uv.find_uv_bin(),
-        "pip",
-        "compile",
-        "none.in",
-        "--quiet",
-        "--offline",
-        "--cache-dir",
-        "cache",
-        "--python-platform",
-    ]
-    subprocess.run(
-        [*command, uv_question.uv_platform(base.glibc, processor)], cwd=tmp_path, check=True, timeout=60
-    )
+    options = ("--quiet", "--offline", "--cache-dir", "cache", "--python-platform")
+    platform = uv_question.uv_platform(base.glibc, processor)
+    command = [uv.find_uv_bin(), "pip", "compile", "none.in", *options, platform]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
 
 
 # The recipe's own files

@@ -26,12 +26,11 @@ from envbuilder.core.errors import (
     VerifyError,
 )
 from envbuilder.core.process import ProcessRunner
-from envbuilder.registry import settings as setting_module
+from envbuilder.registry import client as client_module
 from envbuilder.registry import upload as write_module
-from envbuilder.registry.client import Client
+from envbuilder.registry.client import Client, probe_settings
 from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
-from envbuilder.registry.settings import probe_settings
 from envbuilder.registry.upload import Sent, Source, push_blob, put_manifest
 from envbuilder.sources.http import session as wire_module
 from envbuilder.sources.http.session import CHUNK
@@ -561,7 +560,7 @@ def test_where_a_registry_sends_us_for_a_blob_its_credentials_are_not_shown(stat
 
 
 def test_one_registry_may_have_an_authority_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(setting_module, "CERTIFICATES", (tmp_path,))
+    monkeypatch.setattr(client_module, "CERTIFICATES", (tmp_path,))
     (tmp_path / "r.test:5000").mkdir()
     (tmp_path / "r.test:5000/ca.crt").touch()
     settings = probe_settings({"SSL_CERT_FILE": "/site.pem"})
