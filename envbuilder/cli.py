@@ -107,10 +107,10 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _top(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
-    if version:
-        print(f"envbuilder {__version__}")
-        raise typer.Exit
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> Reply[None]:
+    return Reply(text=f"envbuilder {__version__}" if version else "")
 
 
 def _named() -> None:
