@@ -16,6 +16,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import EnvbuilderError, LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import Runner
+from envbuilder.lock.file import load_lock
 from envbuilder.lock.fresh import load_fresh, stale_warning
 from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
@@ -86,13 +87,20 @@ def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, ru
 
 
 def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that was edited."""
+    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that cannot be used."""
     path = lock_path(recipe)
+    above = ((recipe.parent.with_suffix(".lock"), str(recipe.parent)),) if recipe.parent else ()
+    try:
+        for file, typed in ((path, name), *above):
+            if file.exists():
+                load_lock(file, recipe=typed)
+    except LockError as error:
+        error.findings = (*before, *error.findings)
+        raise
     try:
         if path.exists():
             load_fresh(recipe, name)
     except LockError as error:
-        error.findings = (*before, *error.findings) if error.findings else ()
         return (stale_warning(error, str(path)),)
     return ()
 

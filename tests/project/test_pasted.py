@@ -42,8 +42,8 @@ PLAIN = {
 NO_MESSAGES = {
     "plan/model.py",
     "plan/contents.py",
-    "plan/render/steps.py",
-    "plan/render/definition.py",
+    "plan/printer/fetch.py",
+    "plan/printer/definition.py",
 }
 
 
