@@ -80,8 +80,9 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
 
 
 @pytest.mark.slow
-def test_its_programs_give_the_same_layer_in_a_container(recipe: Path, composed: Built, spacious: Path):
-    need_the_same_layers(recipe, composed, spacious)
+@pytest.mark.usefixtures("composed")
+def test_its_programs_give_the_same_layer_in_a_container(recipe: Path, spacious: Path):
+    need_the_same_layers(recipe, spacious)
 
 
 @pytest.mark.release
