@@ -35,7 +35,8 @@ def main(spec_file, inputs, out):
         spec = json.load(stream)
     tree, work = out + PREFIX, os.path.join(out, ".work")
     make_environment(tree)
-    os.makedirs(os.path.dirname(PREFIX), exist_ok=True)
+    if not os.path.isdir("/opt"):
+        os.mkdir("/opt")
     os.symlink(tree, PREFIX)  # its place in the image, which scripts and byte code name
     os.mkdir(work)
     built = sorted(glob.glob(os.path.join(inputs, "*", "*.whl")))
