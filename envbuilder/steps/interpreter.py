@@ -22,8 +22,8 @@ DROP = (
 DROP_FROM_LIBRARY = (
     "site-packages/*", "ensurepip", "idlelib", "tkinter", "turtledemo", "turtle.py", "test", "lib-dynload/_tkinter*", "**/__pycache__",
 )  # fmt: skip
-# What other builds read: programs and modules that tell about this one.
-TOLD = (
+# What other builds read: programs and modules that describe this one.
+DESCRIPTIONS = (
     "_sysconfigdata_*.py",
     "_sysconfig_vars_*.json",
     "build-details.json",
@@ -51,11 +51,11 @@ def main(folder: Path) -> None:
             shutil.rmtree(path)
         elif path.is_symlink() or path.exists():
             path.unlink()
-    told = [path for pattern in TOLD for path in sorted(library.glob(pattern))]
-    told += [folder / "bin" / f"{name}-config", *sorted((folder / "lib/pkgconfig").glob("*.pc"))]
-    if not any(path.name.startswith("_sysconfigdata_") for path in told):
+    descriptions = [path for pattern in DESCRIPTIONS for path in sorted(library.glob(pattern))]
+    descriptions += [folder / "bin" / f"{name}-config", *sorted((folder / "lib/pkgconfig").glob("*.pc"))]
+    if not any(path.name.startswith("_sysconfigdata_") for path in descriptions):
         sys.exit(f"{library}: it has no `_sysconfigdata_*.py`, so it is no standalone Python of a known form")
-    for path in told:
+    for path in descriptions:
         if path.is_file() and not path.is_symlink():
             text = path.read_text(encoding="utf-8")
             path.write_text(relocated(text), encoding="utf-8")
@@ -68,10 +68,9 @@ def need_plain(folder: Path) -> None:
     for path in folder.rglob("*"):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            if not os.path.normpath(path.parent / os.readlink(path)).startswith(f"{folder}/"):
-                sys.exit(
-                    f"the archive holds the link `{path}` to `{os.readlink(path)}`, outside of its folder"
-                )
+            target = os.readlink(path)
+            if not os.path.normpath(path.parent / target).startswith(f"{folder}/"):
+                sys.exit(f"the archive holds the link `{path}` to `{target}`, outside of its folder")
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             sys.exit(f"the archive holds the device or pipe `{path}`")
 

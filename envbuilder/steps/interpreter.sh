@@ -6,7 +6,8 @@ set -eu
 umask 022
 archive=$2/python.tar.gz out=$3
 echo 0/2 unpacking
-mkdir -p "$out/opt" /opt
+mkdir "$out/opt"
+[ -d /opt ] || mkdir /opt
 # Archives of sources and programs unpack to 14 times their size at most.
 most=$(($(wc -c <"$archive") * 100 + 268435456))
 gzip -dc "$archive" | head -c "$most" | tar --extract --touch --no-same-owner --no-same-permissions --directory "$out/opt" ||

@@ -202,7 +202,7 @@ def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
 
 def is_taken(take: Any, name: str) -> bool:
     words = (take["source"], *take["exclude"])
-    is_wanted, *is_unwanted = (re.fullmatch(pattern(one), name, re.DOTALL) for one in words)
+    is_wanted, *is_unwanted = (re.fullmatch(pattern(word), name, re.DOTALL) for word in words)
     return bool(is_wanted) and not any(is_unwanted)
 
 

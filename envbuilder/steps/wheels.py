@@ -19,12 +19,8 @@ import time
 
 PREFIX = "/opt/env"
 MINOR = "%d.%d" % sys.version_info[:2]
-LINKS = {
-    "lib64": "lib",
-    "bin/python": sys.executable,
-    "bin/python3": "python",
-    f"bin/python{MINOR}": "python",
-}
+SITE = f"{PREFIX}/lib/python{MINOR}/site-packages"
+LINKS = {"lib64": "lib", "bin/python": sys.executable, "bin/python3": "python", f"bin/python{MINOR}": "python"}  # fmt: skip
 SETTINGS = "pyvenv.cfg"
 LOCK = ".lock"  # uv's
 # Measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9. Before, byte code depends on the order of sets
@@ -39,26 +35,18 @@ def main(spec_file, inputs, out):
         spec = json.load(stream)
     tree, work = out + PREFIX, os.path.join(out, ".work")
     make_environment(tree)
-    os.makedirs(os.path.dirname(PREFIX), exist_ok=True)
+    if not os.path.isdir("/opt"):
+        os.mkdir("/opt")
     os.symlink(tree, PREFIX)  # its place in the image, which scripts and byte code name
     os.mkdir(work)
     built = sorted(glob.glob(os.path.join(inputs, "*", "*.whl")))
+    lines = [*spec["requirements"], *map(requirement, built)]
     with open(os.path.join(work, "requirements.txt"), "w", encoding="utf-8") as stream:
-        stream.writelines(f"{line}\n" for line in (*spec["requirements"], *map(requirement, built)))
-    install(
-        spec["platform"], [inputs, *map(os.path.dirname, built)], work, len(spec["requirements"]) + len(built)
-    )
+        stream.writelines(f"{line}\n" for line in lines)
+    install(spec["platform"], [inputs, *map(os.path.dirname, built)], work, len(lines))
     shutil.rmtree(work)
     verb = "check" if IS_REPEATABLE else "compile"
-    run(
-        [
-            sys.executable,
-            "-B",
-            os.path.join(HERE, "byte_code.py"),
-            verb,
-            f"{PREFIX}/lib/python{MINOR}/site-packages",
-        ]
-    )
+    need(subprocess.run([sys.executable, "-B", os.path.join(HERE, "byte_code.py"), verb, SITE], check=False))
     os.unlink(PREFIX)
     os.chmod(os.path.join(tree, LOCK), 0o644)
     for name in (*LINKS, SETTINGS, LOCK) if spec["on_top"] else ():
@@ -67,8 +55,8 @@ def main(spec_file, inputs, out):
 
 def make_environment(tree):
     """Write an empty environment."""
-    for name in ("bin", f"lib/python{MINOR}/site-packages"):
-        os.makedirs(os.path.join(tree, name))
+    for folder in (f"{PREFIX}/bin", SITE):
+        os.makedirs(tree + folder[len(PREFIX) :])
     for name, target in LINKS.items():
         os.symlink(target, os.path.join(tree, name))
     home = os.path.dirname(sys.executable)
@@ -95,11 +83,7 @@ def install(platform, folders, work, total):
     argv += ["--python-platform", platform] if platform else []
     argv += ["--compile-bytecode"] if IS_REPEATABLE else []
     # Their metadata would hold the time at which a wheel came into the cache. Byte code is not checked: an image is read-only.
-    fixed = {
-        "UV_NO_INSTALLER_METADATA": "1",
-        "UV_NO_PROGRESS": "1",
-        "PYC_INVALIDATION_MODE": "UNCHECKED_HASH",
-    }
+    fixed = {"UV_NO_INSTALLER_METADATA": "1", "UV_NO_PROGRESS": "1", "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}  # fmt: skip
     with subprocess.Popen(argv, env=dict(os.environ, **fixed)) as process:
         done = -1
         while process.poll() is None:
@@ -108,14 +92,13 @@ def install(platform, folders, work, total):
                 done = count
                 print(f"{done}/{total} {'unpacking' if done < total else 'compiling byte code'}", flush=True)
             time.sleep(0.1)
+    need(process)
+
+
+def need(process):
+    """End this program unless the other one has succeeded, which has said why."""
     if process.returncode:
         sys.exit(process.returncode)
-
-
-def run(argv):
-    code = subprocess.run(argv, check=False).returncode
-    if code:
-        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ from envbuilder.recipe.load import load
 from tests.support.damage import flip
 from tests.support.elves import gpu_library
 from tests.support.locks import make_parts
-from tests.support.step_programs import load_program
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
+from tests.support.step_programs import load_program
 from tests.support.stores import open_shared, write_keys
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
@@ -115,8 +115,9 @@ def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
         "gcc": "12",
     }
     given |= change
-    (_, row) = toolkit_of(given["cuda"], make_parts(given["cuda"]), load_toolkits().rows)
-    toolkit = CudaStep(toolkit=row, artifacts=given.get("parts", ()))
+    parts = make_parts(given["cuda"])
+    (_, row) = toolkit_of(given["cuda"], parts, load_toolkits().rows)
+    toolkit = CudaStep(toolkit=row, artifacts=given.get("parts", parts))
     steps = (
         OsStep(suite="bookworm", gcc=given["gcc"], artifacts=given["debs"]),
         PythonStep(python=given["python"], artifacts=given["wheels"]),

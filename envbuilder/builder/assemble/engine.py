@@ -83,7 +83,7 @@ class AssembleEngine:
         found: list[Artifact] = []
         for step in self.job.missing():
             found += inputs(step)
-            if isinstance(step, PythonStep):
+            if isinstance(step, PythonStep | CudaStep):
                 found += minimal_python(self.job)
         tools = self.job.cross_tools
         if tools and not self.job.store.holds(tools_tree(self.job)):
@@ -244,10 +244,11 @@ class Run:
 def _lower(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
     """Return the steps whose trees are the root of a step's program.
 
-    For wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
+    To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
     """
     names = set(step.made_by(plan).root)
-    if isinstance(step, PythonStep) and not plan.os.base:
+    reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
+    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
     return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
 
@@ -258,7 +259,9 @@ def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Pat
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
-        root = Root(os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), emulation=by)
+        root = Root(
+            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), emulation=by
+        )  # fmt: skip
     return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree")
 
 
