@@ -34,12 +34,6 @@ DROP: Final = (
 # Documentation that nobody reads in a container. Copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
 KEEP: Final = "/usr/share/doc/*/copyright"
-# The same in an image that gets more packages.
-DROP_FROM_IMAGE: Final = (
-    "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
-    "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
-    *_OWN,
-)  # fmt: skip
 
 USER: Final = "vscode"  # in every image; dev container tools give it the UID of the user
 USER_ID: Final = 65000  # reserved by Debian, so it is no user's UID and tools always replace it
