@@ -226,10 +226,8 @@ class Tar:
             need_within("bytes of paths", length, NAMES)
             need_within(f"bytes of the path {info.name[:100]!r}", len(info.name), PATH)
             need_within(f"folders in the path {info.name[:100]!r}", info.name.count("/"), DEPTH)
-            has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
-            if has_content:
+            if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES:
                 self.rest = need_within(f"bytes of {info.name[:100]!r}", info.size, self.most)
-            info.offset_data = self.at
             yield info
 
 
