@@ -3,8 +3,7 @@
 `start` goes into the environment's site-packages: every Python runs it first. `lib` goes to /opt/envbuilder/lib, where `start`
 finds it: `envbuilder_caches` finds a place for caches, `envbuilder_extensions` answers torch's `load()`, `envbuilder_nccl` sets NCCL's
 variables. `entry` are the programs of /opt/envbuilder. `shell.sh` becomes a file that Apptainer reads at start (`plan/shell.py`). `kit`
-are programs of a build in a container, and the other files beside it are programs of every build. The assemble engine imports
-`kit/install_toolkit.py`, so that both engines install a CUDA toolkit by the same code.
+are programs of a build in a container, and the other files beside it are programs of every build.
 """
 
 from pathlib import Path

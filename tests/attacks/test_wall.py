@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble import python
 from envbuilder.builder.assemble.distribution import root_command
-from envbuilder.builder.assemble.sandbox import Emulation, Root, sandboxed
+from envbuilder.builder.assemble.sandbox import Emulation, Root, program_command, sandboxed
 from envbuilder.builder.extensions.wheels import built_wheels
+from envbuilder.builder.step_folder import write_step
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
@@ -28,6 +29,7 @@ from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdist_jobs import HOST, sdist_job
+from tests.support.sdists import locked
 from tests.support.stranger import STRANGER, as_user, reachable_folder
 
 pytestmark = pytest.mark.programs
@@ -95,40 +97,36 @@ def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path
 
 
 def install(folder: Path, line: str) -> Path:
-    """Install such a wheel as a build does. Returns the folder that holds the environment's tree."""
-    step = PythonStep(python=MINOR, artifacts=())
-    wheels, space = folder / "wheels", folder / python.SPACE
-    wheels.mkdir()
-    python.make_environment(space / "tree", step)
+    """Install such a wheel as a build does. Returns the folder that becomes the layer's tree."""
     # Byte code is made of the module.
-    wheel = write_wheel(
-        folder, "innocent", "1.0", files={"innocent.pth": f"import sys; {line}\n", "innocent.py": ""}
-    )
-    (wheels / wheel.name).hardlink_to(wheel)
-    (wheels / python.REQUIREMENTS).write_text(python.requirements(step, (wheel,)))
-    for command in python.install_commands(
-        step, HOST, work=folder, plan=make_plan(replace(RECIPE, python=MINOR), LOCK)
-    ):
-        run(command)
-    return space
+    files = {"innocent.pth": f"import sys; {line}\n", "innocent.py": ""}
+    wheel = locked(write_wheel(folder, "innocent", "1.0", files=files), "innocent", "1.0")
+    wheel = replace(wheel, kind="wheel")
+    store, tree = Store(folder / "cache"), folder / "tree"
+    store.add_artifact(wheel.sha256, folder / wheel.filename)
+    step = PythonStep(python=MINOR, artifacts=(wheel,))
+    program = step.made_by(make_plan(replace(RECIPE, python=MINOR), LOCK))
+    tree.mkdir()
+    write_step(program, folder / "step", store)
+    run(program_command(program, HOST, step=folder / "step", out=tree))
+    return tree
 
 
 def test_a_wheels_start_file_reaches_nothing_when_byte_code_is_made(tmp_path: Path):
-    text = BREACH.read_text().replace(
-        "sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/wheels/{python.REQUIREMENTS}']"
-    )
-    text = text.replace("print(json.dumps(reached))", "open('/work/reached', 'w').write(json.dumps(reached))")
-    space = install(
+    text = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/step/spec.json']")
+    text = text.replace("print(json.dumps(reached))", "open('/out/reached', 'w').write(json.dumps(reached))")
+    tree = install(
         tmp_path, f"exec(bytes.fromhex('{text.encode().hex()}').decode(), dict(__name__='breach'))"
     )
-    assert json.loads((space / "reached").read_text()) == {}
+    assert json.loads((tree / "reached").read_text()) == {}
 
 
 def test_a_wheels_start_file_cannot_change_the_wheels_of_the_cache(tmp_path: Path):
-    change = "open(sys.prefix + '/ran', 'w'); [open(path, 'r+b').write(b'changed') for path in __import__('glob').glob('/w*/*.whl')]"
-    space = install(tmp_path, change)
-    assert (space / "tree/opt/env/ran").exists()
-    assert (tmp_path / "innocent-1.0-py3-none-any.whl").read_bytes()[:2] == b"PK"
+    change = "open(sys.prefix + '/ran', 'w'); [open(path, 'r+b').write(b'changed') for path in __import__('glob').glob('/step/inputs/*.whl')]"
+    tree = install(tmp_path, change)
+    assert (tree / "opt/env/ran").exists()
+    (cached,) = (path for path in (tmp_path / "cache/artefacts").rglob("*") if path.is_file())
+    assert cached.read_bytes()[:2] == b"PK"
 
 
 def test_a_link_in_place_of_a_tree_does_not_enter_the_cache(tmp_path: Path):
@@ -154,7 +152,7 @@ def test_what_a_sandbox_wrote_is_the_users_own_without_rights_for_others(tmp_pat
 
 
 def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
-    backend = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/uv']")
+    backend = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/steps/uv']")
     backend = backend.replace(
         "print(json.dumps(reached))", "raise SystemExit('reached ' + json.dumps(reached))"
     )

@@ -3,29 +3,31 @@
 import ast
 import compileall
 import dataclasses
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import uv
 
 from envbuilder import runtime as image
-from envbuilder.builder.assemble import interpreter, python, runtime
-from envbuilder.builder.assemble.engine import AssembleEngine, make_root
+from envbuilder import steps
+from envbuilder.builder.assemble import runtime
+from envbuilder.builder.assemble.engine import AssembleEngine, make_root, minimal_python, unpack_minimal
 from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.step_folder import progress, write_step
+from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.process import ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import LOGIN, runtime_files
@@ -72,7 +74,6 @@ def make_extension(files: dict[str, str] | None = None, **change: object) -> Loc
 
 EXTENSION = make_extension()
 PYTHON = PythonStep(python="3.11", artifacts=())
-BARE = Root(os=Path("/store/work/interpreter"))  # with a minimal Python
 
 
 def artifact(kind: str, name: str, version: str, filename: str) -> Artifact:
@@ -170,27 +171,20 @@ def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
     assert in_sandbox(machine, f"{script}; true", mounts=mounts) == "/write\n"
 
 
-def test_wheels_are_counted_when_uv_has_unpacked_them(tmp_path: Path):
-    with Console(quiet=True).step("install") as step:
-        step.expect(2, items=True)
-        seen = []
-        for name in ("CACHEDIR.TAG", "archive-v0/one", "archive-v0/two"):
-            (tmp_path / name).mkdir(parents=True)
-            seen.append((python.count_unpacked(tmp_path, step), step.note))
-    assert seen == [(0, ""), (1, ""), (2, "compiling byte code")]
+def test_the_lines_of_a_program_are_shown_as_its_progress(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    notes = []
+    with Console().step("install") as step:
+        read = progress(step)
+        for line in ("0/2 unpacking", "1/2 unpacking", "a word/2 of a wheel", "2/2 compiling byte code"):
+            read(line)
+            notes.append(step.note)
+    counted = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines() if " of 2" in line]
+    assert counted == ["  install: 1 of 2", "  install: 2 of 2"]
+    assert notes == ["unpacking"] * 3 + ["compiling byte code"]
 
 
 # The Python layer
-
-
-def _as_anywhere(commands: Iterable[Command]) -> str:
-    places = {"UV": uv.find_uv_bin(), "KIT": image.path("kit")}
-    return "\n".join(one_a_line(command, **places) for command in commands)
-
-
-def test_the_install_of_the_wheels(golden):
-    commands = python.install_commands(PYTHON, BARE, work=Path("/store/work"), plan=PLAN)
-    golden("install.txt", _as_anywhere(commands))
 
 
 @pytest.mark.programs
@@ -199,7 +193,7 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
     (tmp_path / "template.py").write_text("{{ name }} = }")
     (tmp_path / "module.py").write_text("one = 1")
     compileall.compile_dir(tmp_path, quiet=2)
-    check = (sys.executable, image.path(python.CHECK), tmp_path)
+    check = (sys.executable, steps.FOLDER / "byte_code.py", "check", tmp_path)
     assert subprocess.run(check, check=False).returncode == 0
     next(tmp_path.rglob("module.*.pyc")).unlink()
     ended = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -207,36 +201,20 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
     assert "module.py: its byte code was not written" in ended.stderr
 
 
-def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
-    commands = python.install_commands(
-        dataclasses.replace(PYTHON, python="3.9"), BARE, work=Path("/store/work"), plan=PLAN
-    )
-    golden("install-py39.txt", _as_anywhere(commands))
-
-
-def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
+def test_wheels_are_installed_beside_the_packages_that_a_standalone_python_needs(store: Store):
     step = InterpreterStep(python="3.10", archive=INTERPRETER_ARCHIVE)
-    command = interpreter.install_command(step, work=Path("/store/work"))
-    golden("sandbox-interpreter.txt", _as_anywhere([command]))
-    own = Root(os=Path("/store/work/interpreter"), interpreter=Path("/trees/interpreter"))
     environment = dataclasses.replace(PYTHON, python="3.10", interpreter=step.program)
-    for one in python.install_commands(environment, own, work=Path("/store/work"), plan=PLAN):
-        assert "--ro-bind /trees/interpreter/opt/python /opt/python" in shlex.join(one.argv)
-    python.make_environment(tmp_path, environment)
-    assert (tmp_path / "opt/env/bin/python").readlink() == Path("/opt/python/bin/python3.10")
-    assert "home = /opt/python/bin\n" in (tmp_path / "opt/env/pyvenv.cfg").read_text()
-
-
-def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
-    python.make_environment(tmp_path, PYTHON)
-    lines = []
-    for path in sorted(tmp_path.rglob("*")):
-        name = path.relative_to(tmp_path)
-        if path.is_symlink():
-            lines.append(f"{name} -> {path.readlink()}\n")
-        else:
-            lines.append(f"{name}/\n" if path.is_dir() else f"{name}\n{path.read_text()}")
-    golden("environment.txt", "".join(lines))
+    job = make_engine(store).job
+    job = dataclasses.replace(
+        job, plan=dataclasses.replace(PLAN, steps=(OS, step, environment, *PLAN.steps[2:]))
+    )
+    _, _, unpacking, installing, *_ = AssembleEngine(job=job).commands()
+    tree = store.tree(job.keys[step])
+    assert f"--ro-bind {store.tree(job.keys[OS])}/usr /usr" in shlex.join(unpacking.argv)
+    assert unpacking.argv[-5:-3] == ("/bin/sh", "/steps/interpreter.sh")
+    assert "--ro-bind WORK/root/usr /usr" in shlex.join(installing.argv)
+    assert f"--ro-bind {tree}/opt/python /opt/python" in shlex.join(installing.argv)
+    assert installing.argv[-5:-3] == ("/opt/python/bin/python3.10", "/steps/wheels.py")
 
 
 @runs_programs
@@ -244,48 +222,41 @@ def test_pythons_own_view_of_an_empty_environment(tmp_path):
     system = Path("/usr/bin/python3")
     if not system.exists():
         pytest.skip("the distribution has no Python")
-    minor = system.resolve().name.removeprefix("python")
-    step = PythonStep(python=minor, artifacts=())
-    python.make_environment(tmp_path, step)
+    making = "import sys, wheels; wheels.make_environment(sys.argv[1]); print(wheels.MINOR)"
+    make = [system, "-B", "-c", making, tmp_path / "opt/env"]
+    env = {"PYTHONPATH": str(steps.FOLDER)}
+    minor = subprocess.run(make, check=True, capture_output=True, text=True, env=env).stdout.strip()
     code = "import sys; print(sys.prefix); print([path for path in sys.path if path.endswith('-packages')])"
     said = subprocess.run(
         [tmp_path / "opt/env/bin/python", "-c", code], check=True, capture_output=True, text=True, env={}
     ).stdout
-    assert said == f"{tmp_path}/opt/env\n['{tmp_path}{step.site_packages}']\n"
+    assert said == f"{tmp_path}/opt/env\n['{tmp_path}/opt/env/lib/python{minor}/site-packages']\n"
 
 
-def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
+def test_the_wheels_are_asked_for_by_version_and_hash():
     wheel = artifact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
-    (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
-    store.add_artifact(wheel.sha256, tmp_path / "wheel")
-    work = tmp_path / "work"
-    work.mkdir()
-    job = dataclasses.replace(
-        make_engine(store).job,
-        plan=dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=()), *PLAN.steps[1:])),
-    )
-    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), job, work, None, ())
-    assert (work / "wheels/requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
-    assert [path.name for path in (work / "wheels").glob("*.whl")] == ["numpy-2.2.0-py3-none-any.whl"]
+    program = PythonStep(python="3.11", artifacts=(wheel,)).made_by(PLAN)
+    assert json.loads(program.spec)["requirements"] == [f"numpy==2.2.0 --hash=sha256:{wheel.sha256}"]
+    assert program.inputs == (("numpy-2.2.0-py3-none-any.whl", wheel),)
+
+
+def with_debs(store: Store, *debs: Artifact) -> Job:
+    plan = dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=debs), *PLAN.steps[1:]))
+    return dataclasses.replace(make_engine(store).job, plan=plan)
 
 
 def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):
     names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
     locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
-    assert [one.name for one in python.interpreter("3.11", locked)] == ["libc6", "python3.11-minimal"]
+    job = with_debs(store, *locked)
+    assert [deb.name for deb in minimal_python(job)] == ["libc6", "python3.11-minimal"]
     debs = []
     for name in ("libc6", "python3.11-minimal"):
         path = write_package(tmp_path / f"{name}.deb", [(f"./lib/{name}", name, 0o644)])
         debs.append(Artifact(**dataclasses.asdict(locked[0]) | {"name": name, "sha256": sha256_file(path)}))
         store.add_artifact(debs[-1].sha256, path)
-    job = dataclasses.replace(
-        make_engine(store).job,
-        plan=dataclasses.replace(
-            PLAN, steps=(dataclasses.replace(OS, artifacts=tuple(debs)), *PLAN.steps[1:])
-        ),
-    )
-    python.unpack_root("3.11", job, tmp_path)
-    root = tmp_path / "interpreter"
+    root = tmp_path / "root"
+    unpack_minimal(with_debs(store, *debs), root)
     assert sorted(one.name for one in (root / "usr/lib").iterdir()) == ["libc6", "python3.11-minimal"]
     assert all((root / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
 
@@ -305,7 +276,7 @@ START = StartStep(
 
 def test_the_sandbox_of_a_program(golden):
     command = program_command(START.made_by(PLAN), FULL, step=Path("/work/step"), out=Path("/work/tree"))
-    golden("sandbox-start.txt", one_a_line(command).replace(str(uv.find_uv_bin()), "UV"))
+    golden("sandbox-start.txt", one_a_line(command, UV=uv.find_uv_bin(), STEPS=steps.FOLDER))
 
 
 @runs_programs
@@ -475,9 +446,8 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
     script = (
         "import sys, warnings; from pathlib import Path; from tests.builder import test_assemble as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
-        "place = Path(sys.argv[1]); (place / 'python').mkdir()\n"
+        "place = Path(sys.argv[1])\n"
         "t.runtime.write_runtime_files(t.make_runtime(), place / 'tree')\n"
-        "t.python.make_environment(place / 'python', t.PYTHON)\n"
     )
     subprocess.run(
         [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],
@@ -542,9 +512,9 @@ def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):
     assert [command.why for command in make_engine(store).commands()] == [
+        "unpack the distribution's packages",
         "install the distribution's packages",
-        "install the locked Python packages",
-        "look for the byte code",
+        "install 0 Python packages",
         "compile the extension `fused`",
     ]
 

@@ -118,8 +118,9 @@ def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
         "gcc": "12",
     }
     given |= change
-    (_, row) = toolkit_of(given["cuda"], make_parts(given["cuda"]), load_toolkits().rows)
-    toolkit = CudaStep(toolkit=row, artifacts=given.get("parts", ()))
+    parts = make_parts(given["cuda"])
+    (_, row) = toolkit_of(given["cuda"], parts, load_toolkits().rows)
+    toolkit = CudaStep(toolkit=row, artifacts=given.get("parts", parts))
     steps = (
         OsStep(suite="bookworm", gcc=given["gcc"], artifacts=given["debs"]),
         PythonStep(python=given["python"], artifacts=given["wheels"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.in_container import need_the_same_layers
 from tests.support.registries import registry
 from tests.support.sdists import make_sdists
 from tests.support.stores import write_keys
@@ -78,9 +79,14 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
     assert "compile `" not in log
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("composed")
+def test_its_programs_give_the_same_layer_in_a_container(recipe: Path, spacious: Path):
+    need_the_same_layers(recipe, spacious)
+
+
 @pytest.mark.release
 def test_both_engines_build_the_same(recipe: Path, composed: Built):
-    """`tests/builder/test_wheels.py` runs the programs of both for every change."""
     env = {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
     baked = build(str(recipe), recipe.parent.parent / "baked", "--engine", "docker", env=env)
     need_the_same(composed, replace(baked, name=NAME))

@@ -14,6 +14,7 @@ import pytest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.lock.file import load_lock
 from tests.support import on_images
+from tests.support.in_container import need_the_same_layers
 from tests.support.registries import push, registry
 from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, mirror, write_from_packages
 from tests.support.tiny import ROOTS, make_tiny
@@ -75,6 +76,11 @@ def world() -> Iterator[World]:
         open_world(folder, "3.11", donor="cpu", pytorch="2.13.0", wheels=wheels, roots=ROOTS) as world,
     ):
         yield world
+
+
+@pytest.mark.release
+def test_its_programs_give_the_same_layers_in_a_container(world: World, spacious: Path):
+    need_the_same_layers(world.recipe, spacious)
 
 
 @pytest.mark.release

@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from envbuilder.builder.assemble.cuda import install_toolkit
 
+from envbuilder.core.cache import link_or_copy
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
@@ -27,6 +27,7 @@ from envbuilder.plan.model import CudaStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import Repository
+from envbuilder.steps.toolkit import install
 from tests.support import redist
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, resolve_context, run
 
@@ -71,10 +72,11 @@ def lay_out(
         archive.extractall(f"{folder}/root{SITE}")
     toolkit = locked_toolkit(wanted, parts)
     assert toolkit
-    install_toolkit(
-        CudaStep(toolkit=toolkit, artifacts=parts), {one.name: context.store.artifact(one.sha256) for one in parts},
-        site=SITE, python=folder / "root", root=folder / "root",
-    )  # fmt: skip
+    rules, inputs = CudaStep(toolkit=toolkit, artifacts=parts).rules() | {"site": SITE}, folder / "inputs"
+    inputs.mkdir()
+    for part in parts:
+        link_or_copy(context.store.artifact(part.sha256), inputs / part.filename)
+    install(json.loads(json.dumps(rules)), str(inputs), f"{folder}/root", root=f"{folder}/root")
     return folder / "root" / toolkit.folder
 
 

@@ -114,6 +114,7 @@ def write_sdists(job: Job, folder: Path) -> None:
     for step in filter(None, (job.plan.python, job.plan.added)):
         for name, sdist in _sdist_folders(step).items():
             program = wheel_program(step, sdist)
+            (folder / name / TOOLS).mkdir(parents=True)
             files = ((f"{TOOLS}/{one.filename}", one.sha256) for one in step.tools(sdist))
             _link_files(folder / name, ((sdist.filename, sdist.sha256), *files), job.store)
             write_text(folder / name / SPEC, program.specification)

@@ -1,7 +1,7 @@
 """The CUDA toolkits that envbuilder can install: for each source, its releases and what is taken out of its packages.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
-instead of being copied. A row and the packages in a lock make a `Toolkit`. `envbuilder/runtime/kit/install_toolkit.py`
+instead of being copied. A row and the packages in a lock make a `Toolkit`. `envbuilder/steps/toolkit.py`
 installs it.
 """
 
