@@ -1,23 +1,15 @@
 """The contents of the layers, for both engines."""
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, RuntimeStep
+from envbuilder.steps.distribution import COMPILERS, EXCLUDE, KEEP, SEEDED
 
 # ---- the os layer
-
-
-def plain_names(processor: Processor) -> dict[str, str]:
-    """Return plain names of the pinned compiler. Debian's Python compiles extensions with those that begin with the triplet."""
-    return {
-        "gcc": "gcc", "cc": "gcc", f"{processor.gnu}-gcc": "gcc", "g++": "g++", "c++": "g++", f"{processor.gnu}-g++": "g++",
-        "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
-    }  # fmt: skip
 
 
 # What a machine makes of itself at random, secrets among it.
@@ -31,10 +23,6 @@ DROP: Final = (
     "var/lib/dpkg/status-old",  # the status before the last package: it shows the order of installation
     "etc/apt/sources.list", *_OWN,
 )  # fmt: skip
-# Documentation that nobody reads in a container. Copyright files stay.
-EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
-KEEP: Final = "/usr/share/doc/*/copyright"
-
 USER: Final = "vscode"  # in every image; dev container tools give it the UID of the user
 USER_ID: Final = 65000  # reserved by Debian, so it is no user's UID and tools always replace it
 # Containers still start as root. With `*`, nobody can log in.
@@ -47,7 +35,7 @@ ADD_USER: Final = (
 
 def word_lists(drop: Sequence[str], processor: Processor = X86_64) -> dict[str, str]:
     """Return the lists that `configure_os.sh` reads: variable → words."""
-    names = " ".join(f"{name}={tool}" for name, tool in plain_names(processor).items())
+    names = " ".join(f"{name.format(processor.gnu)}={tool}" for name, tool in COMPILERS.items())
     return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 
@@ -58,7 +46,6 @@ OF_PYTHON_LAYER: Final = ("lib64", "pyvenv.cfg", ".lock", "bin/python", "bin/pyt
 
 # ---- byte code
 
-_PYTHON: Final = re.compile(r"python(3\.\d+)-minimal")
 # Measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9.
 FIRST_REPEATABLE: Final = (3, 11)
 
@@ -80,8 +67,7 @@ def seeded_python(python: str) -> str:
 
 def seeded_package(packages: Iterable[str]) -> str:
     """Return the Python among Debian packages, such as python3.9-minimal, if its byte code needs a fixed seed, otherwise ""."""
-    found = (match[1] for name in packages if (match := _PYTHON.fullmatch(name)))
-    return next(filter(None, map(seeded_python, found)), "")
+    return next((match[1] for name in packages if (match := SEEDED.fullmatch(name))), "")
 
 
 # ---- the runtime layer

@@ -27,8 +27,9 @@ from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock
-from envbuilder.plan.contents import EXCLUDE, PROVENANCE, SBOM
+from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
+from envbuilder.steps.distribution import EXCLUDE
 from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 

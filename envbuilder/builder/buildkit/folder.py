@@ -135,9 +135,7 @@ def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
 
 
 def _of_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    info.mtime = int(info.mtime)
+    info.uid, info.gid, info.uname, info.gname, info.mtime = 0, 0, "", "", int(info.mtime)
     return info
 
 
