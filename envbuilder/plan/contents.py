@@ -9,8 +9,6 @@ from envbuilder.plan.model import DRIVER_PARTS, ENV_PREFIX, GPUS, SYSTEM_PATH, R
 from envbuilder.plan.program import OUTSIDE, Program, spec_text
 
 USER: Final = "vscode"  # in every image (`steps/configure_distribution.sh`); dev container tools give it the UID of the user
-# Of these, `steps/distribution.py` unpacks copyright files alone: nobody reads documentation in a container.
-NOT_UNPACKED: Final = ("usr/share/man/", "usr/share/info/", "usr/share/doc/", "usr/share/locale/")
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 PROVENANCE: Final = "opt/envbuilder/provenance.json"

@@ -226,10 +226,8 @@ class Tar:
             need_within("bytes of paths", length, NAMES)
             need_within(f"bytes of the path {info.name[:100]!r}", len(info.name), PATH)
             need_within(f"folders in the path {info.name[:100]!r}", info.name.count("/"), DEPTH)
-            has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
-            if has_content:
+            if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES:
                 self.rest = need_within(f"bytes of {info.name[:100]!r}", info.size, self.most)
-            info.offset_data = self.at
             yield info
 
 
@@ -297,15 +295,6 @@ def is_left_out(info, listed):
 def is_plain(path):
     parts = path.split("/")
     return not any(part in ("", ".", "..") or part.startswith(".wh.") or "\0" in part for part in parts)
-
-
-def above(path):
-    """Return the folders of a path, the deepest first."""
-    folders = []
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        folders.append(path)
-    return folders
 
 
 class Root:
@@ -451,9 +440,10 @@ def sharing(packages):
             names |= sharers
     for package in packages:
         for path in (*package.files, *package.folders):
-            for folder in above(path):
-                if folder in owners:
-                    names |= {package.name} | owners[folder]
+            while "/" in path:
+                path = path.rpartition("/")[0]  # noqa: PLW2901 - the folders above it
+                if path in owners:
+                    names |= {package.name} | owners[path]
     return names
 
 
@@ -496,7 +486,7 @@ def write_database(packages, root, architecture):
                     root.write_new(path, (content,), info.mode & 0o7777, info.mtime)
         texts.update(trigger_texts(packages))
         for name, text in texts.items():
-            root.write_new(f"{DATABASE}/{name}", (text.encode(),), 0o644)
+            root.write_new(f"{DATABASE}/{name}", (text.encode("utf-8", "surrogateescape"),), 0o644)
     except FileExistsError as error:
         raise PackageError(f"a package has `{error.filename}`, which belongs to dpkg's database") from error
 
@@ -539,9 +529,8 @@ def stanza(package, root):
 def conffile(words, package, root):
     *flags, path = words
     place = root.place(merged(path))
-    if (
-        flags or merged(path) not in package.written or os.path.islink(place)
-    ):  # `remove-on-upgrade`: it does not bring it
+    # `remove-on-upgrade`: the package does not bring it.
+    if flags or merged(path) not in package.written or os.path.islink(place):
         return " ".join((f" {path} newconffile", *flags))
     with open(place, "rb") as stream:
         return f" {path} {hashlib.md5(stream.read()).hexdigest()}"  # noqa: S324 - dpkg's

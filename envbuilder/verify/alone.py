@@ -26,12 +26,13 @@ from envbuilder.core.findings import Finding
 from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
 from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock
-from envbuilder.plan.contents import NOT_UNPACKED, PROVENANCE, SBOM
+from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.sources.installed import DPKG, read_dpkg
 from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 
+_LEFT_OUT: Final = tuple(folder.strip("/*") + "/" for folder in EXCLUDE)  # a build does not unpack them
 _DPKG_LISTS: Final = "var/lib/dpkg/info/"
 
 
@@ -171,7 +172,7 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
                 if found.encode() != md5:
                     message = f"its md5 is {found}, and {md5.decode(errors='replace')} in /{path}"
                     findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
-            elif name is None and is_whole and not os.fsdecode(raw).startswith(NOT_UNPACKED):
+            elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
                 where = f"/{os.fsdecode(raw)}"
                 findings.append(Finding(code=Code.PRESENCE, where=where, message=f"only in /{path}"))
     wrong = {finding.where.removeprefix("/") for finding in findings}

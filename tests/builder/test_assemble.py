@@ -207,7 +207,7 @@ def test_wheels_are_installed_beside_the_packages_that_a_standalone_python_needs
     job = dataclasses.replace(
         job, plan=dataclasses.replace(PLAN, steps=(OS, step, environment, *PLAN.steps[2:]))
     )
-    _, unpacking, installing, *_ = AssembleEngine(job=job).commands()
+    _, _, unpacking, installing, *_ = AssembleEngine(job=job).commands()
     tree = store.tree(job.keys[step])
     assert f"--ro-bind {store.tree(job.keys[OS])}/usr /usr" in shlex.join(unpacking.argv)
     assert unpacking.argv[-5:-3] == ("/bin/sh", "/steps/interpreter.sh")
@@ -244,6 +244,7 @@ def with_debs(store: Store, *debs: Artifact) -> Job:
     return dataclasses.replace(make_engine(store).job, plan=plan)
 
 
+@pytest.mark.programs
 def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):
     names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
     locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
@@ -255,7 +256,8 @@ def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store, tmp_path):
         debs.append(Artifact(**dataclasses.asdict(locked[0]) | {"name": name, "sha256": sha256_file(path)}))
         store.add_artifact(debs[-1].sha256, path)
     root = tmp_path / "root"
-    unpack_minimal(with_debs(store, *debs), root)
+    job = dataclasses.replace(with_debs(store, *debs), runner=ProcessRunner(os.environ))
+    unpack_minimal(job, root)
     assert sorted(one.name for one in (root / "usr/lib").iterdir()) == ["libc6", "python3.11-minimal"]
     assert all((root / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
 
@@ -476,14 +478,14 @@ PLAN = Plan(
 
 
 def test_an_empty_store_lacks_every_layer(store):
-    assert make_engine(store).missing() == PLAN.steps
+    assert make_engine(store).job.missing() == PLAN.steps
 
 
 def test_a_layer_in_the_store_is_not_missing(store):
     folder = store.layer(make_engine(store).job.keys[PLAN.runtime])
     folder.mkdir()
     write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
-    assert make_engine(store).missing() == PLAN.steps[:-1]
+    assert make_engine(store).job.missing() == PLAN.steps[:-1]
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
@@ -503,14 +505,14 @@ def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
     folder.mkdir()
     write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
     needed = make_engine(store).artifacts()
-    assert OS not in make_engine(store).missing()
+    assert OS not in make_engine(store).job.missing()
     assert [one.name for one in needed] == [one.name for one in PYTHON.artifacts] + ["libc6"]
 
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):
     assert [command.why for command in make_engine(store).commands()] == [
-        "install the distribution's packages",
         "unpack the distribution's packages",
+        "install the distribution's packages",
         "install 0 Python packages",
         "compile the extension `fused`",
         "join the extensions",

@@ -123,7 +123,7 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
     Store(opened)
     for folder in (opened, opened / "work"):
         folder.chmod(0o755)
-    before = os.umask(0o077)  # it decides no mode
+    before = os.umask(0o002)  # it decides no mode
     try:
         layer = load_layer(make_os(spacious, *packages, work=opened, look=no_other_user_starts_it))
     finally:

@@ -32,14 +32,14 @@ OWNERS: Final = "owners.json"
 _CAPABILITIES: Final = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_CHROOT",
 )  # fmt: skip
-_FULL: Final = ("Cannot fork", "Resource temporarily unavailable")
+_TOO_MANY: Final = ("Cannot fork", "Resource temporarily unavailable")
 
 
 def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
     """Return the commands that make the layer."""
     program = step.made_by(job.plan)
     (unpacking,) = program.parts
-    return (outside_command(unpacking, work), _configure_command(program, job, work))
+    return (outside_command(unpacking, work / "packages"), _configure_command(program, job, work))
 
 
 def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
@@ -69,7 +69,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
         except CommandError as failure:
             failure.hint = (
                 "a package's script started more processes than any package needs"
-                if any(words in failure.message for words in _FULL)
+                if any(words in failure.message for words in _TOO_MANY)
                 else "the log has all that the packages' scripts said"
             )
             raise
