@@ -29,6 +29,7 @@ from envbuilder.lock.model import Lock
 from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.sources.installed import DPKG, read_dpkg
+from envbuilder.steps.distribution import EXCLUDE
 from envbuilder.verify.compare import SHOWN, Code
 from envbuilder.verify.diff import LOCK
 
