@@ -487,9 +487,7 @@ SCRIPT
 
 # Compile the extension `fused`.
 FROM os AS extension-0
-COPY --link --from=interpreter /out /
 COPY --link --from=python /out /
-COPY --link --from=cuda /out /
 WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
