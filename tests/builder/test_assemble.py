@@ -17,6 +17,7 @@ import pytest
 import uv
 
 from envbuilder import runtime as image
+from envbuilder import steps
 from envbuilder.builder.assemble import interpreter, python, runtime
 from envbuilder.builder.assemble import os as debian
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root
@@ -385,7 +386,7 @@ START = StartStep(
 
 def test_the_sandbox_of_a_program(golden):
     command = program_command(START.made_by(PLAN), FULL, step=Path("/work/step"), out=Path("/work/tree"))
-    golden("sandbox-start.txt", one_a_line(command).replace(str(uv.find_uv_bin()), "UV"))
+    golden("sandbox-start.txt", one_a_line(command, UV=uv.find_uv_bin(), STEPS=steps.FOLDER))
 
 
 @runs_programs

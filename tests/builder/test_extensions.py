@@ -46,9 +46,9 @@ from envbuilder.recipe.load import load
 from tests.support.damage import flip
 from tests.support.elves import gpu_library
 from tests.support.locks import make_parts
-from tests.support.programs import load_program
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
+from tests.support.step_programs import load_program
 from tests.support.stores import open_shared, write_keys
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")

@@ -68,97 +68,95 @@ file 644 /kit/install_toolkit.py <<'END'
 |the program install_toolkit.py
 END
 
-file 644 /kit/compile_extension.py <<'END'
-|the program compile_extension.py
+file 644 /kit/extensions.py <<'END'
+|the program extensions.py
 END
 
-file 644 /kit/compile_one.sh <<'END'
-|the program compile_one.sh
+file 644 /kit/extension.py <<'END'
+|the program extension.py
 END
 
-file 644 /kit/install_extension.py <<'END'
-|the program install_extension.py
+file 644 /kit/gpu_code.py <<'END'
+|the program gpu_code.py
 END
 
-file 644 /kit/steady.sh <<'END'
-|the program steady.sh
+file 644 /kit/capture_calls.py <<'END'
+|the program capture_calls.py
 END
 
-file 644 /kit/0/spec.json <<'END'
+file 644 /kit/compile_call.py <<'END'
+|the program compile_call.py
+END
+
+file 644 /kit/sitecustomize.py <<'END'
+|the program sitecustomize.py
+END
+
+file 644 /kit/steady.c <<'END'
+|the program steady.c
+END
+
+file 644 /kit/no_comment.ld <<'END'
+|the program no_comment.ld
+END
+
+file 644 /kit/extensions/spec.json <<'END'
 |{
-| "arguments": {
-|  "build_directory": "/space/build",
+| "gpus": [
+|  "8.0"
+| ],
+| "parts": [
+|  [
+|   "extension-0",
+|   "load"
+|  ]
+| ]
+|}
+END
+
+file 644 /kit/extension-0/spec.json <<'END'
+|{
+| "archive": false,
+| "call": {
+|  "cpp_sources": [],
+|  "cuda_sources": [],
 |  "extra_cflags": [],
 |  "extra_cuda_cflags": [],
 |  "extra_include_paths": [],
-|  "extra_ldflags": [
-|   "-Wl,--build-id=none,--strip-all"
-|  ],
+|  "extra_ldflags": [],
+|  "function": "load",
+|  "functions": "null",
 |  "is_python_module": true,
 |  "is_standalone": false,
 |  "name": "fused",
+|  "others": "{}",
 |  "sources": [
 |   "/space/src/fused/fused_bias_act.cpp",
 |   "/space/src/fused/fused_bias_act_cpu.cpp",
 |   "/space/src/fused/fused_bias_act_cuda.cpp",
 |   "/space/src/fused/fused_bias_act_kernel.cu"
 |  ],
-|  "with_cuda": true
+|  "with_cuda": true,
+|  "with_pytorch_error_handling": true
 | },
-| "facts": "/space/facts.json",
-| "function": "load"
-|}
-END
-file 644 /kit/0/entry.json <<'END'
-|{
-| "architectures": [
+| "env": [],
+| "files": {
+|  "fused/fused_bias_act.cpp": "730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268",
+|  "fused/fused_bias_act_cpu.cpp": "fb5686503478635701958c7ad954567c9ce43c9072914756011afb94df641d69",
+|  "fused/fused_bias_act_cuda.cpp": "6b4838042c02812edcf1caa6df0e6c474ea07ad9f562699b1803031aad27927d",
+|  "fused/fused_bias_act_kernel.cu": "4a949144be7fa7fc309eae8f352cf41cf6d8ee774ad6cc78d783d458f57162e8",
+|  "fused/fused_bias_act_kernel.h": "ab18d5dee37bac0d6c8f4ec2ab9f54f3d367323ec2398676c9270d64bb518fa9"
+| },
+| "form": "load",
+| "gpus": [
 |  "8.0"
 | ],
-| "base": "/space/src/fused",
-| "entry": {
-|  "arguments": {
-|   "extra_cflags": [],
-|   "extra_cuda_cflags": []
-|  },
-|  "file": "/opt/envbuilder/extensions/fused-2eacddb0de4d8633/fused.so",
-|  "function": "load",
-|  "is_python_module": true,
-|  "is_standalone": false,
-|  "key": "2eacddb0de4d863391af08798d641f2c307aa9fc1017a9a94b8c2ef5d725e571",
-|  "name": "fused"
-| },
-| "has_cuda": true,
-| "head": {
-|  "architectures": [
-|   "8.0"
-|  ],
-|  "version": 2
-| },
-| "sources": [
-|  "fused_bias_act.cpp",
-|  "fused_bias_act_cpu.cpp",
-|  "fused_bias_act_cuda.cpp",
-|  "fused_bias_act_kernel.cu"
-| ]
+| "key": "KEY",
+| "name": "fused",
+| "patch": "",
+| "path": "",
+| "strip": false
 |}
-END
-file 644 /kit/0/sources <<'END'
-|730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268  fused/fused_bias_act.cpp
-|fb5686503478635701958c7ad954567c9ce43c9072914756011afb94df641d69  fused/fused_bias_act_cpu.cpp
-|6b4838042c02812edcf1caa6df0e6c474ea07ad9f562699b1803031aad27927d  fused/fused_bias_act_cuda.cpp
-|4a949144be7fa7fc309eae8f352cf41cf6d8ee774ad6cc78d783d458f57162e8  fused/fused_bias_act_kernel.cu
-|ab18d5dee37bac0d6c8f4ec2ab9f54f3d367323ec2398676c9270d64bb518fa9  fused/fused_bias_act_kernel.h
-END
-file 644 /kit/0/environment <<'END'
-|export CC=gcc
-|export CXX=g++
-|export CUDA_HOME=/usr/local/cuda
-|export MAX_JOBS=4
-|export NVCC_APPEND_FLAGS=--objdir-as-tempdir
-|export TORCH_CUDA_ARCH_LIST=8.0
-|export TORCH_EXTENSIONS_DIR=/tmp/extensions
-|export PYTHONDONTWRITEBYTECODE=1
-|export PYTHONHASHSEED=0
 END
 
 file 644 /kit/cuda.json <<'END'
@@ -766,7 +764,11 @@ ARG SOURCE_DATE_EPOCH
 RUN --network=none --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=bind,target=/context <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-sh /kit/compile_one.sh /kit/0 /context /root/out
+mkdir -p /tmp/inputs /tmp/parts && ln -s /context /tmp/inputs/files
+mkdir /tmp/parts/extension-0
+env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/env/bin/python -B /kit/extension.py /kit/extension-0/spec.json /tmp/inputs /tmp/parts/extension-0
+env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /kit/extensions.py /kit/extensions/spec.json /tmp/parts /root/out
+rm -rf /tmp/inputs /tmp/parts /tmp/extension /space
 SCRIPT
 
 # What runs first in each Python, and what a runtime reads.

@@ -1,6 +1,6 @@
 --- 
 +++ 
-@@ -80,0 +81,4 @@
+@@ -96,0 +97,4 @@
 +END
 +
 +file 644 /kit/customize/sitecustomize.py <<'END'

@@ -9,12 +9,6 @@
 +
 +file 644 /kit/compile_all.py <<'END'
 +|the program compile_all.py
-@@ -115 +123 @@
--|  "file": "/opt/envbuilder/extensions/fused-2d4456f57843970f/fused.so",
-+|  "file": "/opt/envbuilder/extensions/fused-3245edd0749ee324/fused.so",
-@@ -119 +127 @@
--|  "key": "2d4456f57843970f7aad8ddc96f6d742e229e290035818f26bc6d03caac94d91",
-+|  "key": "3245edd0749ee324436951706c79e9c1444f63334b6ec872d0ec70042675a509",
 @@ -333,0 +342,33 @@
 +# The standalone Python.
 +FROM workshop AS standalone
@@ -71,14 +65,17 @@
 @@ -404 +454 @@
 -/usr/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
 +/opt/python/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
-@@ -418 +468 @@
+@@ -417 +467 @@
+-env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /kit/extensions.py /kit/extensions/spec.json /tmp/parts /root/out
++env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/python/bin/python3.11 /kit/extensions.py /kit/extensions/spec.json /tmp/parts /root/out
+@@ -422 +472 @@
 -FROM os AS start
 +FROM interpreter AS start
-@@ -483 +533 @@
+@@ -487 +537 @@
 -PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
 +PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/python/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
-@@ -489,0 +540 @@
+@@ -493,0 +544 @@
 +COPY --link --from=interpreter /opt/python /opt/python
-@@ -498 +549 @@
+@@ -502 +553 @@
 -LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/usr/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"
 +LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/opt/python/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"

@@ -17,9 +17,9 @@ from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.plan.model import ExtensionsStep
 from tests.support.elves import gpu_library
-from tests.support.programs import load_program
 from tests.support.projects import Machine, make_machine
 from tests.support.sdists import own_backend, write_sdist
+from tests.support.step_programs import load_program
 
 SOURCES = {
     "csrc/fused.cpp": "int f();\n",

@@ -1,5 +1,6 @@
 """Recipes, locks and plans without I/O, for tests that need any plan."""
 
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -196,4 +197,10 @@ def make_small_kit(
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
     kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")
-    return replace(kit, uv="1.2.3", programs={one: f"the program {one}\n" for one in kit.programs})
+    if kit.extensions:
+        parts = [
+            replace(part, spec=re.sub(r'"key": "\w+"', '"key": "KEY"', part.spec))
+            for part in kit.extensions.parts
+        ]
+        kit = replace(kit, extensions=replace(kit.extensions, parts=tuple(parts)))
+    return replace(kit, uv="1.2.3", programs={name: f"the program {name}\n" for name in kit.programs})

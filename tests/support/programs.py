@@ -1,18 +1,26 @@
-"""Import a program of `envbuilder/steps`, to test its functions. It finds the modules beside it as it does in a build."""
+"""A machine with the programs that a build needs."""
 
-import importlib.util
 import sys
-from typing import Any
 
-from envbuilder import steps
+from envbuilder.core.errors import CommandError, ToolError
+from tests.support.runner import FakeRunner
+
+SAYS = {  # as the programs of Debian 12 do
+    "bwrap": "bubblewrap 0.8.0\n",
+    sys.executable: "",  # the trial of the sandbox
+}
 
 
-def load_program(name: str) -> Any:
-    sys.path.insert(0, str(steps.FOLDER))
-    try:
-        spec: Any = importlib.util.spec_from_file_location(f"program_{name}", steps.FOLDER / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(steps.FOLDER))
-    return module
+class Machine(FakeRunner):
+    """A machine on which some programs are missing or broken."""
+
+    def __init__(self, says: dict[str, str], *, broken: tuple[str, ...] = ()) -> None:
+        super().__init__(says)
+        self._there, self._broken = set(says), broken
+
+    def run(self, command, *, on_line=None):
+        if command.argv[0] in self._broken:
+            raise CommandError("it does not run")
+        if command.argv[0] not in self._there:
+            raise ToolError("it is not installed")
+        return super().run(command, on_line=on_line)
