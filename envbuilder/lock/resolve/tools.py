@@ -17,7 +17,7 @@ from envbuilder.sources.names import DEBIAN
 
 # One qemu for every suite: it is static, so it runs anywhere, and older ones crash on what this machine's /sys says.
 _EMULATOR: Final = (f"{DEBIAN}/trixie", "qemu-user")
-# The cross compiler, and the usual one, for the library of `steady.sh` that programs of x86-64 load.
+# The cross compiler, and the usual one, for the library of `steady.c` that programs of x86-64 load.
 _PACKAGES: Final = ("gcc-{gcc}-{gnu}", "g++-{gcc}-{gnu}", "gcc-{gcc}", "libc6-dev")
 _PYTHON: Final = ("python{python}-minimal", "libpython{python}-stdlib")
 # The environment has the C library and its headers itself, and their copies for cross compilers name other paths.
