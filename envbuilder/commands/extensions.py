@@ -60,8 +60,8 @@ def _listed(found: ExtensionStatus, recipe: str) -> ListedExtension:
             "targets": compiled.entry.targets,
             "size": compiled.entry.size,
             "seconds": compiled.seconds,
-            "files": {timing.file: timing.seconds for timing in compiled.timings},
+            "files": compiled.timings,
             "compiled_for": compiled.recipe,
-            "torch": compiled.facts.torch,
+            "torch": compiled.facts["torch"],
         }
     )

@@ -25,8 +25,12 @@ from envbuilder.builder.extensions.check_targets import (
     extension_error,
     extra_targets,
 )
-from envbuilder.builder.extensions.compiler_errors import explain_failure, merge_failures, read_report
-from envbuilder.builder.extensions.left_out import naming_left_out
+from envbuilder.builder.extensions.compiler_errors import (
+    explain_failure,
+    merge_failures,
+    naming_left_out,
+    read_report,
+)
 from envbuilder.builder.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
