@@ -383,7 +383,7 @@ def _shape(one: Mapping[str, object]) -> str:
 def codes() -> dict[str, tuple[str, str]]:
     """Return every code with its name and what it means."""
     for module in pkgutil.walk_packages(envbuilder.__path__, "envbuilder."):
-        if not module.name.startswith(("envbuilder.runtime", "envbuilder.__main__")):
+        if not module.name.startswith(("envbuilder.runtime", "envbuilder.steps.", "envbuilder.__main__")):
             importlib.import_module(module.name)
     found = {
         str(code): (code.name.lower().replace("_", " "), code.meaning)
