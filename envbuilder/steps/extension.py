@@ -288,7 +288,7 @@ def patch_file(lines, at, before, after, folder):
 
 def environment(spec, jobs, *, simulates=False, chooses=False):
     """Return the variables of a program: `simulates` a GPU of the recipe, and `chooses` its GPUs where a project names others."""
-    own = dict(spec["env"])
+    variables = dict(spec["env"])
     env = {
         name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
     }
@@ -307,9 +307,9 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
         env["PYTHONPATH"] = os.path.join(SCRATCH, "customize")
         if spec["gpus"]:
             env["_ENVBUILDER_CAPABILITY"] = spec["gpus"][0]
-    if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in own:
+    if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in variables:
         env["_ENVBUILDER_GPUS"] = ";".join(spec["gpus"])
-    env.update(own)
+    env.update(variables)
     env.update(preload())
     return env
 

@@ -155,18 +155,25 @@ class ExtensionBuilder:
         program = extension_program(self._ground, extension, f"extension-{number}")
         with naming_left_out(extension, self._job.origin):
             built = self._build_extension(extension, program)
-        return tuple(replace(one, part=program.name) for one in built)
+        return tuple(replace(call, part=program.name) for call in built)
 
     def _build_extension(self, extension: LockedExtension, program: Program) -> tuple[CachedExtension, ...]:
         ground = self._ground
         match extension.form:
             case Form.PROJECT:
-                own = f"{extension.name} {extension.path}"
                 key, surroundings = (
                     project_key(ground, extension),
                     ground.surroundings(extension, reads_all=True),
                 )
-                return (self._obtain(extension, extension.name, key, program, (*surroundings, ("", own))),)
+                return (
+                    self._obtain(
+                        extension,
+                        extension.name,
+                        key,
+                        program,
+                        (*surroundings, ("", f"{extension.name} {extension.path}")),
+                    ),
+                )
             case Form.LOAD:
                 calls = recipe_calls(extension)
                 return (self._obtain_call(extension, calls.calls[0], calls, program),)

@@ -40,7 +40,7 @@ def wheel_key(plan: Plan, step: PythonStep, sdist: Artifact) -> Key:
     ground = plan.ground
     return Key(
         surroundings=(("wheel format", f"{WHEEL_FORMAT} {step.program}"), *ground.fields(ground.debs)),
-        own=(("sdist", f"{sdist.filename} {sdist.sha256}"), ("tools", digest_of(step.tools(sdist)))),
+        specific=(("sdist", f"{sdist.filename} {sdist.sha256}"), ("tools", digest_of(step.tools(sdist)))),
     )
 
 
