@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -194,17 +194,6 @@ def new_beneath(folder: Path, name: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def write_beneath(folder: Path, name: str, content: bytes) -> None:
-    """Write a file below `folder`, and the folders that it lies in. What is there under its name is replaced, never followed.
-
-    The file is new: a link or a hard link that foreign code left under the name keeps its target.
-    Raises BuildError for a link on the way.
-    """
-    clear_beneath(folder, name)
-    with new_beneath(folder, name) as stream:
-        stream.write(content)
-
-
 @contextlib.contextmanager
 def pinned_folder(folder: Path, name: str = ".") -> Iterator[Path]:
     """Yield a path of the folder `name` below `folder`. Both are made where they are missing. Raises NotADirectoryError for a link.
@@ -283,33 +272,10 @@ def copy_tree_beneath(folder: Path, name: str, target: Path, *, limit: int = FIL
                 os.fchmod(out.fileno(), mode)
 
 
-def clear_beneath(folder: Path, name: str, keep: Callable[[str], bool] = lambda _: False) -> None:
-    """Remove `name` below `folder` with all that is in it, but regular files whose path in it `keep` wants.
-
-    Folders that hold such a file stay. Does nothing if the name is not there.
-    """
-    try:
-        with _parent(folder, name) as (at, last):
-            if not stat.S_ISDIR(at.status(last).st_mode):
-                at.remove(last)
-                return
-    except FileNotFoundError:
-        return
-    above = len("".join(f"{part}/" for part in _parts(name)))
-    try:
-        inside = [*walk_beneath(folder, name)]
-    except BuildError:  # a tree without a reasonable end, of which nothing is worth keeping
-        remove_tree(folder / name)
-        return
-    for path, status in (*reversed(inside), (name, None)):
-        if status and stat.S_ISREG(status.st_mode) and keep(path[above:]):
-            continue
-        with _parent(folder, path) as (at, last):
-            if status and not stat.S_ISDIR(status.st_mode):
-                at.remove(last)
-                continue
-            try:
-                os.rmdir(last, dir_fd=at.descriptor)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+def clear_beneath(folder: Path, name: str) -> None:
+    """Remove `name` below `folder` with all that is in it. Does nothing if the name is not there."""
+    with contextlib.suppress(FileNotFoundError), _parent(folder, name) as (at, last):
+        if stat.S_ISDIR(at.status(last).st_mode):
+            remove_tree(Path(f"/proc/self/fd/{at.descriptor}", last))
+        else:
+            at.remove(last)

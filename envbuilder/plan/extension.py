@@ -108,7 +108,7 @@ def recipe_calls(extension: LockedExtension) -> Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The inputs that decide the bytes of an extension: its surroundings, and what is its own.
+    """The inputs that decide the bytes of an extension: its surroundings, and what is specific to it.
 
     `beside` names the packages that should not, and whose code runs beside the compilers: a wheel's `.pth` file, a script of
     a third party's package. The cache has an entry for each such company, so that the code of one recipe's packages leaves
@@ -116,17 +116,17 @@ class Key:
     """
 
     surroundings: tuple[tuple[str, str], ...]
-    own: tuple[tuple[str, str], ...]
+    specific: tuple[tuple[str, str], ...]
     beside: str = ""
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        return (*self.surroundings, *self.own)
+        return (*self.surroundings, *self.specific)
 
     @property
     def digest(self) -> Sha256:
         """Return the sha256 that `extension.py` makes of a captured call too."""
-        return sha256_text(json.dumps([_base(self.surroundings), *(value for _, value in self.own)]))
+        return sha256_text(json.dumps([_base(self.surroundings), *(value for _, value in self.specific)]))
 
     @property
     def entry(self) -> Sha256:
@@ -209,15 +209,15 @@ def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Call
     debs = [deb for deb in ground.debs if not _OF_SUITES.fullmatch(deb.source)]
     return Key(
         surroundings=ground.surroundings(extension),
-        own=(("call", call.to_json()), ("files", json.dumps(calls.files))),
+        specific=(("call", call.to_json()), ("files", json.dumps(calls.files))),
         beside=digest_of([*wheels, *debs]) if wheels or debs else "",
     )
 
 
 def project_key(ground: Ground, extension: LockedExtension) -> Key:
     """Return the key of a project's own build or capture, which may read every package."""
-    own = (("project", "\n".join(extension_lines(extension))),)
-    return Key(surroundings=ground.surroundings(extension, reads_all=True), own=own)
+    specific = (("project", "\n".join(extension_lines(extension))),)
+    return Key(surroundings=ground.surroundings(extension, reads_all=True), specific=specific)
 
 
 # ---- the programs
@@ -243,12 +243,12 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
 
 def extension_program(ground: Ground, extension: LockedExtension, name: str = "") -> Program:
     """Return the program that makes an extension, a captured one with all of its calls."""
-    own: dict[str, object] = {
+    values: dict[str, object] = {
         "path": extension.path,
         "files": {file.path: file.sha256 for file in extension.files},
     }
-    own |= {"patch": extension.patch, "archive": extension.archive is not None}
-    own["strip"] = extension.archive is not None and extension.archive.kind == "sdist"
+    values |= {"patch": extension.patch, "archive": extension.archive is not None}
+    values["strip"] = extension.archive is not None and extension.archive.kind == "sdist"
     inputs: list[tuple[str, Artifact | SourceFile]] = [
         (f"files/{file.path}", file) for file in extension.files
     ]
@@ -257,20 +257,24 @@ def extension_program(ground: Ground, extension: LockedExtension, name: str = ""
     match extension.form:
         case Form.LOAD:
             call = recipe_call(extension)
-            own |= {
+            values |= {
                 "key": call_key(ground, extension, call, recipe_calls(extension)).digest,
                 "call": asdict(call),
             }
             why = f"compile the extension `{extension.name}`"
         case Form.PROJECT:
-            own |= {"key": project_key(ground, extension).digest, "epoch": ground.epoch}
+            values |= {"key": project_key(ground, extension).digest, "epoch": ground.epoch}
             why = f"build the extension `{extension.name}`"
         case Form.CAPTURE:
-            own |= {"key": _base(ground.surroundings(extension)), "lines": extension.capture, "only": False}
+            values |= {
+                "key": _base(ground.surroundings(extension)),
+                "lines": extension.capture,
+                "only": False,
+            }
             why = f"capture and compile the extension `{extension.name}`"
         case _:
             assert_never(extension.form)
-    return _program(ground, extension, own, why, name=name, inputs=tuple(inputs))
+    return _program(ground, extension, values, why, name=name, inputs=tuple(inputs))
 
 
 def capture_program(ground: Ground, extension: LockedExtension) -> Program:
@@ -282,14 +286,14 @@ def capture_program(ground: Ground, extension: LockedExtension) -> Program:
 
 def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Program:
     """Return the program that compiles one call of a capture. The result of the capture lies in its INPUTS as `CAPTURED`."""
-    own = {"key": call_key(ground, extension, call, calls).digest, "call": asdict(call)}
-    return _program(ground, extension, own, f"compile the extension `{call.name}`")
+    values = {"key": call_key(ground, extension, call, calls).digest, "call": asdict(call)}
+    return _program(ground, extension, values, f"compile the extension `{call.name}`")
 
 
 def _program(
     ground: Ground,
     extension: LockedExtension,
-    own: Mapping[str, object],
+    values: Mapping[str, object],
     why: str,
     *,
     name: str = "",
@@ -297,7 +301,7 @@ def _program(
 ) -> Program:
     common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
     return Program(
-        name=name, files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"), spec=spec_text({**common, **own}),
+        name=name, files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"), spec=spec_text({**common, **values}),
         inputs=inputs, why=why,
     )  # fmt: skip
 

@@ -97,8 +97,8 @@ def remove(path):
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
         return
+    os.chmod(path, 0o700)
     for parent, folders, _ in os.walk(path):
-        os.chmod(parent, 0o700)
         for name in folders:
             if not os.path.islink(os.path.join(parent, name)):
                 os.chmod(os.path.join(parent, name), 0o700)
@@ -170,7 +170,7 @@ def stage(spec, inputs):
     if spec["archive"]:
         unpack(os.path.join(inputs, "archive"), spec["strip"])
     if spec["patch"]:
-        lines = read(os.path.join(inputs, "files", spec["patch"])).splitlines(True)
+        lines = lines_of(read(os.path.join(inputs, "files", spec["patch"])))
         try:
             apply_patch(lines, NEW if spec["archive"] else os.path.join(NEW, spec["path"]))
         except (ValueError, OSError) as error:
@@ -206,16 +206,30 @@ def zip_files(archive):
                     yield member.filename, stream
 
 
+def lines_of(content):
+    """Return the lines as git counts them: a carriage return ends none."""
+    return re.findall(rb"[^\n]*\n|[^\n]+", content)
+
+
 def apply_patch(lines, folder):
     """Apply a patch as `git diff` writes it. Its hunks may lie elsewhere, but their lines must be the same."""
-    at = 0
+    at, named = 0, b""
     while at < len(lines):
         line = lines[at]
+        if line.startswith(b"diff --git "):
+            named = b"+++ " + line.rstrip().rpartition(b" ")[2]
         if line.startswith((b"GIT binary patch", b"Binary files", b"rename ", b"copy ")):
             raise ValueError(f"{line.decode().strip()}: only texts can be patched")
         if line.startswith((b"new file mode 12", b"new mode 12")):
             raise ValueError("it makes a link, which could lead to any file")
         at += 1
+        is_empty = not any(
+            after.startswith(b"--- ") for after in lines[at : at + 2]
+        )  # after the line `index`
+        if line.startswith(b"new file mode") and is_empty:
+            write(os.path.join(folder, patched_path(named)), b"")
+        if line.startswith(b"deleted file mode") and is_empty:
+            os.unlink(os.path.join(folder, patched_path(named)))
         if line.startswith(b"--- ") and at < len(lines) and lines[at].startswith(b"+++ "):
             before, after = patched_path(line), patched_path(lines[at])
             at = patch_file(lines, at + 1, before, after, folder)
@@ -232,7 +246,7 @@ def patched_path(line):
 
 def patch_file(lines, at, before, after, folder):
     """Apply the hunks of one file. Returns the number of the line after them."""
-    old = read(os.path.join(folder, before)).splitlines(True) if before else []
+    old = lines_of(read(os.path.join(folder, before))) if before else []
     new: list[bytes] = []
     done = 0
     while at < len(lines) and lines[at].startswith(b"@@"):
@@ -254,7 +268,7 @@ def patch_file(lines, at, before, after, folder):
             sides = {b"-": [removed], b"+": [added]}.get(sign, [removed, added])
             for side in sides:
                 side.append(text if sign in b"-+ " else lines[at - 1])
-            left = [left[0] - (removed in sides), left[1] - (added in sides)]
+            left = [left[0] - (sign != b"+"), left[1] - (sign != b"-")]
         wanted = max(int(head[1]) - 1, 0)
         places = [at for at in range(done, len(old) + 1) if old[at : at + len(removed)] == removed]
         if not places:
@@ -274,7 +288,7 @@ def patch_file(lines, at, before, after, folder):
 
 def environment(spec, jobs, *, simulates=False, chooses=False):
     """Return the variables of a program: `simulates` a GPU of the recipe, and `chooses` its GPUs where a project names others."""
-    own = dict(spec["env"])
+    variables = dict(spec["env"])
     env = {
         name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
     }
@@ -293,9 +307,9 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
         env["PYTHONPATH"] = os.path.join(SCRATCH, "customize")
         if spec["gpus"]:
             env["_ENVBUILDER_CAPABILITY"] = spec["gpus"][0]
-    if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in own:
+    if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in variables:
         env["_ENVBUILDER_GPUS"] = ";".join(spec["gpus"])
-    env.update(own)
+    env.update(variables)
     env.update(preload())
     return env
 

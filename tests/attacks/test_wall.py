@@ -20,7 +20,7 @@ from envbuilder.builder.assemble.sandbox import Emulation, Root, program_command
 from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
 from envbuilder.plan.model import PythonStep
@@ -163,7 +163,7 @@ def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
     job = replace(
         sdist_job(tmp_path, project), runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": SECRET})
     )
-    with pytest.raises(CommandError) as failed:
+    with pytest.raises(CompileError) as failed:
         built_wheels(job.plan.python, job, lambda: HOST)
     assert "reached {}" in failed.value.message, failed.value.message
 

@@ -9,10 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.builder import pipeline
 from envbuilder.builder.assemble.sandbox import Root
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job, SharedStores
@@ -33,7 +36,7 @@ from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
 from envbuilder.diagnose.catalogue import load_messages
@@ -1159,3 +1162,23 @@ def test_another_package_beside_the_compilers_leaves_no_result_for_other_recipes
     assert len(runner.commands) == 2
     assert made.folder != found.folder
     assert made.compiled.entry.key == found.compiled.entry.key, "they are installed under one name"
+
+
+@pytest.mark.parametrize(
+    ("error", "looks"), [(CompileError("it does not compile"), False), (BuildError("no such tree"), True)]
+)
+def test_a_failed_compile_hashes_no_layer_of_the_cache(error, looks):
+    looked = []
+
+    class Failing(pipeline._Build):
+        def _try_once(self, staged: Outputs) -> object:
+            raise error
+
+    job = SimpleNamespace(discard_damaged=lambda: looked.append("the layers") or ())
+    outputs, given = (
+        Outputs(folder=Path("/nowhere"), name="x"),
+        dict.fromkeys(("recipe", "context", "docker", "fetcher")),
+    )
+    with pytest.raises(type(error), match=error.message):
+        Failing(outputs=outputs, engine=SimpleNamespace(job=job), **given)._make_verified(outputs)
+    assert bool(looked) == looks

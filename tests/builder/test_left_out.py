@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.extensions.left_out import naming_left_out
+from envbuilder.builder.extensions.compiler_errors import naming_left_out
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.model import LockedExtension
 from tests.support.projects import Machine, make_machine

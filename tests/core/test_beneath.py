@@ -18,7 +18,6 @@ from envbuilder.core.beneath import (
     link_beneath,
     new_beneath,
     read_beneath,
-    write_beneath,
 )
 from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import BuildError
@@ -65,7 +64,6 @@ ACTIONS: dict[str, Callable[[Path, str], object]] = {
 }
 WRITING: dict[str, Callable[[Path, str], object]] = {
     "new": new,
-    "write": lambda box, name: write_beneath(box, f"{name}/x", b""),
     "make a link": lambda box, name: link_beneath(box, f"{name}/x", "y"),
     "make a folder": lambda box, name: folder_beneath(box, f"{name}/x"),
     "clear": lambda box, name: clear_beneath(box, f"{name}/x"),
@@ -86,20 +84,6 @@ def test_nothing_is_written_through_a_link_or_a_device(box: Path, name: str, act
         WRITING[action](box, name)
     assert sorted(path.name for path in box.parent.iterdir()) == ["box", "secret"]
     assert (box.parent / "secret").read_text() == "secret"
-
-
-@pytest.mark.parametrize("name", ["link", "away", "fifo", "folder"])
-def test_a_file_replaces_what_has_its_name(box: Path, name: str) -> None:
-    write_beneath(box, name, b"new")
-    assert (box / name).read_bytes() == b"new"
-    assert not (box / name).is_symlink()
-    assert (box.parent / "secret").read_text() == "secret"
-
-
-def test_what_was_hard_linked_keeps_its_content(box: Path) -> None:
-    (box / "twin").hardlink_to(box / "folder/file")
-    write_beneath(box, "twin", b"new")
-    assert (box / "folder/file").read_text() == "mine"
 
 
 def test_a_folder_that_is_a_link_is_refused(box: Path) -> None:
@@ -142,17 +126,17 @@ def test_folders_in_each_other_have_a_limit_and_are_removed(box: Path) -> None:
     nest(box / "deep", 5000)
     with pytest.raises(BuildError, match="in each other"):
         list(files_beneath(box))
-    clear_beneath(box, "deep", keep=lambda _: True)
+    clear_beneath(box, "deep")
     assert not (box / "deep").exists()
     nest(box / "folder", 5000)
     remove_tree(box)
     assert not box.exists()
 
 
-def test_clearing_keeps_wanted_files_and_removes_links(box: Path) -> None:
-    (box / "folder/other").touch()
-    clear_beneath(box, "folder", keep=lambda name: name in ("file", "link"))
-    assert [path.name for path in (box / "folder").iterdir()] == ["file"]
+def test_clearing_removes_a_folder_with_its_links_and_not_their_targets(box: Path) -> None:
+    clear_beneath(box, "folder")
+    assert not (box / "folder").exists()
+    assert (box.parent / "secret").read_text() == "secret"
     clear_beneath(box, "nothing")
 
 

@@ -246,19 +246,19 @@ def test_the_extension_holds_code_for_the_recipe_and_no_other(a100: Built):
 
 
 def test_a_cuda_source_is_the_same_object_at_another_time_and_in_another_process(a100: Built, spacious: Path):
-    """Through the program that compilers are run through; nvcc alone names what is local after both."""
+    """With the library that is loaded into compilers; nvcc alone names what is local after both."""
     source = (
         "namespace { __global__ void kernel(float *x) { *x = 1; } }\n"
         "template <class T> void launch(T *x) { kernel<<<1, 1>>>(x); }\n"
         "template void launch<float>(float *);\n"
     )
     script = (
-        'cd /space; printf "%s" "$1" >one.cu\n'
-        "for way in '' 'sh /kit/steady.sh'; do for time in 1 1000000000; do\n"
+        'cd /space; printf "%s" "$1" >one.cu; gcc -shared -fPIC -o steady.so /steps/steady.c\n'
+        "for way in env 'env LD_PRELOAD=/space/steady.so'; do for time in 1 1000000000; do\n"
         "  touch -d @$time one.cu; $way nvcc --objdir-as-tempdir -lineinfo -arch=sm_80 -c -o one.o one.cu; sha256sum <one.o\n"
         "done; done"
     )
-    binds = f"{spacious}:/space,{ROOT}/envbuilder/runtime/kit:/kit:ro"
+    binds = f"{spacious}:/space,{ROOT}/envbuilder/steps:/steps:ro"
     said = run(
         "apptainer", "exec", "--bind", binds, a100.sif, "sh", "-euc", script, "sh", source
     ).splitlines()

@@ -73,7 +73,7 @@ def make(recipe: Path) -> Made:
     resolve_context(shop, offline=False).fetcher.fetch(engine.artifacts())
     with ThreadPoolExecutor(16) as pool:
         kept = ExtensionBuilder(engine.job, Run(engine.job, pool).root).build()
-    return Made({one.compiled.name: one for one in kept}, console.said)
+    return Made({one.compiled.entry.name: one for one in kept}, console.said)
 
 
 def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
@@ -120,12 +120,15 @@ def test_a_project_is_the_same_bytes_in_another_compile_folder(spacious: Path):
 
 
 @pytest.mark.release
-def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
+def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     """The extensions alone are taken out of BuildKit; what they stand on is compared elsewhere.
 
     For every change, `tests/plan/test_render.py` holds the text of this stage, whose programs the other tests here run.
     """
-    recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}")
+    capture = "{name: inline, path: inline, capture: [import inline_ops]}"
+    sources = "{name: fused, sources: [fused/fused_bias_act.cpp, fused/fused_bias_act_cpu.cpp]}"
+    shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
+    recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}", capture, sources)
     make(recipe)
     (composed,) = (one for one in make_layers(recipe) if one.name == "extensions")
 
@@ -149,8 +152,7 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
 def test_a_call_of_load_inline_is_captured(spacious: Path):
     """Its module uses torch.compile, FSDP and a library of operators of its own, as packages that import torch do."""
     made = make(write_recipe(spacious, "cpu", "{name: inline, path: inline, capture: [import inline_ops]}"))
-    compiled = made.kept["inline_add"].compiled
-    assert (compiled.function, compiled.call.functions) == ("load_inline", '["add"]')
+    assert made.kept["inline_add"].compiled.entry.function == "load_inline"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_a_repository_is_built_from_its_commit_and_submodules(
     source = f"git: 'file://{spacious}/repository', commit: {commit}, path: project"
     recipe = write_recipe(spacious, "cpu", f"{{name: small, {source}}}")
     made = make(recipe)
-    assert made.kept["small"].compiled.function == "package"
+    assert made.kept["small"].compiled.entry.function == "package"
     shutil.rmtree(spacious / "repository")
     assert make(recipe).said[-1].startswith("small: in the store"), "the archive is in the store"
 
@@ -271,16 +273,16 @@ def shapes() -> Iterator[tuple[Path, Made]]:
 
 def test_every_shape_is_compiled_for_the_recipes_gpu_and_no_other(shapes: tuple[Path, Made]):
     _, made = shapes
-    assert {name: one.compiled.targets for name, one in made.kept.items()} == dict.fromkeys(
+    assert {name: one.compiled.entry.targets for name, one in made.kept.items()} == dict.fromkeys(
         [*CAPTURED, "setup_py"], ("sm_80",)
     )
 
 
 def test_what_is_compiled_knows_its_sources_by_name_and_content(shapes: tuple[Path, Made]):
     folder, made = shapes
-    plugin = made.kept["plugin"].compiled
-    assert [name for name, _ in plugin.sources] == ["plugin.cpp", "plugin_kernel.cu"]
-    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in plugin.sources)
+    plugin = made.kept["plugin"].compiled.entry
+    assert list(plugin.sources) == ["plugin.cpp", "plugin_kernel.cu"]
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in plugin.sources.values())
     assert (folder / "gpu_name_in_path/plugins/plugin.cpp").is_file()
 
 
@@ -295,7 +297,7 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
 def test_a_project_with_its_own_architectures_is_compiled_for_the_recipes(shapes: tuple[Path, Made]):
     folder, _ = shapes
     recipe = write_recipe(folder, "a100", "{name: owned, path: own_arch_list}")
-    assert make(recipe).kept["owned"].compiled.targets == ("sm_80",)
+    assert make(recipe).kept["owned"].compiled.entry.targets == ("sm_80",)
 
 
 def test_a_flag_for_a_gpu_that_nvcc_has_forgotten_is_told_in_words(shapes: tuple[Path, Made]):

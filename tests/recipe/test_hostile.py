@@ -8,18 +8,17 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from envbuilder.builder.extensions.stage_sources import stage_files, stage_sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuilder.core.cache import Store, sha256_file
-from envbuilder.core.errors import BuildError, RecipeError
+from envbuilder.core.errors import RecipeError
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.model import RuntimeStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
-from tests.support.runner import FakeRunner
+from tests.support.step_programs import load_program
 
 RECIPE = """\
 base: debian/bookworm
@@ -153,11 +152,24 @@ def outside(tmp_path):
     assert (folder / "precious").read_text() == "kept"
 
 
+def stage(extension: LockedExtension, store: Store, folder: Path) -> None:
+    """Write the sources of an sdist into a build directory by the program of extensions."""
+    assert extension.archive
+    program = load_program("extension")
+    inputs, program.NEW = folder.with_name("inputs"), str(folder.with_name("new"))
+    inputs.mkdir()
+    (inputs / "archive").symlink_to(
+        store.artifact(extension.archive.sha256).rename(folder.with_name("archive"))
+    )
+    program.stage({"files": {}, "patch": "", "archive": True, "strip": True}, str(inputs))
+    program.place(program.NEW, str(folder))
+
+
 @pytest.mark.parametrize("name", ["x-1/../../outside/precious", "/outside/precious", "../outside/precious"])
 def test_an_sdist_that_would_write_elsewhere_is_refused(store, tmp_path, outside, name):
     extension = sdist(store, (member(name), b"evil"), folder=tmp_path)
-    with pytest.raises(BuildError, match="outside its folder"):
-        stage_sources(extension, store=store, runner=FakeRunner(), folder=tmp_path / "src")
+    with pytest.raises(SystemExit, match="outside its folder"):
+        stage(extension, store, tmp_path / "src")
 
 
 def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tmp_path, outside):
@@ -171,7 +183,7 @@ def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tm
         folder=tmp_path,
     )
     folder = tmp_path / "src"
-    stage_sources(extension, store=store, runner=FakeRunner(), folder=folder)
+    stage(extension, store, folder)
     (only,) = folder.iterdir()
     assert (only.name, only.stat().st_mode & 0o7000, only.is_symlink()) == ("setup.py", 0, False)
 
@@ -185,19 +197,9 @@ def test_what_a_build_left_as_a_link_is_not_followed_by_the_next(store, tmp_path
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).rmdir() if (folder / place).is_dir() else None
     (folder / place).symlink_to(outside)
-    stage_sources(extension, store=store, runner=FakeRunner(), folder=folder)
+    stage(extension, store, folder)
     assert not folder.is_symlink()
     assert (folder / place / "precious").read_text() == "evil"
-
-
-def test_files_of_a_call_do_not_go_through_a_link_either(tmp_path, outside):
-    source = tmp_path / "a.cpp"
-    source.write_text("int x;")
-    space = tmp_path / "space"
-    space.mkdir()
-    (space / "src").symlink_to(outside)
-    stage_files({"src/precious": source}, space)
-    assert (space / "src/precious").read_text() == "int x;"
 
 
 def test_a_changed_copy_of_a_step_is_another_step():

@@ -168,8 +168,15 @@ SETUP = "".join(f"line {number}\n" for number in range(1, 13))
         {"setup.py": SETUP + "more", "a.cu": "a", "new/b.cu": "one\ntwo\n"},
         {"setup.py": "first\n" + SETUP.removesuffix("\n")},
         {"setup.py": SETUP, "a.cu": "a\n"},
+        {"setup.py": SETUP.replace("line 4\n", "x\nline 4\n\n"), "a.cu": "a", "pkg/__init__.py": ""},
     ],
-    ids=["two hunks", "a new file, and no end of line", "a file that goes", "an end of line"],
+    ids=[
+        "two hunks",
+        "a new file, and no end of line",
+        "a file that goes",
+        "an end of line",
+        "an empty file",
+    ],
 )
 def test_a_patch_of_git_gives_the_files_that_it_was_made_from(program, tmp_path, place, edited):
     before = {"setup.py": SETUP, "a.cu": "a"}

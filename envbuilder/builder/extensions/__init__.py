@@ -1,5 +1,5 @@
 """The extensions layer: a recipe's extensions, compiled without a GPU for exactly the recipe's GPUs.
 
-`build` compiles each extension or takes it from the store, `cache` is its entry there, `list` reports the entries, `programs` are the
-programs that compile it, `stage_sources` writes its sources into the build directory, and `install` writes the layer.
+`build` runs the program of each extension or takes its result from the store, `cache` is its entry there, and `list` reports the
+entries. `envbuilder/steps/extension.py` is the program, and `plan/extension.py` says what decides its bytes.
 """

@@ -25,8 +25,12 @@ from envbuilder.builder.extensions.check_targets import (
     extension_error,
     extra_targets,
 )
-from envbuilder.builder.extensions.compiler_errors import explain_failure, merge_failures, read_report
-from envbuilder.builder.extensions.left_out import naming_left_out
+from envbuilder.builder.extensions.compiler_errors import (
+    explain_failure,
+    merge_failures,
+    naming_left_out,
+    read_report,
+)
 from envbuilder.builder.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
@@ -151,18 +155,14 @@ class ExtensionBuilder:
         program = extension_program(self._ground, extension, f"extension-{number}")
         with naming_left_out(extension, self._job.origin):
             built = self._build_extension(extension, program)
-        return tuple(replace(one, part=program.name) for one in built)
+        return tuple(replace(call, part=program.name) for call in built)
 
     def _build_extension(self, extension: LockedExtension, program: Program) -> tuple[CachedExtension, ...]:
         ground = self._ground
         match extension.form:
             case Form.PROJECT:
-                own = f"{extension.name} {extension.path}"
-                key, surroundings = (
-                    project_key(ground, extension),
-                    ground.surroundings(extension, reads_all=True),
-                )
-                return (self._obtain(extension, extension.name, key, program, (*surroundings, ("", own))),)
+                key, objects = project_key(ground, extension), f"{extension.name} {extension.path}"
+                return (self._obtain(extension, extension.name, key, program, objects),)
             case Form.LOAD:
                 calls = recipe_calls(extension)
                 return (self._obtain_call(extension, calls.calls[0], calls, program),)
@@ -215,10 +215,9 @@ class ExtensionBuilder:
     ) -> CachedExtension:  # fmt: skip
         """Return the entry of one call of `load()` or `load_inline()`."""
         key = call_key(self._ground, extension, call, calls)
-        fields = (*self._ground.surroundings(extension), ("", call.to_json()))
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         return self._obtain(
-            extension, label(extension, call.name), key, program, fields, jobs=jobs, captured=captured
+            extension, label(extension, call.name), key, program, call.to_json(), jobs=jobs, captured=captured
         )
 
     def _obtain(
@@ -227,14 +226,14 @@ class ExtensionBuilder:
         name: str,
         key: Key,
         program: Program,
-        build_fields: tuple[tuple[str, str], ...],
+        objects: str,
         *,
         jobs: int = MANY,
         captured: Path | None = None,
     ) -> CachedExtension:
         """Return the entry from the store. The program makes a missing one, with at most `jobs` compilers.
 
-        `build_fields` decide objects in the build directory, except sources, which ninja compares.
+        `objects` and the surroundings decide objects in the build directory; sources, which ninja compares, do not.
         """
         store, console, digest = self._job.store, self._job.console, key.entry
         folder = store.extension(digest)
@@ -247,7 +246,7 @@ class ExtensionBuilder:
             else:
                 root = self._root()
                 # Build directories are a recipe's own: code of one recipe could leave an object for another.
-                build_key = sha256_text(json.dumps([*build_fields, self._job.origin]))
+                build_key = sha256_text(json.dumps([*key.surroundings, objects, self._job.origin]))
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,

@@ -37,16 +37,6 @@ _TIMED: Final = re.compile(r"(\d{1,12})\t(\d{1,12})\t[^\t]*\t([^\t]+\.o)(?:\t|$)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The torch of the sandbox. An extension works only with the same torch."""
-
-    torch: str  # torch.__version__
-    cuda: str | None  # torch.version.cuda
-    cxx11_abi: bool
-    python: str  # sys.implementation.cache_tag
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """The extension's entry in the image's index. A project has `libraries`, a call `file` and what follows it."""
 
@@ -70,14 +60,8 @@ class Index:
     """What `extension.py` says of what it made."""
 
     entry: Entry
-    facts: Facts
+    facts: Mapping[str, str | bool | None]  # torch, cuda, cxx11_abi, python: it works with this torch alone
     held: Mapping[str, tuple[str, ...]]  # library → targets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    file: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +69,7 @@ class Compiled(Index):
     """The entry of an extension in the store."""
 
     seconds: float  # of the compile
-    timings: tuple[Timing, ...]  # of each compiled file
+    timings: Mapping[str, float]  # seconds of each compiled file
     recipe: str  # the first recipe that needed it
 
 
@@ -121,7 +105,7 @@ def read_index(out: Path) -> Index:
 
 
 def save_compiled(
-    out: Path, folder: Path, *, key: Key, seconds: float, timings: tuple[Timing, ...], recipe: str
+    out: Path, folder: Path, *, key: Key, seconds: float, timings: Mapping[str, float], recipe: str
 ) -> None:
     """Write the entry of what a program left in its OUT into the empty folder. Raises BuildError for another extension."""
     if read_index(out).entry.key != key.digest:
@@ -130,10 +114,14 @@ def save_compiled(
         save_text(folder / INDEX, read_beneath(out, f"{OUT}/{INDEX}", limit=_MOST).decode())
     with answers(TREE):
         copy_tree_beneath(out, f"{OUT}/{TREE}", folder / TREE)
-    made = {"version": VERSION, "key": dict(key.fields), "seconds": seconds, "recipe": recipe}
-    save_text(
-        folder / COMPILED_FILE, json.dumps(made | {"timings": list(map(asdict, timings))}, indent=1) + "\n"
-    )
+    made = {
+        "version": VERSION,
+        "key": dict(key.fields),
+        "seconds": seconds,
+        "timings": timings,
+        "recipe": recipe,
+    }
+    save_text(folder / COMPILED_FILE, json.dumps(made, indent=1) + "\n")
 
 
 @contextlib.contextmanager
@@ -147,7 +135,7 @@ def answers(name: str) -> Iterator[None]:
         raise BuildError(f"the build left a `{name}` that cannot be read: {error}") from error
 
 
-def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
+def ninja_timings(build_dir: Path) -> dict[str, float]:
     """Return the time of each object's last compile, from the logs of ninja below the folder."""
     latest: dict[str, float] = {}
     with contextlib.suppress(BuildError):  # a tree or a log without a reasonable end
@@ -156,7 +144,7 @@ def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
             if timed := _TIMED.match(line.decode(errors="replace")):
                 start, end, file = timed.groups()
                 latest[PurePosixPath(file).name] = (int(end) - int(start)) / 1000
-    return tuple(Timing(file=name, seconds=seconds) for name, seconds in sorted(latest.items()))
+    return dict(sorted(latest.items()))
 
 
 # ---- the entry of captured calls

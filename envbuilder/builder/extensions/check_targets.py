@@ -38,7 +38,7 @@ def explain_targets(
         held = read_index(out).held
     except BuildError:  # it failed before
         return
-    targets = {PurePosixPath(library).name: found for library, found in held.items()}
+    targets = {PurePosixPath(library).name: names for library, names in held.items()}
     if extension.form is Form.PROJECT:
         with answers("source"):
             check_project(name, targets, gpus, build_dir, str(PurePosixPath("src", extension.path)))
@@ -46,24 +46,24 @@ def explain_targets(
         check_call(name, next(iter(targets.values()), ()), gpus)
 
 
-def extra_targets(found: Iterable[str], architectures: Sequence[str]) -> tuple[str, ...]:
+def extra_targets(targets: Iterable[str], architectures: Sequence[str]) -> tuple[str, ...]:
     """Return the targets that no GPU of the recipe needs."""
-    return tuple(target for target in sorted(found) if not _bare([target]) <= _wanted(architectures))
+    return tuple(target for target in sorted(targets) if not _bare([target]) <= _wanted(architectures))
 
 
-def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
+def check_call(name: str, targets: Sequence[str], architectures: Sequence[str]) -> None:
     """Raise BuildError unless the library of a call has code for these GPUs."""
-    if not _wanted(architectures) <= _bare(found):
+    if not _wanted(architectures) <= _bare(targets):
         raise extension_error(
             ExtensionCode.WRONG,
-            f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
+            f"the extension `{name}` holds code for {_names(targets)}; the recipe's GPUs need {_names(_wanted(architectures))}",
             "look for `-gencode` or `-arch` among its flags: they override the recipe's GPUs",
         )
 
 
 def check_project(
     name: str,
-    found: Mapping[str, Sequence[str]],
+    held: Mapping[str, Sequence[str]],
     architectures: tuple[str, ...],
     build_dir: Path,
     project: str,
@@ -82,7 +82,7 @@ def check_project(
         for script in _SCRIPTS
         if script in files
     }
-    if architectures and sources and not any(found.values()):
+    if architectures and sources and not any(held.values()):
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""
         raise extension_error(
@@ -91,11 +91,11 @@ def check_project(
             _switch_hint(scripts, "cuda", architectures)
             or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
         )
-    for library, targets in found.items():
+    for library, targets in held.items():
         if not targets or _wanted(architectures) <= _bare(targets):
             continue
-        own = _places(scripts, _OWN_LIST)
-        because = f": {own[0]} names its own" if own else ""
+        places = _places(scripts, _OWN_LIST)
+        because = f": {places[0]} names its own" if places else ""
         raise extension_error(
             ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "

@@ -1,8 +1,10 @@
 """Explain a failed compile by its known cause and the compiler's lines about it."""
 
+import contextlib
+import posixpath
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +14,9 @@ from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
 from envbuilder.diagnose.catalogue import load_messages
+from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import BUILD_DIRECTORY, SOURCE
+from envbuilder.recipe.extension import Form
 
 SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
@@ -29,6 +33,11 @@ _PATCH: Final = re.compile(
     r"^\s*the patch (?P<file>.+?) does not fit: (?P<why>.*)\Z", re.MULTILINE
 )  # of `extension.py`
 _UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
+_LACKS: Final = re.compile(
+    r"No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open"
+)
+_QUOTED: Final = re.compile(r"['\"`<](?:\./)?([\w+-][\w./+-]{0,200})['\"`>]")
+_MOST: Final = 100  # names that are looked for
 # `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
@@ -169,3 +178,41 @@ def merge_failures(failures: Sequence[BuildError]) -> BuildError:
     message = f"{len(findings)} extensions do not compile; what was compiled is kept for the next build"
     is_foreign = all(isinstance(failure, CompileError) for failure in failures)
     return (CompileError if is_foreign else BuildError)(message, findings=tuple(findings))
+
+
+# ---- a file of the project that the lock does not hold
+
+
+@contextlib.contextmanager
+def naming_left_out(extension: LockedExtension, recipe: str) -> Iterator[None]:
+    """Let the hint of a BuildError of the block name such a file beside the recipe, and how a build names it."""
+    try:
+        yield
+    except BuildError as error:
+        is_local = recipe and extension.path and not extension.archive
+        if is_local and (path := _lacking(error.message, extension, Path(recipe).parent)):
+            inside = Path(path).relative_to(extension.path).as_posix()
+            way = f"name it in `MANIFEST.in`: `include {inside}`"
+            if extension.form is Form.CAPTURE:
+                way = "let the code that `capture` imports name or import it"
+            why = "no file of the build names it, or git ignores it"
+            reason = f"the folder has `{path}` and the lock has not: {why}; {way}, and lock again"
+            error.hint = "; ".join(filter(None, (error.hint, reason)))
+            error.findings = tuple(replace(finding, hint=error.hint) for finding in error.findings)
+        raise
+
+
+def _lacking(text: str, extension: LockedExtension, folder: Path) -> str:
+    """Return a file that the text misses and that the project's folder has, but not the lock; "" if there is none."""
+    locked, top, names = {file.path for file in extension.files}, folder / extension.path, dict[str, None]()
+    for line in filter(_LACKS.search, text.splitlines()):
+        before = line.partition(": No such file")[0].rpartition(" ")[2]
+        names |= dict.fromkeys(_QUOTED.findall(f"{line} '{before}'"))
+    for name in [name for name in names if ".." not in name][:_MOST]:
+        module = name.replace(".", "/")
+        inside = sorted(f"{module}/{file.name}" for file in (top / module).glob("*.py"))[:1]
+        for file in (name, f"{module}.py", *inside):
+            path = posixpath.normpath(f"{extension.path}/{file}")
+            if path not in locked and (folder / path).is_file():
+                return path
+    return ""

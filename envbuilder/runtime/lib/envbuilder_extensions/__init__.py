@@ -50,7 +50,7 @@ def install(cpp_extension: ModuleType) -> None:
 
 
 def _index() -> Entry:
-    """Read what the image holds. `builder/extensions/install.py` writes it."""
+    """Read what the image holds. `steps/extensions.py` writes it."""
     try:
         with open(f"{FOLDER}/index.json", encoding="utf-8") as stream:
             index: Entry = json.load(stream)
