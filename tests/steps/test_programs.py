@@ -7,7 +7,6 @@ import pytest
 
 from envbuilder import steps
 
-OPTIONAL = {"zstandard", "compression"}  # for `distribution.py`, which has `dpkg-deb` without them
 PROGRAMS = sorted(path.name for path in steps.FOLDER.glob("*.py") if path.name != "__init__.py")
 
 
@@ -16,7 +15,7 @@ def test_a_program_needs_nothing_but_the_standard_library_of_python_3_8(name: st
     tree = ast.parse(steps.text(name), feature_version=(3, 8))
     modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert {module.partition(".")[0] for module in modules} - OPTIONAL <= sys.stdlib_module_names
+    assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
