@@ -18,6 +18,7 @@ A package is foreign: sizes and counts in it are compared with limits, and no li
 import fnmatch
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import lzma
@@ -33,14 +34,6 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.parser import HeaderParser
-
-try:  # not everywhere: `dpkg-deb` is, where none of them is
-    import zstandard as zstd
-except ImportError:
-    try:
-        from compression import zstd  # type: ignore[no-redef,import-not-found]
-    except ImportError:
-        zstd = None  # type: ignore[assignment]
 
 # The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -152,7 +145,7 @@ def open_part(deb, part):
             yield io.BufferedReader(Xz(packed), CHUNK)
         elif kind != "zst":
             raise ValueError(f"its member `{name}` is compressed by `{kind}`, which is not known")
-        elif zstd:
+        elif find_zstandard():
             yield Zstandard(packed)
         else:
             option = "--ctrl-tarfile" if part == "control" else "--fsys-tarfile"
@@ -160,16 +153,25 @@ def open_part(deb, part):
                 yield program.stdout
 
 
+def find_zstandard():
+    """Return a module that reads zstd, None where there is none: `dpkg-deb` is there then."""
+    for name in ("zstandard", "compression.zstd"):
+        with suppress(ImportError):
+            return importlib.import_module(name)
+    return None
+
+
 class Zstandard:
     """A stream of zstd whose damage is one of DAMAGE."""
 
     def __init__(self, packed):
-        self.stream = zstd.open(packed)
+        self.module = find_zstandard()
+        self.stream = self.module.open(packed)
 
     def read(self, size=-1):
         try:
             return self.stream.read(size)
-        except zstd.ZstdError as error:
+        except self.module.ZstdError as error:
             raise ValueError(str(error)) from error
 
 

@@ -12,12 +12,14 @@ from envbuilder.builder.assemble.sandbox import Root, sandboxed
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import ToolError
+from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.sources.fetch import Fetcher
 from tests.support.debs import write_package
 from tests.support.locks import make_artifact
 from tests.support.plans import make_job
 
+pytestmark = pytest.mark.programs
 FILES = {
     "qemu-user": ("usr/bin/qemu-aarch64",),
     "gcc-12-aarch64-linux-gnu": (
@@ -42,7 +44,8 @@ def make_arm_job(folder: Path) -> Job:
     tools = Tools(emulator=artifacts[0], debs=tuple(artifacts[1:]), toolkit=())
     plan = dataclasses.replace(job.plan, platform="linux/arm64", tools=tools)
     steps = tuple(one for one in plan.steps if one is not plan.cuda)
-    return dataclasses.replace(job, plan=dataclasses.replace(plan, steps=steps))
+    plan = dataclasses.replace(plan, steps=steps)
+    return dataclasses.replace(job, plan=plan, runner=ProcessRunner(os.environ))
 
 
 def test_only_what_names_a_processor_lies_over_an_environment(tmp_path: Path):

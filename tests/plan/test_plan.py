@@ -49,6 +49,11 @@ from tests.support.runtimes import said_to_runtimes
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
 
 
+def without_digests(text: str) -> str:
+    """Return a plan's text without what an edit of any program changes."""
+    return re.sub(r"(  program \S+ sha256:)[0-9a-f]{64}", r"\1…", text)
+
+
 def changed(before: Plan, after: Plan) -> set[str]:
     """The layers whose keys differ."""
     old, new = keys(before), keys(after)
@@ -72,7 +77,7 @@ def with_extension(**change: object) -> Lock:
 
 
 def test_the_canonical_text_of_a_plan_with_cuda(golden):
-    golden("plan.txt", make_plan().canonical())
+    golden("plan.txt", without_digests(make_plan().canonical()))
 
 
 def test_the_canonical_text_of_a_plan_without_cuda(golden):
@@ -83,7 +88,9 @@ def test_the_canonical_text_of_a_plan_without_cuda(golden):
         ),
         toolkit=(),
     )
-    golden("plan-cpu.txt", make_plan(recipe, lock, toolkit=None, architectures=()).canonical())
+    golden(
+        "plan-cpu.txt", without_digests(make_plan(recipe, lock, toolkit=None, architectures=()).canonical())
+    )
 
 
 def test_a_plan_for_arm_without_tools_says_how_to_lock_them():

@@ -11,7 +11,7 @@ CHOSEN = (
     "tests/core/test_private.py::test_an_ordinary_user_is_told_who_owns_a_planted_log",
     "tests/core/test_private.py::test_a_work_folder_that_is_exchanged_during_the_work_leads_nowhere",
     "tests/core/test_cache.py::test_an_ordinary_user_removes_folders_that_cannot_be_entered",
-    "tests/builder/test_assemble.py::test_the_packages_are_configured_in_a_namespace",
+    "tests/builder/test_hostile_scripts.py::test_the_packages_are_configured_in_a_namespace",
     "tests/run/test_container.py::test_another_python_is_kept_out_and_the_projects_own_folders_stay",
     "tests/layers/test_layer.py::test_a_damaged_layer_is_not_found",
     "tests/project/test_pages.py::test_commands_print_what_the_page_says[docs/trouble/gcc.md]",

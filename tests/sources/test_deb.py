@@ -39,7 +39,7 @@ def test_a_package_is_read_whatever_packed_it(tmp_path: Path, packed: str):
 @pytest.mark.programs
 def test_dpkg_unpacks_zstd_where_no_module_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     deb = write_package(tmp_path / "a.deb", FILES, packed=".zst")
-    monkeypatch.setattr(distribution, "zstd", None)
+    monkeypatch.setattr(distribution, "find_zstandard", lambda: None)
     with open_members(deb) as tar:
         assert [info.name for info in tar] == ["./usr", "./usr/a", "./usr/big"]
     assert "control" in read_control(deb)

@@ -7,7 +7,6 @@ import pytest
 
 from envbuilder import steps
 
-OPTIONAL = {"zstandard", "compression"}  # for `distribution.py`, which has `dpkg-deb` without them
 PROGRAMS = sorted(path.name for path in steps.FOLDER.glob("*.py") if path.name != "__init__.py")
 
 OF_TORCH = ("capture_calls.py", "compile_call.py")  # started by another one, for what they do with torch
@@ -21,7 +20,7 @@ def test_a_program_needs_nothing_but_the_standard_library_of_python_3_8(name: st
     beside = {program.removesuffix(".py") for program in PROGRAMS} | (
         {"torch"} if name in OF_TORCH else set()
     )
-    assert {module.partition(".")[0] for module in modules} - OPTIONAL <= sys.stdlib_module_names | beside
+    assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names | beside
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -24,7 +24,6 @@ from envbuilder.recipe.extension import Form
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
 VERSION: Final = 2  # of both files
-WHEEL_FORMAT: Final = 6  # raise it when the same fields give another wheel
 TREE: Final = "tree"
 INDEX: Final = "index.json"
 OUT: Final = "0"  # the folder of one call or project in the program's OUT

@@ -113,8 +113,7 @@ def describe(status: ExtensionStatus, recipe: str) -> ListedExtension:
         return listed
     facts = {
         "function": compiled.entry.function, "targets": compiled.entry.targets, "size": compiled.entry.size, "seconds": compiled.seconds,
-        "files": {timing.file: timing.seconds for timing in compiled.timings},
-        "compiled_for": compiled.recipe, "torch": compiled.facts.torch,
+        "files": compiled.timings, "compiled_for": compiled.recipe, "torch": compiled.facts["torch"],
     }  # fmt: skip
     return listed.model_copy(update=facts)
 
