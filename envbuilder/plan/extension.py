@@ -200,7 +200,7 @@ class Ground:
 
 
 def digest_of(artifacts: Iterable[Artifact]) -> Sha256:
-    return sha256_text("\n".join(sorted(f"{file.name} {file.version} {file.sha256}" for file in artifacts)))
+    return sha256_text("\n".join(sorted(f"{file.name} {file.sha256}" for file in artifacts)))
 
 
 def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Key:

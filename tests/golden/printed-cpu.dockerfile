@@ -465,7 +465,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "aa5ce6485fc440ff297150952884290423ac93ff109f7c55f25cd14afe9c1718",
+| "key": "f53ae3640ba318e4a1fbcd8c23dbd557fb19724376a7b8fea679ea6858f663d5",
 | "name": "fused",
 | "patch": "",
 | "path": "",

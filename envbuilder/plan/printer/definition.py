@@ -12,8 +12,8 @@ from envbuilder.plan.contents import run_lines
 from envbuilder.plan.printer import fetch
 from envbuilder.plan.printer.dockerfile import command_line
 from envbuilder.plan.printer.quote import WRITE_MARKED, in_comment, in_shell, marked
-from envbuilder.plan.printer.recipe import Printed
-from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, Program
+from envbuilder.plan.printer.recipe import Printed, with_parts
+from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, SPEC, Program
 
 _TARGET: Final = "/target"
 _SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
@@ -63,8 +63,11 @@ enter() {{
     mount --bind "/made/$0/step" {_TARGET}/step
     exec chroot {_TARGET} "$@"' "$@"
 }}
-# Puts what a program made in its place.
-keep() {{ chroot {_TARGET} /bin/sh -euc 'cp -a {OUT}/. / && rm -r {OUT}'; }}"""
+# Puts what the program of a step made in its place: keep STEP
+keep() {{
+  mv "/made/$1{OUT}" {_TARGET}{OUT}
+  chroot {_TARGET} /bin/sh -euc 'cp -a {OUT}/. / && rm -r {OUT}'
+}}"""
 _LAST: Final = """\
 Bootstrap: scratch
 Stage: final
@@ -140,10 +143,17 @@ def _post(printed: Printed) -> list[str]:
         *fetch.tools(printed, "mount"),
         "mkdir /made",
     ]
-    for program in printed.every:
-        lines += ["", f"# {in_comment(program.why[:1].upper() + program.why[1:])}.", *_step(program, printed)]
+    # A program runs in the root of its lower steps alone, so what it does not stand on is put in its place after it has run.
+    waiting = {program.name for program in printed.programs if not program.changes}
+    for program in sorted(printed.programs, key=lambda program: (program.is_outside, len(program.root))):
+        lines += [f"keep {name}" for name in program.root if name in waiting]
+        waiting -= set(program.root)
+        for run in with_parts(program):
+            lines += ["", f"# {in_comment(run.why[:1].upper() + run.why[1:])}.", *_step(run, printed)]
+    lines += ["", "# What no other program stood on."]
     return [
         *lines,
+        *(f"keep {program.name}" for program in printed.programs if program.name in waiting),
         "",
         "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
         f"cd {_TARGET} && rmdir step steps",
@@ -152,26 +162,15 @@ def _post(printed: Printed) -> list[str]:
 
 
 def _step(program: Program, printed: Printed) -> list[str]:
-    """Return the lines that run one program. What a part made is moved into the inputs of its program."""
-    place = f"/made/{program.name}"
-    lines = fetch.fetch(program, printed, below=place)
-    lines += [f"mv /made/{part.name}{OUT}/* {place}{INPUTS}/{part.name}/" for part in program.parts]
+    """Return the lines that run one program, whose OUT is a folder beside its inputs then."""
+    made = f"/made/{program.name}"
+    lines = fetch.fetch(program, printed, below=made)
+    lines += [f"mv /made/{part.name}{OUT}/* {made}{INPUTS}/{part.name}/" for part in program.parts]
     if program.is_outside:
-        words = (
-            program.interpreter,
-            f"{PROGRAMS}/{program.files[0]}",
-            f"{place}/step/spec.json",
-            f"{place}{INPUTS}",
-            f"{place}{OUT}",
-        )
-        lines += [f"mkdir {place}{OUT}", " ".join(map(in_shell, words))]
-        is_layer = program in printed.programs
-        return [*lines, f"cp -a {place}{OUT}/. {_TARGET}"] if is_layer else lines
+        folders = (f"{made}{SPEC}", f"{made}{INPUTS}", f"{made}{OUT}")
+        words = (program.interpreter, f"{PROGRAMS}/{program.files[0]}", *folders)
+        return [*lines, f"mkdir {made}{OUT}", " ".join(map(in_shell, words))]
     if program.changes and program.changes != BASE:
-        lines.append(f"mv {place}{INPUTS}/{program.changes} {_TARGET}")
+        lines.append(f"mv {made}{INPUTS}/{program.changes} {_TARGET}")
     lines.append(f"enter {in_shell(program.name)} {command_line(program, printed.plan.epoch)}")
-    if program.changes:
-        return lines
-    if program in printed.programs:
-        return [*lines, "keep"]
-    return [*lines, f"mkdir {place}{OUT} && mv {_TARGET}{OUT}/* {place}{OUT}/"]
+    return lines if program.changes else [*lines, f"mv {_TARGET}{OUT} {made}{OUT}"]
