@@ -12,8 +12,8 @@ from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, processor_of
 PACKAGE = Path(__file__).parents[2] / "envbuilder"
 OWN = PACKAGE / "core/processor.py"
 NAME = re.compile(r"x86_64|amd64|aarch64|arm64|armv8|sbsa|x86-64\.so", re.IGNORECASE)
-# Facts by processor, names of packages elsewhere, the locked programs of each, and what users read about logs.
-TABLES = ("compat/tables/", "core/packages.toml", "runners/toolbox.json", "diagnose/catalogue/")
+# A program of a step imports nothing. Facts by processor, names of packages elsewhere, the locked programs of each, and what users read about logs.
+TABLES = ("steps/", "compat/tables/", "core/packages.toml", "runners/toolbox.json", "diagnose/catalogue/")
 MODULES = [path for path in PACKAGE.rglob("*.py") if path != OWN]
 
 
