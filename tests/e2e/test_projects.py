@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from envbuilder.plan.render.stages import EXPORTED
 
 from envbuilder.builder.assemble.engine import Run
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
+from envbuilder.builder.buildkit.folder import write_folder
 from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.builder.extensions.build import ExtensionBuilder
 from envbuilder.builder.extensions.cache import CachedExtension
@@ -123,7 +123,7 @@ def test_a_project_is_the_same_bytes_in_another_compile_folder(spacious: Path):
 def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     """The extensions alone are taken out of BuildKit; what they stand on is compared elsewhere.
 
-    For every change, `tests/plan/test_render.py` holds the text of this stage, whose programs the other tests here run.
+    For every change, `tests/plan/test_printer.py` holds the text of its stages, whose programs the other tests here run.
     """
     capture = "{name: inline, path: inline, capture: [import inline_ops]}"
     sources = "{name: fused, sources: [fused/fused_bias_act.cpp, fused/fused_bias_act_cpu.cpp]}"
@@ -137,12 +137,11 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     folder, layout = spacious / "folder", spacious / "layout"
     docker = open_engine(plan, EngineChoice(engine=EngineName.DOCKER), shop)
     assert isinstance(docker, BuildKitEngine)
-    docker.prepare(folder, folder)
-    command = buildx.build_command(plan, folder, layout, docker.builder, stage="edited", context=False)
-    shop.runner.run(command)
     (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
+    write_folder(docker.job, folder, {step.name})
+    shop.runner.run(buildx.build_command(plan, folder, layout, docker.builder, context=False))
     baked = pack_tar(
-        step, docker.job, exported_tars(layout, EXPORTED["edited"])[step.name], spacious / "baked"
+        step, docker.job, exported_tars(layout, (step.name,))[step.name], folder, spacious / "baked"
     )
     assert read_manifest(baked) == read_manifest(composed)
     assert [one.path for one in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", one.path)]

@@ -12,9 +12,9 @@ from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, processor_of
 PACKAGE = Path(__file__).parents[2] / "envbuilder"
 OWN = PACKAGE / "core/processor.py"
 NAME = re.compile(r"x86_64|amd64|aarch64|arm64|armv8|sbsa|x86-64\.so", re.IGNORECASE)
-# A program of a step imports nothing. Facts by processor, names of packages elsewhere, the locked programs of each, and what users read about logs.
+# Programs of steps import nothing. Facts by processor, packages elsewhere, locked programs, and what users read about logs.
 TABLES = ("steps/", "compat/tables/", "core/packages.toml", "runners/toolbox.json", "diagnose/catalogue/")
-MODULES = [path for path in PACKAGE.rglob("*.py") if path != OWN]
+MODULES = [path for path in PACKAGE.rglob("*.py") if path != OWN and path.parent.name != "steps"]
 
 
 def names(source: str) -> list[str]:

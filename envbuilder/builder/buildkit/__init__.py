@@ -1,4 +1,4 @@
-"""The docker engine: BuildKit makes the same layers, from `Dockerfile.base` and a folder of inputs."""
+"""The docker engine: BuildKit makes the same layers, from a folder with a Dockerfile, the programs and their inputs."""
 
 from envbuilder.builder.buildkit.engine import BuildKitEngine
 
