@@ -315,7 +315,9 @@ Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | Start
 
 
 def inputs(step: Step) -> tuple[Artifact, ...]:
-    """Return every file that the step's layer is made from."""
+    """Return every file that the step's layer is made from, the blobs of a base image among them."""
+    if isinstance(step, OsStep) and step.base:
+        return (*step.artifacts, *blobs(step.base))
     return step.inputs if isinstance(step, PythonStep) else step.artifacts
 
 
@@ -354,10 +356,10 @@ class Plan:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return every file that is fetched, and the blobs of the base image."""
+        """Return every file that is fetched."""
         own = (one for step in self.steps for one in inputs(step))
         tools = self.tools.artifacts if self.tools else ()
-        return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()), *tools)))
+        return tuple(dict.fromkeys((*own, *tools)))
 
     @property
     def key(self) -> Sha256:

@@ -139,13 +139,6 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
     assert {"libc6", "gcc-12", "numpy"} <= versions.keys()  # of the image, added, and of Python
 
 
-def test_an_image_needs_no_engine_and_both_make_the_same_files(world: World, on_debian: Built):
-    baked = build(
-        str(recipe_of(world, on_debian)), world.folder / "baked-debian", "--engine", "docker", env=world.login
-    )
-    need_the_same(on_debian, baked)
-
-
 def test_nothing_of_a_password_or_a_proxy_is_left(on_debian: Built):
     places = [path for path in on_debian.layout.rglob("*") if path.is_file()]
     assert len(places) > 6
