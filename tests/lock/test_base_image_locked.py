@@ -122,7 +122,7 @@ def test_the_image_decides_the_build_and_its_variables_stay():
     plain, image = make_plan(), make_plan(lock=on(BASE))
     other = make_plan(lock=on(locked(bases.over(bases.devel(), {"x": ""}))))
     assert len({plan.key for plan in (plain, image, other)}) == 3
-    assert f"step os on {BASE.pinned} gcc 12 at /usr/bin/gcc-12 layout 1" in image.canonical()
+    assert f"step os on {BASE.pinned}\n" in image.canonical()
     env = dict(image.runtime.env)
     assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
     own = BASE.inside.env["PATH"]
