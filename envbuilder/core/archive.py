@@ -147,7 +147,7 @@ def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]
     """
     try:
         left = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
-        for member, stream in _zip_files(archive) if zipfile.is_zipfile(archive) else _tar_files(archive):
+        for member, stream in _tar_files(archive) if tarfile.is_tarfile(archive) else _zip_files(archive):
             name = PurePosixPath(member)
             if name.is_absolute() or ".." in name.parts:
                 raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")

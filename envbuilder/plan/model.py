@@ -377,7 +377,8 @@ class Plan:
         """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
         below = [line for step in self.steps if step.name in part.root for line in self._lines(step)]
         cross = [_artifact_line(tool) for tool in (self.tools.artifacts if self.tools else ())]
-        return sha256_text("\n".join([f"part {self.platform} {tools}", *below, *part.lines(), *cross]))
+        head = f"part {self.platform} {part.interpreter} {self.python.python} {tools}"
+        return sha256_text("\n".join([head, *below, *part.lines(), *cross]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
         """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""

@@ -292,7 +292,8 @@ def limit_processes() -> None:
 
     The kernel counts all of the user, also those that a container does not show, so a trial finds out how many there are.
     """
-    soft, hard = (limit % (1 << 64) for limit in resource.getrlimit(resource.RLIMIT_NPROC))  # -1 is none
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    soft %= 1 << 64  # -1 is none
     most = _MOST
     while most < soft:
         resource.setrlimit(resource.RLIMIT_NPROC, (most, hard))

@@ -7,11 +7,12 @@ locked files under their names, and with the results of the programs that ran fo
 folder that becomes the layer's tree: what shall be `/opt/env` lies in `OUT/opt/env`.
 
 A program runs in the root of lower layers, without a network, as a user with no rights on the machine. It may write OUT and
-temporary folders alone. It gets the environment of `ENVIRONMENT` and no other variable. It prints its progress as lines `DONE/TOTAL
+temporary folders alone. It gets the environment of `ENVIRONMENT` and no other variable; the one that runs the scripts of
+packages also gets SOURCE_DATE_EPOCH. It prints its progress as lines `DONE/TOTAL
 WHAT`, which every runner shows alike, and ends with one line of cause when it fails.
 
 A program needs nothing but POSIX sh, or the standard library of Python 3.8. It imports nothing of envbuilder, and can be read from
-top to bottom by somebody who has to trust it. It decides every byte of its layer, so it sets its own umask. Its text is part of the
+top to bottom by somebody who has to trust it. It decides every byte of its layer, so it does not depend on the umask. Its text is part of the
 layer's key.
 """
 

@@ -616,5 +616,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (PackageError, OSError) as error:
+    except (PackageError, *DAMAGE) as error:
         sys.exit(f"distribution.py: {error}")

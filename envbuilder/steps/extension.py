@@ -34,6 +34,7 @@ SPACE, SOURCE, KEPT, BUILD = "/space", "/space/src", "/space/kept", "/space/buil
 FACTS = "/space/facts.json"
 NEW = "/space/new"  # the sources before they are compared with those of the last build
 SCRATCH = "/tmp/extension"
+TIMES, SPARE, ENTRY = 100, 256 << 20, 512  # an archive of sources unpacks to 14 times its size at most; bytes
 STRIP = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
 OBJECTS = re.compile(
     r"(^|/)build/temp\.[^/]+(/|$)"
@@ -145,11 +146,11 @@ def place(sources, folder):
             write(target, content)
 
 
-def clear_space():
+def clear_space(*, is_kept):
     """Remove what an earlier build left, except sources and objects where a runner keeps them for the same extension."""
     os.makedirs(SPACE, exist_ok=True)
     for name in os.listdir(SPACE):
-        if name in ("src", "kept", "build") and os.path.ismount(SPACE):
+        if name in ("src", "kept", "build") and is_kept:
             tidy(os.path.join(SPACE, name), lambda _: True)
         else:
             remove(os.path.join(SPACE, name))
@@ -179,19 +180,24 @@ def stage(spec, inputs):
 
 def unpack(archive, strip):
     """Unpack a tar or zip file into NEW. A link stands for the file that it names, a dangling one for nothing."""
-    for name, stream in zip_files(archive) if zipfile.is_zipfile(archive) else tar_files(archive):
+    left = TIMES * os.stat(archive).st_size + SPARE
+    for name, stream in tar_files(archive) if tarfile.is_tarfile(archive) else zip_files(archive):
         if name.startswith("/") or ".." in name.split("/"):
             sys.exit(f"the archive holds {name}, which would be written outside its folder")
         parts = [part for part in name.split("/") if part not in ("", ".")][1 if strip else 0 :]
+        content = stream.read(left + 1)
+        left -= len(content) + ENTRY
+        if left < 0:
+            sys.exit(f"the archive unpacks to more than {TIMES} times its size")
         if parts:
-            write(os.path.join(NEW, *parts), stream.read())
+            write(os.path.join(NEW, *parts), content)
 
 
 def tar_files(archive):
     with tarfile.open(archive) as members:
         for member in members:
             try:
-                stream = None if member.isdir() else members.extractfile(member)
+                stream = None if member.isdir() or member.issparse() else members.extractfile(member)
             except (KeyError, RecursionError):  # a dangling link, or a circle of them
                 continue
             if stream:
@@ -577,11 +583,15 @@ def compilers(path):
 def main(spec_file, inputs, out):
     os.umask(0o022)
     spec, first, captured = read_json(spec_file), os.path.join(out, "0"), os.path.join(inputs, "captured")
-    jobs = compilers(os.path.join(os.path.dirname(spec_file), "jobs"))
-    empty_folder(SCRATCH + "/customize")
+    settings = os.path.join(
+        os.path.dirname(spec_file), "jobs"
+    )  # of a runner that keeps SPACE for the next build
+    jobs, is_kept = compilers(settings), os.path.exists(settings)
+    empty_folder(SCRATCH)
+    os.mkdir(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
     compile_steady()
-    clear_space()
+    clear_space(is_kept=is_kept)
     if os.path.isdir(captured):
         compile_captured(spec, spec["call"], spec["key"], captured, jobs, first)
     else:
@@ -595,7 +605,8 @@ def main(spec_file, inputs, out):
             capture(spec, os.path.join(out, "captured"))
         else:
             compile_all(spec, jobs, out)
-    clear_space()
+    clear_space(is_kept=is_kept)
+    remove(SCRATCH)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ echo 0/2 unpacking
 mkdir "$out/opt"
 [ -d /opt ] || mkdir /opt
 # Archives of sources and programs unpack to 14 times their size at most.
+ulimit -f 4194304 # blocks of 512 bytes: no file of it is larger
 most=$(($(wc -c <"$archive") * 100 + 268435456))
 gzip -dc "$archive" | head -c "$most" | tar --extract --touch --no-same-owner --no-same-permissions --directory "$out/opt" ||
   { echo "$archive is no archive of a standalone Python" >&2 && exit 1; }

@@ -100,6 +100,10 @@ END
 file 644 /steps/write_files.py <<'END'
 |the program write_files.py
 END
+
+file 644 /steps/fetch_package.py <<'END'
+|the program fetch_package.py
+END
 SCRIPT
 
 # What `unpack` is made of.
@@ -254,6 +258,16 @@ file 644 /list <<'END'
 |6315b5ac38b724a710fb96bf1042019398cb656718b1522279a5185ed39318fa  /step/inputs/debs/libzstd1_1.5.4+dfsg2-5.deb	pool/main/libz/libzstd/libzstd1_1.5.4+dfsg2-5_amd64.deb
 |8bb258735b9dffbb111da778ebdd024750878e435ffd9dfcadcb6762ede6b4cf  /step/inputs/debs/linux-libc-dev_6.1.176-1.deb	pool/main/l/linux/linux-libc-dev_6.1.176-1_amd64.deb
 |f1cc45bf505a8457340dc3c36f3a01a1835aaf564d73d9d394afb8ccfb6595a0  /step/inputs/debs/login_1%3a4.13+dfsg1-1+deb12u2.deb	pool/main/s/shadow/login_4.13+dfsg1-1+deb12u2_amd64.deb
+END
+while IFS='	' read -r sum path; do
+  file=${sum#*  }
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
+  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
+  echo "$sum" | sha256sum --check --quiet
+done </list
+rm /list
+
+file 644 /list <<'END'
 |a1a83af8cbd854af887b72ad196b1f4af58387815e21ced1000253a116a46e2a  /step/inputs/debs/make_4.3-4.1.deb	pool/main/m/make-dfsg/make_4.3-4.1_amd64.deb
 |bcbc83f391854ea9d50ce2a4101aacf330de3b8b71d81a798faadba14a157f78  /step/inputs/debs/mawk_1.3.4.20200120-3.1.deb	pool/main/m/mawk/mawk_1.3.4.20200120-3.1_amd64.deb
 |aaa46dcb3b39948ae2e0fdb72cfcb2f48c0b59f19785a3da8045c05eb19955dd  /step/inputs/debs/media-types_10.0.0.deb	pool/main/m/media-types/media-types_10.0.0_all.deb
@@ -292,7 +306,7 @@ WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=unpack-inputs,source=/step,target=/step \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 python3 /steps/distribution.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore python3 /steps/distribution.py /step/spec.json /step/inputs /out
 
 # What `os` is made of.
 FROM workshop AS os-inputs
@@ -370,39 +384,35 @@ file 644 /step/spec.json <<'END'
 | ]
 |}
 END
-file 644 /requirements.txt <<'END'
-|# filelock-4.2.11-py3-none-any.whl
-|filelock==4.2.11 --hash=sha256:020e229e4bb9d410fc799c07ddf45fa217cba970278f40b30751d94f309b69e2
-|# fsspec-2026.9.0-py3-none-any.whl
-|fsspec==2026.9.0 --hash=sha256:8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f
-|# jinja2-3.1.6-py3-none-any.whl
-|jinja2==3.1.6 --hash=sha256:85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67
-|# markupsafe-3.0.4-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl
-|markupsafe==3.0.4 --hash=sha256:6da83a088f8ef93b2d483a8232a4dbf4d69d3d8496b568a03c56becac43e1808
-|# mpmath-1.3.0-py3-none-any.whl
-|mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c
-|# networkx-3.6.1-py3-none-any.whl
-|networkx==3.6.1 --hash=sha256:d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762
-|# numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl
-|numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93
-|# setuptools-84.2.1-py3-none-any.whl
-|setuptools==84.2.1 --hash=sha256:ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2
-|# sympy-1.14.0-py3-none-any.whl
-|sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5
-|# typing_extensions-4.16.0-py3-none-any.whl
-|typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8
+file 644 /list <<'END'
+|020e229e4bb9d410fc799c07ddf45fa217cba970278f40b30751d94f309b69e2  /step/inputs/filelock-4.2.11-py3-none-any.whl	filelock/filelock-4.2.11-py3-none-any.whl
+|8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f  /step/inputs/fsspec-2026.9.0-py3-none-any.whl	fsspec/fsspec-2026.9.0-py3-none-any.whl
+|85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67  /step/inputs/jinja2-3.1.6-py3-none-any.whl	jinja2/jinja2-3.1.6-py3-none-any.whl
+|6da83a088f8ef93b2d483a8232a4dbf4d69d3d8496b568a03c56becac43e1808  /step/inputs/markupsafe-3.0.4-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl	markupsafe/markupsafe-3.0.4-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl
+|a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c  /step/inputs/mpmath-1.3.0-py3-none-any.whl	mpmath/mpmath-1.3.0-py3-none-any.whl
+|d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762  /step/inputs/networkx-3.6.1-py3-none-any.whl	networkx/networkx-3.6.1-py3-none-any.whl
+|89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93  /step/inputs/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl	numpy/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl
+|ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2  /step/inputs/setuptools-84.2.1-py3-none-any.whl	setuptools/setuptools-84.2.1-py3-none-any.whl
+|e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5  /step/inputs/sympy-1.14.0-py3-none-any.whl	sympy/sympy-1.14.0-py3-none-any.whl
+|481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8  /step/inputs/typing_extensions-4.16.0-py3-none-any.whl	typing-extensions/typing_extensions-4.16.0-py3-none-any.whl
 END
-offline=--no-index
-while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artifacts/$name" ] || offline=; done </requirements.txt
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts --require-hashes --requirement /requirements.txt $offline --dest /step/inputs ${INDEX:+--index-url "$INDEX"}
-file 644 /requirements.txt <<'END'
-|# torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
-|torch==2.13.0+cpu --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+while IFS='	' read -r sum path; do
+  file=${sum#*  }
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
+  else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "$INDEX" "$project" "${path##*/}" "$file"; fi
+  echo "$sum" | sha256sum --check --quiet
+done </list
+rm /list
+file 644 /list <<'END'
+|6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b  /step/inputs/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl	cpu/torch/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
 END
-offline=--no-index
-while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artifacts/$name" ] || offline=; done </requirements.txt
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts --require-hashes --requirement /requirements.txt $offline --dest /step/inputs --index-url "${PYTORCH_INDEX}/cpu"
-rm /requirements.txt
+while IFS='	' read -r sum path; do
+  file=${sum#*  }
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
+  else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "${PYTORCH_INDEX%/}/${path%%/*}" "$project" "${path##*/}" "$file"; fi
+  echo "$sum" | sha256sum --check --quiet
+done </list
+rm /list
 SCRIPT
 
 # Install 11 Python packages.
@@ -411,7 +421,7 @@ WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=python-inputs,source=/step,target=/step \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 /usr/bin/python3.11 /steps/wheels.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /steps/wheels.py /step/spec.json /step/inputs /out
 
 # What `extension-0` is made of.
 FROM workshop AS extension-0-inputs
@@ -465,7 +475,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "f53ae3640ba318e4a1fbcd8c23dbd557fb19724376a7b8fea679ea6858f663d5",
+| "key": "100a49dc36425b4c6ade0e8fb223247f05eab867c50d14e3bacfa6b84175c17c",
 | "name": "fused",
 | "patch": "",
 | "path": "",
@@ -492,7 +502,7 @@ WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=extension-0-inputs,source=/step,target=/step \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 /opt/env/bin/python /steps/extension.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/env/bin/python /steps/extension.py /step/spec.json /step/inputs /out
 
 # What `extensions` is made of.
 FROM workshop AS extensions-inputs
@@ -536,7 +546,7 @@ RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=extensions-inputs,source=/step,target=/step \
     --mount=type=bind,from=extension-0,source=/out,target=/step/inputs/extension-0 \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 /usr/bin/python3.11 /steps/extensions.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /steps/extensions.py /step/spec.json /step/inputs /out
 
 # What `start` is made of.
 FROM workshop AS start-inputs
@@ -580,7 +590,7 @@ WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=start-inputs,source=/step,target=/step \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 /usr/bin/python3.11 /steps/write_files.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /steps/write_files.py /step/spec.json /step/inputs /out
 
 # What `runtime` is made of.
 FROM workshop AS runtime-inputs
@@ -666,7 +676,7 @@ WORKDIR /out
 RUN --network=none \
     --mount=type=bind,from=workshop,source=/steps,target=/steps \
     --mount=type=bind,from=runtime-inputs,source=/step,target=/step \
-    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 python3 /steps/write_files.py /step/spec.json /step/inputs /out
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore python3 /steps/write_files.py /step/spec.json /step/inputs /out
 
 # The image.
 FROM scratch

@@ -97,7 +97,7 @@ def test_another_extension_in_the_same_root_finds_nothing_of_the_last_one(progra
     """Objects of the project before would be files that a captured call may read, and part of its key."""
     program.SPACE = str(tmp_path)
     (tmp_path / "src/build/temp.linux-x86_64-3.11").mkdir(parents=True)
-    program.clear_space()
+    program.clear_space(is_kept=False)
     assert list(tmp_path.iterdir()) == []
 
 

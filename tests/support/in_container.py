@@ -6,7 +6,6 @@ from pathlib import Path
 import uv
 
 from envbuilder import steps
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import layer_keys
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Store
@@ -21,7 +20,7 @@ IMAGE, STORE = "envbuilder-e2e-by-hand", Store(CACHE)
 def need_the_same_layers(recipe: Path, folder: Path) -> None:
     """Assert that the programs of Python's layers give those of the sandbox, byte for byte. The recipe must have been built."""
     _, plan, _ = make_plan(str(recipe), recipe.parent, STORE)
-    keys, root = layer_keys(plan, EngineName.ASSEMBLE), folder / "root"
+    keys, root = layer_keys(plan), folder / "root"
     shutil.copytree(STORE.tree(keys[plan.os]), root, symlinks=True)
     try:
         for step in filter(None, (plan.interpreter, plan.python)):

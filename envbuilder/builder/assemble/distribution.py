@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,9 @@ from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.builder.assemble.foreign import emulation, native_python
 from envbuilder.builder.engine import Job
 from envbuilder.builder.step_folder import outside_command, progress, run_outside, write_step
+from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.log import owned
 from envbuilder.core.process import Command
 from envbuilder.layers.image_root import ImageRoot, owners_of
@@ -63,6 +65,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             (unpacked / "root").rename(root)
         owners = merged_owners(owners, unpacked / OWNERS)
         write_step(program, work / "step", job.store, {unpacking.name: unpacked})
+        _make_places(program, root)
         native = native_python(job, root)
         try:
             job.runner.run(_configure_command(program, job, work, native), on_line=read)
@@ -81,6 +84,20 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             name=step.name, root=root, owners=owners, folder=folder, epoch=job.plan.epoch, drop=MOUNTED,
             threads=job.limits.threads,
         )  # fmt: skip
+
+
+def _make_places(program: Program, root: Path) -> None:
+    """Make what the program's files are mounted on: bubblewrap would follow a link there, and proot makes nothing.
+
+    Raises BuildError if a package or an image has something under these names.
+    """
+    for name in MOUNTED:
+        if os.path.lexists(root / name):
+            raise BuildError(f"a package or the image holds `/{name}`, where a build mounts its programs")
+    folder_beneath(root, MOUNTED[1])
+    for name in program.files:
+        with new_beneath(root, f"{MOUNTED[0]}/{name}"):
+            pass
 
 
 def lay(base: LockedBase, tree: Overlay, store: Store) -> Overlay:

@@ -12,18 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.assemble.sandbox import Emulation
+from envbuilder.builder.assemble.sandbox import Emulation, folder_in
 from envbuilder.builder.engine import Job
 from envbuilder.builder.step_folder import unpack_packages
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
 from envbuilder.plan.model import CudaStep, Plan
+from envbuilder.plan.program import spec_text
 from envbuilder.runners.sandbox import Mount
 from envbuilder.sources.deb import open_tar
+from envbuilder.steps import digest
 from envbuilder.steps.toolkit import ToolkitError, Tree, install_part
 
-_FORM: Final = 2  # raise it when the same tools give another tree
 _LIBRARIES: Final = f"usr/lib/{X86_64.gnu}"
 # The packages of another processor remove the folder that a native program's loader is in.
 _START: Final = f"""\
@@ -41,7 +42,9 @@ def tools_tree(job: Job) -> Path:
     """Return the folder of the plan's tools, which `make_tools` writes."""
     tools = job.cross_tools
     assert tools, f"{job.plan.name} is for this processor"
-    words = [f"tools {_FORM} {job.plan.platform}", *(one.sha256 for one in tools.artifacts)]
+    rules = spec_text(job.plan.cuda.rules()) if job.plan.cuda else ""
+    programs = [digest(name) for name in ("distribution.py", "toolkit.py")]
+    words = [f"tools {job.plan.platform}", *programs, rules, *(file.sha256 for file in tools.artifacts)]
     return job.store.tree(sha256_text("\n".join(words)))
 
 
@@ -114,6 +117,8 @@ def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
     tree, name = tools_tree(job), f"python{job.plan.python.python}"
     if not (root / "usr/bin" / name).is_file():
         return ()
+    for path in (_LIBRARIES, f"usr/bin/{name}"):
+        folder_in(root, path)
     folder = Mount(source=tree / _LIBRARIES, target=f"/{_LIBRARIES}")
     return (folder, Mount(source=tree / name, target=f"/usr/bin/{name}"))
 

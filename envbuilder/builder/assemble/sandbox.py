@@ -44,7 +44,7 @@ class Root:
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
 
 
-def _below(tree: Path, name: str) -> str:
+def folder_in(tree: Path, name: str) -> str:
     """Return the path of a folder in a tree, for a mount. Raises BuildError for a link, which leads to a folder of this machine.
 
     The scripts of packages may leave one in place of any folder, and nothing changes a tree later.
@@ -64,7 +64,7 @@ def _more_of(root: Root) -> Iterator[Path]:
     """Yield what an image has in folders in which other layers have theirs, such as its own toolkit."""
     others = {"bin", *(("cuda", f"cuda-{root.cuda_version}") if root.cuda else ())}
     for name, known in (("usr/local", others), ("opt", {"env", "envbuilder", "python"})):
-        folder = Path(_below(root.os, name))
+        folder = Path(folder_in(root.os, name))
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.name not in known and (path.is_dir() or path.is_symlink()):
                 yield path
@@ -82,11 +82,11 @@ def sandboxed(
 ) -> Command:
     """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
     options = [
-        "--ro-bind", _below(root.os, "usr"), "/usr",
+        "--ro-bind", folder_in(root.os, "usr"), "/usr",
         "--tmpfs", "/usr/local",
-        "--ro-bind", _below(root.os, "usr/local/bin"), "/usr/local/bin",
-        "--ro-bind", _below(root.os, "etc"), "/etc",
-        "--ro-bind", _below(root.os, "var"), "/var",
+        "--ro-bind", folder_in(root.os, "usr/local/bin"), "/usr/local/bin",
+        "--ro-bind", folder_in(root.os, "etc"), "/etc",
+        "--ro-bind", folder_in(root.os, "var"), "/var",
         "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
@@ -106,11 +106,11 @@ def sandboxed(
         )
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
-        options += ["--ro-bind", _below(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+        options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
-        options += ["--ro-bind", _below(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
+        options += ["--ro-bind", folder_in(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
     if root.python is not None:
-        options += ["--ro-bind", _below(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
+        options += ["--ro-bind", folder_in(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:
         options += mount.options()
     for path, target in links:

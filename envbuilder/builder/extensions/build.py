@@ -246,7 +246,9 @@ class ExtensionBuilder:
             else:
                 root = self._root()
                 # Build directories are a recipe's own: code of one recipe could leave an object for another.
-                build_key = sha256_text(json.dumps([*key.surroundings, objects, self._job.origin]))
+                build_key = sha256_text(
+                    json.dumps([*key.surroundings, key.beside, objects, self._job.origin])
+                )
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,

@@ -145,9 +145,9 @@ def _post(printed: Printed) -> list[str]:
     ]
     # A program runs in the root of its lower steps alone, so what it does not stand on is put in its place after it has run.
     waiting = {program.name for program in printed.programs if not program.changes}
-    for program in sorted(printed.programs, key=lambda program: (program.is_outside, len(program.root))):
-        lines += [f"keep {name}" for name in program.root if name in waiting]
-        waiting -= set(program.root)
+    for program in sorted(printed.programs, key=lambda program: (program.is_outside, len(_roots(program)))):
+        lines += [f"keep {name}" for name in _roots(program) if name in waiting]
+        waiting -= set(_roots(program))
         for run in with_parts(program):
             lines += ["", f"# {in_comment(run.why[:1].upper() + run.why[1:])}.", *_step(run, printed)]
     lines += ["", "# What no other program stood on."]
@@ -159,6 +159,11 @@ def _post(printed: Printed) -> list[str]:
         f"cd {_TARGET} && rmdir step steps",
         f"find {_TARGET} -xdev -newermt @{epoch} -exec touch --no-dereference --date=@{epoch} {{}} +",
     ]
+
+
+def _roots(program: Program) -> tuple[str, ...]:
+    """Return the names of the steps that a program or a part of it runs on, bottom first."""
+    return max((run.root for run in with_parts(program)), key=len)
 
 
 def _step(program: Program, printed: Printed) -> list[str]:

@@ -116,9 +116,8 @@ def _stage(program: Program, image: str, epoch: int, *, from_folder: bool) -> st
 
 def command_line(program: Program, epoch: int) -> str:
     """Return the line of a shell that runs a program with its environment and no other variable."""
-    environment = (
-        f"{name}={value}" for name, value in (*steps.ENVIRONMENT.items(), ("SOURCE_DATE_EPOCH", epoch))
-    )
+    epochs = [("SOURCE_DATE_EPOCH", str(epoch))] if program.changes else []  # packages' scripts read it
+    environment = (f"{name}={value}" for name, value in (*steps.ENVIRONMENT.items(), *epochs))
     return " ".join(map(in_shell, ("env", "-i", *environment, *program.argv)))
 
 

@@ -32,13 +32,14 @@ _MIRRORS: Final = {
 }
 ARGUMENTS: Final = (*(variable for variable, _ in _MIRRORS.values()), "INDEX", "PYTORCH_INDEX")
 _COMMIT: Final = "fetch_commit.py"
+_PACKAGE: Final = "fetch_package.py"
+_ROWS: Final = 120  # of a list of files
 
 
 def tools(printed: Printed, *needed: str) -> list[str]:
     """Install the tools of the workshop, `needed` among them, and write the programs and uv into /steps."""
     names = sorted({name for program in printed.every for name in program.files})
-    if printed.commits:
-        names.append(_COMMIT)
+    names += [_PACKAGE, *([_COMMIT] if printed.commits else [])]
     wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", "git", *needed))
     lines = [
         *CERTIFICATES,
@@ -113,39 +114,38 @@ def _downloads(files: Sequence[tuple[str, Artifact]], printed: Printed) -> list[
 
 
 def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
-    """Run `body` for each row `SHA256  FILE<tab>PATH` and compare the file with its sha256."""
-    return [
-        *file_lines("/list", "".join(f"{row}\n" for row in rows)),
-        "while IFS='\t' read -r sum path; do",
-        "  file=${sum#*  }",
-        *(f"  {line}" for line in body),
-        '  echo "$sum" | sha256sum --check --quiet',
-        "done </list",
-        "rm /list",
-    ]
+    """Run `body` for each row `SHA256  FILE<tab>PATH` and compare the file with its sha256.
+
+    Long lists are several: Apptainer limits the sections of a definition file, which end at empty lines.
+    """
+    lines: list[str] = []
+    for at in range(0, len(rows), _ROWS):
+        lines += [
+            *(("",) if at else ()),
+            *file_lines("/list", "".join(f"{row}\n" for row in rows[at : at + _ROWS])),
+            "while IFS='\t' read -r sum path; do",
+            "  file=${sum#*  }",
+            *(f"  {line}" for line in body),
+            '  echo "$sum" | sha256sum --check --quiet',
+            "done </list",
+            "rm /list",
+        ]
+    return lines
 
 
 def _packages(files: Sequence[tuple[str, Artifact]]) -> list[str]:
-    """Fetch wheels and source distributions from PyTorch's index and the package index."""
-    places: dict[tuple[str, str], list[Artifact]] = {}
-    for target, file in files:
-        if file.source in ("pypi", "pytorch"):
-            index = file.path.split("/")[0] if file.source == "pytorch" else ""
-            places.setdefault((target.rpartition("/")[0], index), []).append(file)
+    """Fetch wheels and source distributions from PyTorch's index and the package index, by their file names."""
     lines: list[str] = []
-    for (folder, index), packages in sorted(places.items()):
-        pins = (
-            f"# {file.filename}\n{file.name}=={file.version} --hash=sha256:{file.sha256}\n"
-            for file in packages
-        )
-        address = f' --index-url "${{PYTORCH_INDEX}}/{index}"' if index else ' ${INDEX:+--index-url "$INDEX"}'
-        lines += [
-            *file_lines("/requirements.txt", "".join(pins)),
-            "offline=--no-index",
-            'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artifacts/$name" ] || offline=; done </requirements.txt',
-            f"{_PIP} --require-hashes --requirement /requirements.txt $offline --dest {in_shell(folder)}{address}",
+    for source, index in (("pypi", "$INDEX"), ("pytorch", "${PYTORCH_INDEX%/}/${path%%/*}")):
+        rows = [f"{file.sha256}  {target}\t{file.path}" for target, file in files if file.source == source]
+        project = "${path%/*}"
+        fetching = f'python3 {PROGRAMS}/{_PACKAGE} "{index}" "$project" "${{path##*/}}" "$file"'
+        body = [
+            'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
+            f"else project={project}; project=${{project##*/}}; {fetching}; fi",
         ]
-    return [*lines, "rm /requirements.txt"] if lines else []
+        lines += _loop(rows, body)
+    return lines
 
 
 def _commit(target: str, artifact: Artifact, url: str, commit: str) -> list[str]:
