@@ -39,8 +39,8 @@ for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca" GIT_SSL_CAINFO="$ca"; fi
 done
 export DEBIAN_FRONTEND=noninteractive
-if ! { command -v curl >/dev/null && command -v git >/dev/null && python3 -m pip --version >/dev/null 2>&1; }; then
-  apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl git python3-pip
+if ! { command -v curl >/dev/null && python3 -m pip --version >/dev/null 2>&1; }; then
+  apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl python3-pip
 fi
 offline=
 for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done

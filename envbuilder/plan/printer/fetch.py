@@ -19,7 +19,7 @@ CERTIFICATES: Final = [
     '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca" GIT_SSL_CAINFO="$ca"; fi',
     "done",
 ]
-FETCH_TOOLS: Final = "ca-certificates curl git python3-pip"  # of the workshop; the image does not have them
+FETCH_TOOLS: Final = "ca-certificates curl python3-pip"  # of the workshop; the image does not have them
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
 _APT: Final = "$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | {})"  # those that the workshop knows
 # For each source whose paths are below a mirror: the argument with the mirror, and the mirror without that argument.
@@ -40,7 +40,8 @@ def tools(printed: Printed, *needed: str) -> list[str]:
     """Install the tools of the workshop, `needed` among them, and write the programs and uv into /steps."""
     names = sorted({name for program in printed.every for name in program.files})
     names += [_PACKAGE, *([_COMMIT] if printed.commits else [])]
-    wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", "git", *needed))
+    needed = (*needed, *(("git",) if printed.commits else ()))
+    wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", *needed))
     lines = [
         *CERTIFICATES,
         "export DEBIAN_FRONTEND=noninteractive",
