@@ -81,7 +81,8 @@ class CommandGroup(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         word = args[0]
         if word in RENAMED and word not in COMMANDS and not ctx.resilient_parsing:
-            now = RENAMED[word].format(pasted(*args[1:]) or "NAME")
+            words = (re.sub(r"^--output\b", "--artifacts", given) for given in args[1:])
+            now = RENAMED[word].format(pasted(*words) or "NAME")
             raise UsageError(f"`envbuilder {word}` is now {now}")
         if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
             meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))

@@ -81,6 +81,8 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
     if option == "--dry-run":
         shows = next((name for name in ("--write", "--print") if name in known), "")
         return f"there is `{shows}` ({known[shows].help}); " if shows else ""
+    if option == "--output" and "--artifacts" in known:
+        return "`--artifacts` names the folder of the artifacts; "
     return nearest(option, known) if option.startswith("-") else ""
 
 

@@ -1,5 +1,6 @@
 """`pull`: image and SIF from an OCI registry."""
 
+import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,7 @@ from envbuilder.commands._console import open_console, say_closed
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command, open_store
 from envbuilder.core.answer import Reply
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import SpaceError, UsageError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
@@ -50,9 +51,17 @@ def pull(
     name = source.repository.rpartition("/")[2]
     if f"{name}{VARIANT}{source.tag}" == wanted:
         name = wanted
-    store = open_store(session)
     outputs = Outputs(folder=output.absolute(), name=name)
-    with store.in_use(), shown.group(f"pull {outputs.name}"):
+    with contextlib.ExitStack() as stack, shown.group(f"pull {outputs.name}"):
+        try:
+            store: Store | None = open_store(session)
+            stack.enter_context(store.in_use())
+        except (
+            UsageError,
+            SpaceError,
+            OSError,
+        ):  # a home that is read-only or full; `transfer` says what follows
+            store = None
         pulled = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
             store=store, versions=versions_to_keep(session.environment), console=shown,

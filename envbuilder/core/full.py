@@ -9,7 +9,9 @@ from envbuilder.core.errors import SpaceError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 FEW: Final = 100  # inodes: a build makes more files, and what a failed one removes frees some
-_ELSEWHERE: Final = "or point ENVBUILDER_CACHE and --output at a larger disk; then run it again"
+_ELSEWHERE: Final = (
+    "or point ENVBUILDER_CACHE and the folder of artifacts at a larger disk; then run it again"
+)
 
 
 def lacks_inodes(place: Path) -> str:

@@ -23,7 +23,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import SignedRelease, load_public, read_signed_release
 from envbuilder.artifacts.statement import Release
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Store, held, save_text, space_errors
+from envbuilder.core.cache import Store, held, remove_tree, save_text, space_errors
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, UsageError, VerifyError
 from envbuilder.core.private import make_folder_for_all, private_folder
@@ -73,7 +73,7 @@ def pull(
     forms: Sequence[Form],
     key: Path | None,
     not_older_than: datetime | None = None,
-    store: Store,
+    store: Store | None,
     platform: str = "",
     versions: int = 1,
     console: Console,
@@ -81,7 +81,7 @@ def pull(
     """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay.
 
     Without a `platform`, this machine's is taken, or the only one that is there. Layers come from the cache `store`,
-    and stay in it. The folder keeps so many `versions` of the SIF.
+    and stay in it; None: it cannot be written, and the SIF is fetched whole. The folder keeps so many `versions` of the SIF.
     """
     if key:
         load_public(key)  # a mistake in it ends a pull at its start
@@ -100,7 +100,9 @@ def pull(
         if signed:
             save_text(outputs.bundle, signed.text.decode())
         for path in folder.iterdir():
-            path.unlink()
+            remove_tree(
+                path
+            ) if path.is_dir() else path.unlink()  # a folder: of a run that was killed while it wrote
     return Pulled(
         files=tuple(
             PulledFile(

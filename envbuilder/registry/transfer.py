@@ -39,7 +39,7 @@ class Transfer:
     reference: Reference
     outputs: Outputs
     folder: Path
-    store: Store
+    store: Store | None  # the cache; None if it cannot be written
     console: Console
     here: int = 0  # bytes of layers that were on this machine
     _fetched: list[tuple[int, int]] = field(default_factory=list)  # bytes, and those of an earlier attempt
@@ -64,7 +64,7 @@ class Transfer:
         if missing and image is None:
             image = self._image_of(missing["sif"])
         layers = dict[Sha256, Layer]()
-        if missing and image:
+        if missing and image and self.store:
             layers = find_layers(self.store, [blob.digest for blob in image.layers])
             self._blobs |= {digest: layer.blob for digest, layer in layers.items()}
             self._find_in_output([blob for blob in image.layers if blob.digest not in self._blobs])
@@ -139,6 +139,8 @@ class Transfer:
 
     def _make_sif(self, sif: Descriptor, image: Manifest | None, layers: Mapping[Sha256, Layer]) -> str:
         """Make the SIF of its image's layers, or return why the whole file must be fetched."""
+        if self.store is None:
+            return "the cache cannot be written"
         if image is None or image.config is None:
             return "the registry has no image of it"
 
@@ -175,12 +177,13 @@ class Transfer:
             return {}
         diff_ids = parse_configuration(read_blob(self.client, self.reference, config)).diff_ids
         by_blob = dict(zip((blob.digest for blob in image.layers), diff_ids, strict=True))
-        layers = dict[Sha256, Layer]()
+        layers, store = dict[Sha256, Layer](), self.store
+        assert store, "the whole file is fetched without a cache"
 
         def add(blob: Descriptor, _: threading.Event) -> None:
-            entry = self.store.layer(blob.digest)
-            with self.store.lock(f"layer-{blob.digest}"):  # another pull may add it
-                with self.store.renewed(entry, {"layer.tar.zst": blob.digest}) as folder:
+            entry = store.layer(blob.digest)
+            with store.lock(f"layer-{blob.digest}"):  # another pull may add it
+                with store.renewed(entry, {"layer.tar.zst": blob.digest}) as folder:
                     link_or_copy(self._blobs[blob.digest], folder / "layer.tar.zst")
                     (folder / "layer.tar.zst").chmod(0o444)  # as its writer leaves it
                     index_blob(

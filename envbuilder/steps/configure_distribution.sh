@@ -97,3 +97,14 @@ else
   find /run -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf --one-file-system {} +
 fi
 for path in $drop; do rm -rf "/${path:?}"; done
+
+# Owners are those of the packages' own lists, also where what a script asked for was done.
+[ -n "$TOOLS" ] || find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
+  ! \( -uid 0 -gid 0 \) -exec chown -h 0:0 {} +
+while read -r owner path; do
+  if [ -e "/$path" ] && [ ! -L "/$path" ]; then
+    mode=$(stat -c %a "/$path")
+    chown "$owner" "/$path"
+    chmod "$mode" "/$path"
+  fi
+done <"$unpacked/owners"

@@ -41,6 +41,8 @@ MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 EXCLUDE = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
 KEEP = "/usr/share/doc/*/copyright"
 FOLDERS = ("opt", "usr/local", "usr/local/bin", "opt/envbuilder", ".singularity.d")  # later layers fill them
+# What a runtime mounts its own files on.
+EMPTY = ("etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.conf")
 # dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists. EXCLUDE leaves it out everywhere.
 MANUALS = ("usr/share", "usr/share/man", "usr/share/man/man1")
 SECRET = ("etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-")
@@ -593,6 +595,12 @@ def main():
         root = make_root(os.path.join(out, "root"), compilers, spec["gcc"], needs_manuals=needs_manuals)
     packages, left = unpack_all(debs, root)
     if root:
+        for path in EMPTY:
+            root.need_folder("etc")
+            place = root.place(path)
+            if not os.path.lexists(place):
+                with open(place, "x", encoding="utf-8"):
+                    os.chmod(place, 0o644)
         root.set_modes(packages)
         write_database(sorted(packages, key=lambda package: package.name), root, spec["architecture"])
     os.mkdir(os.path.join(out, "left"))
@@ -603,10 +611,14 @@ def main():
         "GCC": spec["gcc"], "TOOLS": tools, "NAMES": " ".join(f"{name}={tool}" for name, tool in compilers.items()),
         "EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "MANUALS": MANUALS[-1] if needs_manuals else "",
     }  # fmt: skip
+    owners = owner_rows((*packages, *left), is_image=bool(tools))
     texts = {
         "settings": "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items()),
         "preinst": "".join(preinst_lines(packages)),
-        "owners.json": json.dumps(owner_rows((*packages, *left), is_image=bool(tools))),
+        "owners.json": json.dumps(owners),
+        "owners": "".join(
+            f"{uid}:{gid} {path}\n" for rows in owners.values() for path, uid, gid, _ in rows if uid or gid
+        ),
     }
     for name, text in texts.items():
         with open(os.path.join(out, name), "w", encoding="utf-8", errors="surrogateescape") as stream:

@@ -562,3 +562,13 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(toy: Outputs, real: Regis
     ended = attempt("unshare", "--map-root-user", "--mount", "sh", "-c", script)
     assert (ended.returncode, ended.stdout) == (6, "old\n"), ended.stderr
     assert "free space there" in ended.stderr
+
+
+def test_a_pull_whose_cache_cannot_be_written_fetches_the_whole_file(toy: Outputs, real: Registry, tmp_path: Path):
+    send(toy, named(real.host, "team/toy"), tmp_path)
+    env = {"ENVBUILDER_CACHE": "/proc/nowhere"}
+    words = ("pull", "--only", "sif", f"{real.host}/team/toy:1", "--output", tmp_path / "out")
+    ended = attempt(ENVBUILDER, *words, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert "the whole file is fetched: the cache cannot be written" in ended.stderr
+    assert sha256_file(tmp_path / "out/toy.sif") == sha256_file(toy.sif)

@@ -137,7 +137,7 @@ file 644 /step/spec.json <<'END'
 END
 # shellcheck disable=SC2016  # it is apt that knows what this stands for
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}
-file 644 /list <<'END'
+file 644 /steps/list <<'END'
 |c24fe4eb8e60d8632d72ed104cce7c92cff200847c897dc8ba764b6c47b519e0  /step/inputs/debs/adduser_3.134.deb	pool/main/a/adduser/adduser_3.134_all.deb
 |6ea03cbbc7a7bfcee601c9fb08d4e026fd522ede5350561f06867ad9c0a0fa6b  /step/inputs/debs/apt_2.6.1.deb	pool/main/a/apt/apt_2.6.1_amd64.deb
 |3eb1ea6d85488f488cc2a163b98ad640ef88cee4c79287cf14e361aaf6206f47  /step/inputs/debs/base-files_12.4+deb12u15.deb	pool/main/b/base-files/base-files_12.4+deb12u15_amd64.deb
@@ -264,10 +264,10 @@ while IFS='	' read -r sum path; do
   if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sum" | sha256sum --check --quiet
-done </list
-rm /list
+done </steps/list
+rm /steps/list
 
-file 644 /list <<'END'
+file 644 /steps/list <<'END'
 |a1a83af8cbd854af887b72ad196b1f4af58387815e21ced1000253a116a46e2a  /step/inputs/debs/make_4.3-4.1.deb	pool/main/m/make-dfsg/make_4.3-4.1_amd64.deb
 |bcbc83f391854ea9d50ce2a4101aacf330de3b8b71d81a798faadba14a157f78  /step/inputs/debs/mawk_1.3.4.20200120-3.1.deb	pool/main/m/mawk/mawk_1.3.4.20200120-3.1_amd64.deb
 |aaa46dcb3b39948ae2e0fdb72cfcb2f48c0b59f19785a3da8045c05eb19955dd  /step/inputs/debs/media-types_10.0.0.deb	pool/main/m/media-types/media-types_10.0.0_all.deb
@@ -296,8 +296,8 @@ while IFS='	' read -r sum path; do
   if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sum" | sha256sum --check --quiet
-done </list
-rm /list
+done </steps/list
+rm /steps/list
 SCRIPT
 
 # Unpack the distribution's packages.
@@ -384,7 +384,7 @@ file 644 /step/spec.json <<'END'
 | ]
 |}
 END
-file 644 /list <<'END'
+file 644 /steps/list <<'END'
 |020e229e4bb9d410fc799c07ddf45fa217cba970278f40b30751d94f309b69e2  /step/inputs/filelock-4.2.11-py3-none-any.whl	filelock/filelock-4.2.11-py3-none-any.whl
 |8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f  /step/inputs/fsspec-2026.9.0-py3-none-any.whl	fsspec/fsspec-2026.9.0-py3-none-any.whl
 |85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67  /step/inputs/jinja2-3.1.6-py3-none-any.whl	jinja2/jinja2-3.1.6-py3-none-any.whl
@@ -401,9 +401,9 @@ while IFS='	' read -r sum path; do
   if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "$INDEX" "$project" "${path##*/}" "$file"; fi
   echo "$sum" | sha256sum --check --quiet
-done </list
-rm /list
-file 644 /list <<'END'
+done </steps/list
+rm /steps/list
+file 644 /steps/list <<'END'
 |6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b  /step/inputs/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl	cpu/torch/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
 END
 while IFS='	' read -r sum path; do
@@ -411,8 +411,8 @@ while IFS='	' read -r sum path; do
   if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "${PYTORCH_INDEX%/}/${path%%/*}" "$project" "${path##*/}" "$file"; fi
   echo "$sum" | sha256sum --check --quiet
-done </list
-rm /list
+done </steps/list
+rm /steps/list
 SCRIPT
 
 # Install 11 Python packages.
@@ -482,7 +482,7 @@ file 644 /step/spec.json <<'END'
 | "strip": false
 |}
 END
-file 644 /list <<'END'
+file 644 /steps/list <<'END'
 |730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268  /step/inputs/files/fused/fused_bias_act.cpp	fused/fused_bias_act.cpp
 |fb5686503478635701958c7ad954567c9ce43c9072914756011afb94df641d69  /step/inputs/files/fused/fused_bias_act_cpu.cpp	fused/fused_bias_act_cpu.cpp
 |ab18d5dee37bac0d6c8f4ec2ab9f54f3d367323ec2398676c9270d64bb518fa9  /step/inputs/files/fused/fused_bias_act_kernel.h	fused/fused_bias_act_kernel.h
@@ -491,8 +491,8 @@ while IFS='	' read -r sum path; do
   file=${sum#*  }
   cp "/context/$path" "$file"
   echo "$sum" | sha256sum --check --quiet
-done </list
-rm /list
+done </steps/list
+rm /steps/list
 SCRIPT
 
 # Compile the extension `fused`.

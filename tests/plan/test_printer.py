@@ -249,7 +249,7 @@ def test_a_definition_file_removes_only_what_it_made():
     ]
     assert {re.sub(r"made/[\w-]+|inputs/[\w-]+", "STEP", line) for line in removing} == {
         "mv /uv/uv-*.data/scripts/uv /steps/uv && chmod 755 /steps/uv && rm -r /uv",
-        "rm /list",
+        "rm /steps/list",
         "mv /STEP/out/* /STEP/step/STEP/",
         "mv /STEP/step/STEP/root /target",
         "mv /target/out /STEP/out",

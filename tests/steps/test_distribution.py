@@ -293,6 +293,7 @@ def test_the_program_leaves_a_root_and_what_the_other_half_needs(tmp_path: Path)
     out = run(tmp_path, {}, *debs)
     assert sorted(path.name for path in out.iterdir()) == [
         "left",
+        "owners",
         "owners.json",
         "preinst",
         "root",
@@ -314,7 +315,13 @@ def test_the_program_leaves_a_root_and_what_the_other_half_needs(tmp_path: Path)
 def test_the_packages_of_an_image_are_left_to_its_dpkg(tmp_path: Path):
     deb = write_package(tmp_path / "a_1.deb", [("./bin/x", "x", 0o644)])
     out = run(tmp_path, {"tools": "/usr/bin"}, deb)
-    assert sorted(path.name for path in out.iterdir()) == ["left", "owners.json", "preinst", "settings"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "left",
+        "owners",
+        "owners.json",
+        "preinst",
+        "settings",
+    ]
     assert settings(out)["TOOLS"] == "/usr/bin"
     assert [path.name for path in (out / "left").iterdir()] == ["a_1.deb"]
 

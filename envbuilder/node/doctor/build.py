@@ -185,7 +185,7 @@ def check_space(machine: Machine) -> Iterator[Item]:
     why = f"an environment with CUDA takes up to {gigabytes(ROOM)}, one without {gigabytes(LEAST)}"
     for name, path, setting in (
         ("cache space", machine.cache, "ENVBUILDER_CACHE"),
-        ("output space", machine.output, "--output"),
+        ("output space", machine.output, "`build --output`"),
     ):
         space = Subject(DoctorCode.SPACE, name, why)
         repair = f"`envbuilder cache --gc`, or point {setting} at a larger disk"

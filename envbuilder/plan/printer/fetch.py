@@ -33,6 +33,7 @@ _MIRRORS: Final = {
 ARGUMENTS: Final = (*(variable for variable, _ in _MIRRORS.values()), "INDEX", "PYTORCH_INDEX")
 _COMMIT: Final = "fetch_commit.py"
 _PACKAGE: Final = "fetch_package.py"
+_LIST: Final = f"{PROGRAMS}/list"
 _ROWS: Final = 120  # of a list of files
 
 
@@ -123,13 +124,13 @@ def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
     for at in range(0, len(rows), _ROWS):
         lines += [
             *(("",) if at else ()),
-            *file_lines("/list", "".join(f"{row}\n" for row in rows[at : at + _ROWS])),
+            *file_lines(_LIST, "".join(f"{row}\n" for row in rows[at : at + _ROWS])),
             "while IFS='\t' read -r sum path; do",
             "  file=${sum#*  }",
             *(f"  {line}" for line in body),
             '  echo "$sum" | sha256sum --check --quiet',
-            "done </list",
-            "rm /list",
+            f"done <{_LIST}",
+            f"rm {_LIST}",
         ]
     return lines
 
