@@ -54,14 +54,11 @@ def pull(
     outputs = Outputs(folder=output.absolute(), name=name)
     with contextlib.ExitStack() as stack, shown.group(f"pull {outputs.name}"):
         try:
-            store: Store | None = open_store(session)
-            stack.enter_context(store.in_use())
-        except (
-            UsageError,
-            SpaceError,
-            OSError,
-        ):  # a home that is read-only or full; `transfer` says what follows
-            store = None
+            cache = open_store(session)
+            stack.enter_context(cache.in_use())
+            store = cache
+        except (UsageError, SpaceError, OSError):
+            store = None  # a home that is read-only or full: the SIF is fetched whole
         pulled = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, not_older_than=oldest, platform=platform,
             store=store, versions=versions_to_keep(session.environment), console=shown,

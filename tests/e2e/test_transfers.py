@@ -564,7 +564,9 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(toy: Outputs, real: Regis
     assert "free space there" in ended.stderr
 
 
-def test_a_pull_whose_cache_cannot_be_written_fetches_the_whole_file(toy: Outputs, real: Registry, tmp_path: Path):
+def test_a_pull_whose_cache_cannot_be_written_fetches_the_whole_file(
+    toy: Outputs, real: Registry, tmp_path: Path
+):
     send(toy, named(real.host, "team/toy"), tmp_path)
     env = {"ENVBUILDER_CACHE": "/proc/nowhere"}
     words = ("pull", "--only", "sif", f"{real.host}/team/toy:1", "--output", tmp_path / "out")
