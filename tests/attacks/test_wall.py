@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.distribution import root_command
+from envbuilder.builder.assemble.distribution import make_places, root_command
 from envbuilder.builder.assemble.sandbox import Emulation, Root, program_command, sandboxed
 from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.builder.step_folder import write_step
@@ -23,7 +23,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
-from envbuilder.plan.model import PythonStep
+from envbuilder.plan.model import OsStep, PythonStep
 from envbuilder.runners.sandbox import Mount, take_over
 from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
@@ -186,3 +186,16 @@ def test_the_wall_holds_for_an_ordinary_user():
         ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " passed" in ended.stdout
+
+
+@pytest.mark.parametrize("name", ["steps", "step"])
+def test_nothing_of_a_package_stands_where_programs_are_mounted(tmp_path: Path, name: str):
+    """bubblewrap follows a link there, while the machine lies at /oldroot."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (root / name).symlink_to(outside)
+    step = OsStep(suite="bookworm", gcc="12", artifacts=())
+    with pytest.raises(BuildError, match="where a build mounts its programs"):
+        make_places(step.made_by(make_plan()), root)
+    assert list(outside.iterdir()) == []

@@ -241,6 +241,25 @@ def test_a_script_too_long_for_one_section_is_the_same_in_several():
     assert script.count("|x") == 81000
 
 
+@pytest.mark.parametrize("name", [*NAMES, "gh200", "gsplat", "torch_scatter", "mudiff"])
+@pytest.mark.parametrize("added", [(), (wheel("einops", "0.8.1"),)])
+def test_each_program_of_a_definition_file_runs_on_its_lower_steps_and_no_other(
+    name: str, added: tuple[Artifact, ...]
+):
+    printed = make_small_printed(name, interpreter=INTERPRETER_ARCHIVE, added=added)
+    script, there = posts(print_definition(printed)).split("\n"), {"os"}
+    programs = {program.name: program for program in printed.every}
+    for line in script:
+        word, _, step = line.partition(" ")
+        if word == "keep":
+            there.add(step)
+        elif word == "enter" and step.split()[0] != "os":
+            root = set(programs[step.split()[0]].root)
+            assert root <= there, line[:80]
+            assert not {"python"} & (there - root) or "wheels.py" not in line, line[:80]
+    assert there == {program.name for program in printed.programs}
+
+
 def test_a_definition_file_removes_only_what_it_made():
     """Apptainer mounts the host's own folders into the stage: a word `rm` outside the new root names a folder of the text's own."""
     script = posts(print_definition(make_small_printed("a100"))).split("\n")

@@ -65,7 +65,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             (unpacked / "root").rename(root)
         owners = merged_owners(owners, unpacked / OWNERS)
         write_step(program, work / "step", job.store, {unpacking.name: unpacked})
-        _make_places(program, root)
+        make_places(program, root)
         native = native_python(job, root)
         try:
             job.runner.run(_configure_command(program, job, work, native), on_line=read)
@@ -86,7 +86,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
         )  # fmt: skip
 
 
-def _make_places(program: Program, root: Path) -> None:
+def make_places(program: Program, root: Path) -> None:
     """Make what the program's files are mounted on: bubblewrap would follow a link there, and proot makes nothing.
 
     Raises BuildError if a package or an image has something under these names.
