@@ -54,7 +54,7 @@ def test_a_script_that_fills_the_disk_is_named_with_what_to_do(tmp_path: Path, s
     assert said.splitlines()[0] == "6"
     assert "could not install the distribution's packages" in said
     assert "No space left on device" in said
-    hint = "free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again"
+    hint = "free space there, or point ENVBUILDER_CACHE and the folder of artifacts at a larger disk; then run it again"
     assert said.splitlines()[-1] == hint
 
 
