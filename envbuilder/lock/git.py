@@ -1,24 +1,20 @@
-"""Pack a git commit with its submodules as a tar whose bytes depend on the files alone.
-
-`git archive` leaves submodules out and its bytes have changed between releases of git, so the tar is written here.
-"""
+"""Put a git commit with its submodules into the store, as a tar whose bytes depend on the files alone."""
 
 import contextlib
 import re
-import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.layers.entry import Entry, Kind
-from envbuilder.layers.tar import END, make_header, padded
 from envbuilder.lock.model import Artifact
 from envbuilder.sources.deadline import PATIENCE, deadline
+from envbuilder.steps import fetch_commit
 
 _SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
@@ -37,7 +33,7 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
         tree = work / "tree"
         check_out(url, commit, tree, runner)
         archive = work / "tree.tar"
-        _write_tar(tree, archive)
+        fetch_commit.pack(tree, archive, partial(read_beneath, limit=FILE_LIMIT))
         digest, size = sha256_file(archive), archive.stat().st_size
         store.add_artifact(digest, archive)
     name = url.rstrip("/").rpartition("/")[2].removesuffix(".git")
@@ -108,30 +104,3 @@ def find_commit(url: str, revision: str, runner: Runner) -> str:
         hint = f"`git ls-remote {pasted(url)}` lists them"
         raise UsageError(f"`{url}` has no branch or tag `{revision}`", hint=hint)
     return listed[-2]  # a tag's commit follows the tag itself
-
-
-def _write_tar(tree: Path, out: Path) -> None:
-    """Pack every file and link in the order of names, with one time and owner, without git's own files."""
-    with out.open("wb") as stream:
-        for path in sorted(_files(tree)):
-            _add(stream, tree, path)
-        stream.write(END)
-
-
-def _files(tree: Path) -> list[str]:
-    """Return every file and every link, links to folders included."""
-    found = (path.relative_to(tree) for path in tree.rglob("*") if path.is_symlink() or path.is_file())
-    return [path.as_posix() for path in found if ".git" not in path.parts]
-
-
-def _add(stream: IO[bytes], tree: Path, path: str) -> None:
-    status = (tree / path).lstat()
-    if stat.S_ISLNK(status.st_mode):
-        target = str((tree / path).readlink())
-        link = Entry(path=path, kind=Kind.LINK, mode=0o777, uid=0, gid=0, mtime=0, target=target)
-        stream.write(make_header(link))
-        return
-    content = read_beneath(tree, path, limit=FILE_LIMIT)
-    mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
-    entry = Entry(path=path, kind=Kind.FILE, mode=mode, uid=0, gid=0, mtime=0, size=len(content))
-    stream.write(make_header(entry) + padded(content))

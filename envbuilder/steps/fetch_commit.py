@@ -1,13 +1,15 @@
 """Fetch a git commit with its submodules and pack it: `fetch_commit.py URL COMMIT FILE`.
 
-A printed text runs this in place of envbuilder. `git archive` leaves submodules out, and its bytes have changed between releases
-of git. So the tar is written here: files in the order of their names, with one time and one owner, without git's own files.
+A printed text runs this in place of envbuilder, whose `lock` calls `pack`. `git archive` leaves submodules out, and its bytes have
+changed between releases of git. So the tar is written here: files in the order of their names, with one time and one owner, without
+git's own files.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 BLOCK = 512
 SETTINGS = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
@@ -16,10 +18,7 @@ SETTINGS = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 def main(url, commit, file):
     with tempfile.TemporaryDirectory() as tree:
         check_out(url, commit, tree)
-        with open(file, "wb") as out:
-            for path in sorted(files(tree)):
-                write_member(out, tree, path)
-            out.write(bytes(2 * BLOCK))
+        pack(tree, file)
 
 
 def check_out(url, commit, tree):
@@ -40,6 +39,18 @@ def check_out(url, commit, tree):
         git("submodule", "--quiet", "update", "--init", "--recursive")
 
 
+def read_file(tree, path):
+    with open(os.path.join(tree, path), "rb") as stream:
+        return stream.read()
+
+
+def pack(tree: Any, file: Any, read: Any = read_file) -> None:
+    """Write every file and link of a tree to the tar `file`. `read` returns the content of a file of the tree."""
+    with open(file, "wb") as out:
+        out.writelines(member(tree, path, read) for path in sorted(files(tree)))
+        out.write(bytes(2 * BLOCK))
+
+
 def files(tree):
     """Yield every file and every link, links to folders included."""
     for parent, folders, names in os.walk(tree):
@@ -50,15 +61,13 @@ def files(tree):
                 yield path
 
 
-def write_member(out, tree, path):
+def member(tree, path, read):
     full = os.path.join(tree, path)
     if os.path.islink(full):
-        out.write(header(path, 0o777, b"2", target=os.fsencode(os.readlink(full))))
-        return
-    with open(full, "rb") as stream:
-        content = stream.read()
+        return header(path, 0o777, b"2", target=os.fsencode(os.readlink(full)))
+    content = read(tree, path)
     mode = 0o755 if os.stat(full).st_mode & 0o100 else 0o644
-    out.write(header(path, mode, b"0", size=len(content)) + padded(content))
+    return header(path, mode, b"0", size=len(content)) + padded(content)
 
 
 def header(path, mode, kind, *, size=0, target=b""):

@@ -66,8 +66,6 @@ ALLOWED = {
     ("layers/layer.py", "_open_blob", "open"): OUR_OWN,
     ("layers/layer.py", "read_manifest", "read_text"): OUR_OWN,
     ("layers/layer.py", "read_blocks", "read_text"): OUR_OWN,
-    ("lock/git.py", "_write_tar", "open"): FRESH,
-    ("lock/git.py", "_files", "rglob"): LISTED,
     ("lock/git.py", "export_commit", "sha256_file"): FRESH,
     ("lock/git.py", "export_commit", "add_artifact"): FRESH,
     ("lock/git.py", "check_out", "mkdir"): FRESH,
