@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -106,11 +106,6 @@ class Problem:
 
 warning = functools.partial(Problem, severity=Severity.WARNING)
 Rule = Callable[[CheckContext], Iterator[Problem]]
-
-
-def either(words: Sequence[str], last: str = "or") -> str:
-    """12 or 13; 11, 12 or 13"""
-    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def is_ahead(asked: str, newest: str) -> bool:

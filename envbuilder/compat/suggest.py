@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envbuilder.compat.context import CheckContext, make_context
-from envbuilder.compat.problem import Change, Move, Problem, Rule, distance, either
+from envbuilder.compat.problem import Change, Move, Problem, Rule, distance
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.findings import Severity
-from envbuilder.core.spelling import nearest_names
+from envbuilder.core.spelling import either, nearest_names
 from envbuilder.recipe.model import Recipe
 
 LIMIT: Final = 90  # recipes that one search judges

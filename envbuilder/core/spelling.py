@@ -1,7 +1,7 @@
-"""Find the known word that a user meant, for hints."""
+"""Words in messages: the known word that a user meant, and lists."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 NEAR: Final = 0.65  # of 1 for the same word; 0.6 takes `--model` for `--nodes`
@@ -49,3 +49,8 @@ def _is_one_slip(word: str, other: str) -> bool:
 
 def _bare(word: str) -> str:
     return word.casefold().lstrip("-")
+
+
+def either(words: Sequence[str], last: str = "or") -> str:
+    """12 or 13; 11, 12 or 13"""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from envbuilder.compat.problem import either
 from envbuilder.core.cache import Sha256
+from envbuilder.core.spelling import either
 from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe

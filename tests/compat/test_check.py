@@ -8,7 +8,7 @@ import pytest
 from envbuilder.compat.check import CheckCode, Report, Tables, examine, judge, load_tables
 from envbuilder.compat.context import can_run, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
-from envbuilder.compat.problem import Change, either, is_ahead
+from envbuilder.compat.problem import Change, is_ahead
 from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.compat.suggest import apply, find_on_package_index
@@ -783,12 +783,6 @@ def test_a_build_of_pytorchs_own_index_has_a_neighbour_in_the_package_index():
 def test_rules_and_codes_stand_each_once():
     assert len(set(RULES)) == len(RULES)
     assert len({code.value for code in CheckCode}) == len(CheckCode)
-
-
-def test_lists_read_as_a_person_says_them():
-    assert either(["11"]) == "11"
-    assert either(["11", "12"]) == "11 or 12"
-    assert either(("11", "12", "13")) == "11, 12 or 13"
 
 
 def test_a_source_is_named_with_its_day():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envbuilder.core.spelling import nearest, nearest_names
+from envbuilder.core.spelling import either, nearest, nearest_names
 
 OPTIONS = ("--nodes", "--gpus-per-node", "--ranks-per-node", "--qos", "--sbatch", "--time", "--write")
 
@@ -39,3 +39,9 @@ def test_a_known_word_is_suggested_only_if_it_is_near(word: str, known: tuple[st
 )
 def test_all_words_that_are_as_near_are_suggested(word: str, known: tuple[str, ...], names: str):
     assert nearest(word, known) == f"did you mean {names}? "
+
+
+def test_lists_read_as_a_person_says_them():
+    assert either(["11"]) == "11"
+    assert either(["11", "12"]) == "11 or 12"
+    assert either(("11", "12", "13")) == "11, 12 or 13"

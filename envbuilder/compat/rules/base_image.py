@@ -18,11 +18,12 @@ from envbuilder.compat.image_facts import (
     suite_of,
 )
 from envbuilder.compat.nvidia_require import parse_require
-from envbuilder.compat.problem import Change, CheckCode, Problem, either, warning
+from envbuilder.compat.problem import Change, CheckCode, Problem, warning
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import Severity
+from envbuilder.core.spelling import either
 
 
 def check_image(context: CheckContext) -> Iterator[Problem]:

@@ -7,10 +7,10 @@ from typing import Final
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
-from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
+from envbuilder.compat.problem import Change, CheckCode, Problem, distance, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 from envbuilder.core.processor import X86_64
-from envbuilder.core.spelling import equally_near
+from envbuilder.core.spelling import either, equally_near
 
 FEW: Final = 5  # of the newest versions
 # What is possible for a processor other than x86-64.

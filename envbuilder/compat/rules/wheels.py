@@ -9,11 +9,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.compat.context import CheckContext, can_run, demands
-from envbuilder.compat.problem import Change, CheckCode, Problem, either, is_ahead, warning
+from envbuilder.compat.problem import Change, CheckCode, Problem, is_ahead, warning
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.torch import CPU
+from envbuilder.core.spelling import either
 
 # Wheels of a CUDA compiler that only work together, each in the compiler's own version.
 COMPILER: Final = "nvidia-cuda-nvcc"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from envbuilder.compat.problem import distance, either
+from envbuilder.compat.problem import distance
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
     AptPart,
@@ -34,6 +34,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
+from envbuilder.core.spelling import either
 from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
