@@ -264,12 +264,13 @@ class Run:
 
     @contextlib.contextmanager
     def _environment(self, group: Group) -> Iterator[dict[str, str]]:
-        environment = os.environ | {RUN: str(self.folder)}
-        if not group.own_cache:
+        with contextlib.ExitStack() as stack:
+            # Of its own, because two pytests that share one fail where both remove an old folder in it.
+            files = stack.enter_context(tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True))
+            environment = os.environ | {RUN: str(self.folder), "PYTEST_DEBUG_TEMPROOT": files}
+            if group.own_cache:
+                environment["ENVBUILDER_CACHE"] = str(stack.enter_context(view_of_cache(group.name)))
             yield environment
-            return
-        with view_of_cache(group.name) as view:
-            yield environment | {"ENVBUILDER_CACHE": str(view)}
 
     def stop(self) -> None:
         """Interrupt every group, and kill those that do not end within a minute."""
