@@ -52,7 +52,7 @@ from tests.support.locks import make_parts
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
 from tests.support.step_programs import load_program
-from tests.support.stores import open_shared, write_keys
+from tests.support.stores import Listening, open_shared, write_keys
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
 SOURCES = {
@@ -248,17 +248,6 @@ def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
     return Job(
         plan=plan, engine=EngineName.ASSEMBLE, store=store, runner=runner, console=Console(quiet=True), limits=limits
     )  # fmt: skip
-
-
-class Listening(Console):
-    """Keeps what a person is told."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
 
 
 def make_builder(store: Store, plan: Plan, runner: FakeRunner) -> ExtensionBuilder:
