@@ -45,11 +45,13 @@ def open_project() -> Iterator[Path]:
         yield folder
         label = f"label=devcontainer.local_folder={folder}"
         for container in run("docker", "ps", "--all", "--quiet", "--filter", label).split():
-            image = run("docker", "inspect", "--format={{.Image}}", container).strip()
             run("docker", "rm", "--force", container)
-            attempt(
-                "docker", "image", "rm", "--force", image
-            )  # fails for the environment's own, which has another name
+        # The tool makes an image of the project's own, and of that another with the person's numbers.
+        made = run(
+            "docker", "images", "--format", "{{.Repository}}", "--filter", f"reference=vsc-{folder.name}-*"
+        )
+        for image in made.split():
+            run("docker", "image", "rm", "--force", image)
 
 
 @pytest.fixture(params=["image", "file"])

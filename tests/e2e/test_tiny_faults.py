@@ -149,23 +149,26 @@ def test_a_build_with_nothing_to_do_looks_at_what_is_there(bench: Bench, spaciou
     assert '"built": false' in run(*command, env=env)
 
 
+# Other runs use the engine, and have images of their own.
+FAILING, CLEAN = f"failing{os.getpid()}", f"clean{os.getpid()}"
+
+
 def in_the_engine() -> str:
-    return run("docker", "images", "--no-trunc", "--format", "{{.Tag}} {{.ID}}", "envbuilder/failing")
+    return run("docker", "images", "--no-trunc", "--format", "{{.Tag}} {{.ID}}", f"envbuilder/{FAILING}")
 
 
 @pytest.fixture
 def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
     """A recipe that was built, into the Docker engine too, and has since another environment and a test that fails."""
-    recipe, _ = make_tiny(spacious / "recipe", "failing")
+    recipe, _ = make_tiny(spacious / "recipe", FAILING)
     try:
         run(*build_command(recipe, spacious / "out", "--offline"), env=used_by(bench))
-        edit_tiny(recipe, "env: {WHICH: failing}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]')
+        edit_tiny(
+            recipe, f"env: {{WHICH: {FAILING}}}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]'
+        )
         yield recipe
     finally:
-        run("docker", "image", "rm", "--force", "envbuilder/failing:latest")
-
-
-CLEAN = f"clean{os.getpid()}"  # other runs use the engine, and have images of their own
+        run("docker", "image", "rm", "--force", f"envbuilder/{FAILING}:latest")
 
 
 def images(name: str) -> list[str]:
@@ -301,7 +304,7 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
 ):
     output, image = spacious / "out", in_the_engine()
     command = build_command(failing, output, "--offline")
-    files = [output / name for name in ("failing.json", "failing.sif", "failing.oci/index.json")]
+    files = [output / f"{FAILING}{end}" for end in (".json", ".sif", ".oci/index.json")]
     before = [path.read_bytes() for path in files]
     ended = attempt(*command, env=used_by(bench))
     assert ended.returncode == 6, ended.stderr
@@ -309,13 +312,14 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
     assert found["message"].startswith(
         "the recipe's test `ls /no-such-file` failed in the SIF with exit code 2"
     )
-    assert f"`{output}/failing.sif.refused`" in found["hint"]
+    assert f"`{output}/{FAILING}.sif.refused`" in found["hint"]
     assert [path.read_bytes() for path in files] == before
     assert in_the_engine() == image
     assert image.startswith("latest sha256:")
-    final = {"failing.json", "failing.log", "failing.oci", "failing.sif"}
-    assert {path.name for path in output.iterdir()} == final | {"failing.oci.refused", "failing.sif.refused"}
-    run("apptainer", "exec", output / "failing.sif.refused", "true")
+    final = {f"{FAILING}.{end}" for end in ("json", "log", "oci", "sif")}
+    refused = {f"{FAILING}.{end}.refused" for end in ("oci", "sif")}
+    assert {path.name for path in output.iterdir()} == final | refused
+    run("apptainer", "exec", output / f"{FAILING}.sif.refused", "true")
     edit_tiny(failing, "/no-such-file", "/")
     (built,) = json.loads(run(*command, env=used_by(bench)))["data"]
     assert in_the_engine() == f"latest {built['manifest']}\n"
