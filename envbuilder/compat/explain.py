@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from envbuilder.compat.context import CheckContext, Tables, make_context
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.rules.driver import runtime
-from envbuilder.compat.tables.gpu import target
+from envbuilder.compat.tables.cuda import target
 from envbuilder.compat.tables.table import cite
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.processor import X86_64

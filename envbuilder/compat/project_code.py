@@ -7,8 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from envbuilder.compat.context import Tables
-from envbuilder.compat.problem import CheckCode
+from envbuilder.compat.context import CheckCode, Tables
 from envbuilder.compat.python_code import (
     Call,
     Code,

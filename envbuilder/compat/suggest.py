@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from envbuilder.compat.context import CheckContext, make_context
-from envbuilder.compat.problem import Change, Move, Problem, Rule, distance
+from envbuilder.compat.context import Change, CheckContext, Move, Problem, Rule, distance, make_context
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import index_build

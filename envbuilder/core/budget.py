@@ -4,10 +4,11 @@ An image, a package, a log or a dump states sizes and counts that anybody could 
 the file's real size and with these limits before they allocate or loop. Everything real is far below.
 """
 
+import json
 import lzma
 from collections import deque
-from collections.abc import Iterator
-from typing import IO, Final
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, NoReturn
 
 # Paths of one file system. A large environment has 300,000; each takes about 1 KB of memory.
 ENTRIES: Final = 1_000_000
@@ -120,3 +121,19 @@ class LastLines(deque[str]):
         self._left -= len(line) + _LINE_COST
         while self._left < 0 and len(self) > 1:
             self._left += len(self.popleft()) + _LINE_COST
+
+
+def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Return the value; raises ValueError for all that is no JSON, for NaN, deep nesting and bytes that are no UTF-8.
+
+    `pairs` makes an object of its keys and values. Without it, an object is a dict.
+    """
+    content = text if isinstance(text, str) else text.decode("utf-8-sig")  # `json.loads` takes others too
+    try:
+        return json.loads(content, parse_constant=_refuse, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is no JSON")

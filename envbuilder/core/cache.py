@@ -34,8 +34,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
 
-from envbuilder.core.errors import UsageError
-from envbuilder.core.full import FULL, full_error
+from envbuilder.core.errors import FULL, UsageError, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder, open_to_all

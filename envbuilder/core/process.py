@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
-from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.full import FULL, full_error
-from envbuilder.core.install import install_hint
-from envbuilder.core.log import owned
+from envbuilder.core.console import owned
+from envbuilder.core.errors import FULL, CommandError, ToolError, full_error
+from envbuilder.core.system import install_hint
 from envbuilder.core.text.redact import redacted
 
 log = logging.getLogger(__name__)

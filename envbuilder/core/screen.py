@@ -7,9 +7,9 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from envbuilder.core.plain_screen import Part
 from envbuilder.core.text.redact import plain
 
+Part = str | tuple[str, str]  # of a line: a text, or a text and its style
 View = tuple[Progress, TaskID]  # of a step: the live view, and its line in it
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.check import CheckCode, Report, Tables, examine, judge, load_tables
-from envbuilder.compat.context import can_run, make_context
+from envbuilder.compat.context import Change, can_run, is_ahead, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
-from envbuilder.compat.problem import Change, is_ahead
 from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.compat.suggest import apply, find_on_package_index

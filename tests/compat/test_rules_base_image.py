@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.compat.check import Report, examine
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.nvidia_require import parse_require
+from envbuilder.compat.rules.base_image import parse_require
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import Extension
 from tests.support import bases

@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.render import make_printed
-from envbuilder.compat.tables.gpu import capabilities, load_gpus
+from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
+from envbuilder.core.system import Limits
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for

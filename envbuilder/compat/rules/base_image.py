@@ -4,9 +4,13 @@ What an image lacks is no problem if the packages of its own suite bring it. An 
 or with another C library gets only that finding.
 """
 
-from collections.abc import Iterator, Sequence
+import operator
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from envbuilder.compat.context import CheckContext, demands
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, demands, warning
 from envbuilder.compat.image_facts import (
     PLATFORM,
     Base,
@@ -17,8 +21,6 @@ from envbuilder.compat.image_facts import (
     other_machine,
     suite_of,
 )
-from envbuilder.compat.nvidia_require import parse_require
-from envbuilder.compat.problem import Change, CheckCode, Problem, warning
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
@@ -244,3 +246,64 @@ def _weight(base: Base, cuda: Fact) -> str:
             amount = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
             words.append(f"{amount} of {kind} libraries")
     return f": {' and '.join(words)}" if words else ""
+
+
+_CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-z0-9.]+)")
+_SIGNS: Final = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+Condition = tuple[str, str, str]  # name, sign, value; the name is "" if it cannot be parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    alternatives: tuple[tuple[Condition, ...], ...]  # empty: nothing is required
+
+    @property
+    def cuda(self) -> str:
+        """Return the least CUDA of an alternative without other conditions, "" if there is none."""
+        alone = [one[0] for one in self.alternatives if len(one) == 1]
+        return next((value for name, sign, value in alone if (name, sign) == ("cuda", ">=")), "")
+
+    def holds(self, *, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool | None:
+        """Return whether a host satisfies it; None if unknown.
+
+        `brands` are those of its GPUs, "" if unknown. `drivers` maps each CUDA to its driver.
+        """
+        answers = []
+        for alternative in self.alternatives:
+            given = [_holds(one, driver, brands, drivers) for one in alternative]
+            answers.append(False if False in given else None if None in given else True)
+        return True if True in answers or not answers else None if None in answers else False
+
+
+def parse_require(text: str) -> Require:
+    """Parse the variable. A part that cannot be parsed makes an alternative of unknown result, which rejects nothing."""
+    return Require(
+        alternatives=tuple(
+            tuple(_condition(part) for part in alternative.split(",") if part) for alternative in text.split()
+        )
+    )
+
+
+def _condition(text: str) -> Condition:
+    found = _CONDITION.fullmatch(text)
+    return (found[1], found[2], found[3]) if found else ("", "", text)
+
+
+def _holds(one: Condition, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool | None:
+    match one:
+        case ("driver", sign, value):
+            return _compare(driver, sign, value)
+        case ("cuda", ">=" as sign, value) if value in drivers:
+            return _compare(driver, sign, drivers[value])
+        case ("brand", "=", value) if brands:
+            return True if value in brands else None if "" in brands and value != "tesla" else False
+        case _:
+            return None
+
+
+def _compare(version: str, sign: str, other: str) -> bool | None:
+    if not all(re.fullmatch(r"\d+(\.\d+)*", one) for one in (version, other)):
+        return None
+    return bool(_SIGNS[sign](version_key(version), version_key(other)))

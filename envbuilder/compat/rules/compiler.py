@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import CheckContext
-from envbuilder.compat.problem import Change, CheckCode, Move, Problem, warning
-from envbuilder.compat.tables.cuda import architecture_key
-from envbuilder.compat.tables.gpu import target
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Move, Problem, warning
+from envbuilder.compat.tables.cuda import architecture_key, target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.core.findings import Severity
 

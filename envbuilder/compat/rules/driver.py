@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.compat.context import CheckContext, Tables, can_run
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, Tables, can_run, warning
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.problem import Change, CheckCode, Problem, warning
-from envbuilder.compat.tables.cuda import Cuda
-from envbuilder.compat.tables.gpu import Gpu
+from envbuilder.compat.tables.cuda import Cuda, Gpu
 from envbuilder.compat.tables.table import cite, version_key
 
 _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import CheckContext
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, distance, is_ahead, warning
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
-from envbuilder.compat.problem import Change, CheckCode, Problem, distance, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import either, equally_near

@@ -8,10 +8,17 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from envbuilder.compat.context import CheckContext, can_run, demands
-from envbuilder.compat.problem import Change, CheckCode, Problem, is_ahead, warning
-from envbuilder.compat.tables.cuda import Cuda
-from envbuilder.compat.tables.gpu import target
+from envbuilder.compat.context import (
+    Change,
+    CheckCode,
+    CheckContext,
+    Problem,
+    can_run,
+    demands,
+    is_ahead,
+    warning,
+)
+from envbuilder.compat.tables.cuda import Cuda, target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.spelling import either

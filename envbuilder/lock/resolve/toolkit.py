@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from envbuilder.compat.problem import distance
+from envbuilder.compat.context import distance
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
     AptPart,
@@ -29,9 +29,9 @@ from envbuilder.compat.tables.toolkit import (
     newer_releases,
     toolkit_of,
 )
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
 from envbuilder.core.spelling import either
