@@ -1,11 +1,11 @@
 """The cache on disk: the only module that knows its folders.
 
-    artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
+    artifacts/<2>/<sha256>     downloaded files and sources, named by what they hold
     partial/<sha256>           interrupted downloads, which the next one resumes
     layers/<key>/              finished layers: tar, manifest, facts; a pulled one has its blob's digest for a key
     trees/<key>/               layers as folders, for the steps that run in them
     extensions/<key>/          compiled extensions, and captured calls of projects
-    spaces/<key>/              build directories of extensions
+    build-directories/<key>/   those of extensions, kept for the next compile
     proofs/<key>               what `verify` found in which bytes
     pushed.json                the blobs that each repository of a registry has
     apt/, uv/                  the indexes of the resolvers
@@ -22,6 +22,7 @@ import contextlib
 import errno
 import glob
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -92,27 +93,19 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
-# The folders that are kept between runs.
-KINDS: Final = (
-    "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
-)  # fmt: skip
-_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
-INVENTORIES: Final = "inventories"
-WORK: Final = "work"  # temporary folders of running and killed commands
-KEYED: Final = (
-    "artefacts",
-    "partial",
-    "layers",
-    "trees",
-    "extensions",
-    "spaces",
-)  # with an entry for each key
+# The folders with an entry for each key, and all that are kept between runs.
+KEYED: Final = ("artifacts", "partial", "layers", "trees", "extensions", "build-directories")
+KINDS: Final = (*KEYED, "apt", "uv", "bases", "proofs")
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 # What goes by itself, in this order: made again from a layer, from sources, and by a download.
-REMADE: Final = ("trees", "spaces", "partial")
+REMADE: Final = ("trees", "build-directories", "partial")
+# What an earlier version called two of them.
+_BEFORE: Final = (("artefacts", "artifacts"), ("spaces", "build-directories"))
+INVENTORIES: Final = "inventories"
+WORK: Final = "work"  # temporary folders of running and killed commands
 LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
 _MOST: Final = 50 * 10**9  # bytes, if nothing else is said
-
+_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
 _FEW: Final = 64  # paths of a folder that are synced one by one
 
 
@@ -140,13 +133,16 @@ class Store:
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at a folder of yours, or `chmod go-w` this one if it is yours",
             )
+        for (old, new), above in itertools.product(_BEFORE, (root, root / INVENTORIES)):
+            with contextlib.suppress(OSError):  # absent, or another process was faster
+                (above / old).rename(above / new)
         for name in (*KINDS, INVENTORIES, WORK, "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
     def artifact(self, digest: Sha256) -> Path:
         """Return the path of the file with this digest."""
-        return self.root / "artefacts" / digest[:2] / digest
+        return self.root / "artifacts" / digest[:2] / digest
 
     def partial(self, digest: Sha256) -> Path:
         """Return the path of a partial download. Hold the lock `fetch` while writing it."""
@@ -186,7 +182,7 @@ class Store:
         It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
         used until the machine starts anew, because only a power cut loses what programs have written.
         """
-        path = self.root / "spaces" / key
+        path = self.root / "build-directories" / key
         inventory = self._inventory(path)
         running = inventory.with_name(f"{key}.running")
         was_killed = running.exists() and running.read_text(encoding="ascii") == boot_identity()
@@ -375,8 +371,8 @@ class Store:
 
     def _keeper(self, entry: Path) -> Path:
         """Return the lock file that whoever uses this entry of `REMADE` holds."""
-        names = {"trees": f"kept-{entry.name}", "spaces": f"space-{entry.name}", "partial": "fetch"}
-        return self.root / "locks" / names[entry.parent.name]
+        kind = entry.parent.name
+        return self.root / "locks" / ("fetch" if kind == "partial" else f"{kind}-{entry.name}")
 
     def removable(self) -> Iterator[tuple[Path, int]]:
         """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, the longest unused first.
@@ -384,7 +380,7 @@ class Store:
         It is locked until the next is asked for. A tree without a layer stays: programs run from it, or it is slow to make.
         """
         for kind in REMADE:
-            for entry in sorted((self.root / kind).iterdir(), key=_last_use):
+            for entry in sorted((self.root / kind).glob("*"), key=_last_use):
                 if kind == "trees" and not self.layer(Sha256(entry.name)).is_dir():
                     continue
                 with contextlib.suppress(BlockingIOError), _locked(self._keeper(entry), wait=False):
@@ -434,7 +430,7 @@ class Store:
                     f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
                 ) from error
             for kind in kinds:
-                pattern = "*/*" if keep and kind == "artefacts" else "*"
+                pattern = "*/*" if keep and kind == "artifacts" else "*"
                 for path in (self.root / kind).glob(pattern):
                     if path.name in keep or path.lstat().st_mtime >= before:
                         continue

@@ -252,7 +252,7 @@ class ExtensionBuilder:
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,
-                    store.lock(f"space-{build_key}"),
+                    store.lock(f"build-directories-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as entry,
                     store.build_directory(build_key) as build_dir,
