@@ -32,9 +32,8 @@ from envbuilder.core.errors import BuildError
 _HEADER: Final = 1 << 20
 _RECORDS: Final = 256  # in one extended header
 _MOST_RECORDS: Final = 4 * ENTRIES  # in one tar
-_CHAIN: Final = (
-    8  # extended headers before one member: GNU tar writes a long name, a long target and one for PAX
-)
+# Extended headers before one member: GNU tar writes a long name, a long target and one for PAX.
+_CHAIN: Final = 8
 _EXTENDED: Final = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
@@ -43,9 +42,8 @@ _CHUNK: Final = 1 << 20
 _XZ: Final = b"\xfd7zXZ\0"
 _LZMA: Final = b"\x5d\0\0"
 _DIRECTORY_SIZE: Final = 5  # in what `zipfile` reads of the end of a file
-_MOST_DIRECTORY: Final = (
-    128 << 20
-)  # bytes: 46 and the path for each member, and zipfile takes ten times as much memory
+# Bytes: 46 and the path for each member, and zipfile takes ten times as much memory.
+_MOST_DIRECTORY: Final = 128 << 20
 # What damaged or hostile bytes raise in the standard library's readers of archives.
 DAMAGED_TAR: Final = (
     tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, lzma.LZMAError,

@@ -50,19 +50,19 @@ class BudgetError(ValueError):
     """A file claims more than a reader accepts. Readers translate it as they do other damage, and name the file."""
 
 
-def need_within(what: str, found: int, limit: int) -> None:
+def need_within(what: str, number: int, limit: int) -> None:
     """Raise BudgetError for a number below 0 or above the limit."""
-    if not 0 <= found <= limit:
-        raise BudgetError(f"{what}: {found}, expected at most {limit}")
+    if not 0 <= number <= limit:
+        raise BudgetError(f"{what}: {number}, expected at most {limit}")
 
 
 def read_within(stream: IO[bytes], limit: int, what: str) -> bytes:
     """Return the rest of a stream. Raises BudgetError once it has more than `limit` bytes."""
-    pieces, found = list[bytes](), 0
+    pieces, count = list[bytes](), 0
     while piece := stream.read(_CHUNK):
         pieces.append(piece)
-        found += len(piece)
-        need_within(what, found, limit)
+        count += len(piece)
+        need_within(what, count, limit)
     return b"".join(pieces)
 
 

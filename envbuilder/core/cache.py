@@ -39,13 +39,7 @@ from envbuilder.core.errors import FULL, UsageError, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder, open_to_all
-from envbuilder.core.system import (
-    NO_LINKS,
-    boot_identity,
-    is_ours,
-    lock_file,
-    sync_file_system,
-)
+from envbuilder.core.system import NO_LINKS, boot_identity, is_ours, lock_file, sync_file_system
 
 log = logging.getLogger(__name__)
 
@@ -195,9 +189,8 @@ class Store:
         try:
             yield path
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # a project may leave what cannot be read, and is then built anew
+            # A project may leave what cannot be read, and is then built anew.
+            with contextlib.suppress(OSError):
                 self.note(path)
             running.unlink(missing_ok=True)
 
@@ -328,10 +321,7 @@ class Store:
         """Remove temporary folders that no living process holds."""
         with self.lock("work"):
             for path in (self.root / WORK).iterdir():
-                with (
-                    contextlib.suppress(BlockingIOError),
-                    _locked(self._holder(path), wait=False),
-                ):
+                with contextlib.suppress(BlockingIOError), _locked(self._holder(path), wait=False):
                     with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                         remove_tree(path)
                     self._holder(path).unlink(missing_ok=True)
@@ -470,9 +460,9 @@ def _disk_usage(path: Path, seen: set[int]) -> int:
     total = 0
     # Many thousands; a Path of each takes longer than to ask.
     below = (f"{parent}/{name}" for parent, _, names in os.walk(path) for name in names)
-    for one in below if path.is_dir() else (path,):
+    for file in below if path.is_dir() else (path,):
         with contextlib.suppress(FileNotFoundError):
-            status = os.lstat(one)
+            status = os.lstat(file)
             if status.st_ino not in seen:
                 seen.add(status.st_ino)
                 total += status.st_blocks * 512
@@ -558,10 +548,10 @@ def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
     """Raise UsageError if a file has other content than the text that is to be written, unless `force`."""
     try:
-        found = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
+        present = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != text and not force:
+        present = ""
+    if present != text and not force:
         raise UsageError(f"`{path}` exists with other content", hint=hint)
 
 
@@ -605,7 +595,7 @@ def space_errors(place: Path) -> Iterator[None]:
     except OSError as error:
         # `shutil.copytree` goes on after an error, and raises the texts of all.
         texts = str(error) if isinstance(error, shutil.Error) else ""
-        number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
+        number = next((code for code in FULL if code == error.errno or os.strerror(code) in texts), None)
         if number:
             named = error.filename2 or error.filename  # of a copy, the target
             where = _lasting(Path(named).absolute()) if isinstance(named, str) else place
@@ -650,9 +640,8 @@ def beside(final: Path) -> Iterator[Path]:
                 with space_errors(final):  # before the folder is removed
                     yield Path(lasting_path(str(path), opened))
             finally:
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # another user has moved it, and may have put a link there
+                # Another user may have moved it, and put a link there.
+                with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(path.lstat(), os.fstat(opened)):
                         remove_tree(path)
 

@@ -33,10 +33,12 @@ def one_line(text: str, *, forbidden: str = "") -> str:
     Raises UsageError for a line break, which would begin a line of its own, for another control character, and for one of
     `forbidden`, which end a text of that format.
     """
-    found = next((sign for sign in text if unicodedata.category(sign) == "Cc" or sign in forbidden), "")
-    if found:
+    sign = next(
+        (letter for letter in text if unicodedata.category(letter) == "Cc" or letter in forbidden), ""
+    )
+    if sign:
         raise UsageError(
-            f"expected a text of one line without control characters, found {found!a} in {redacted(text)!a}",
+            f"expected a text of one line without control characters, found {sign!a} in {redacted(text)!a}",
             hint="rename the SIF, the folder or the setting: in a script the rest would be a command of its own",
         )
     return text

@@ -1,4 +1,4 @@
-"""What the kernel and the accounts of this machine say."""
+"""What the kernel, the control groups, the accounts and the package manager of this machine say."""
 
 import ctypes
 import fcntl
@@ -15,6 +15,9 @@ from typing import IO, Any, Final
 
 _LATEST: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
 _USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
+_ENDLESS: Final = 1 << 60  # version 1 of control groups writes a number as large as this for "no limit"
+TABLE: Final = Path(__file__).with_name("packages.toml")
+SETUP: Final = Path(__file__).parents[2] / "scripts/setup"  # a checkout has it, an installed package does not
 DOCKER_SOCKET: Final = "unix:///var/run/docker.sock"  # where DOCKER_HOST names no other place
 NO_LINKS: Final = os.O_NOFOLLOW | os.O_CLOEXEC  # for os.open
 
@@ -105,19 +108,6 @@ def lockable_memory() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def memory() -> int:
-    """Return the bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-_ENDLESS: Final = 1 << 60  # version 1 of control groups writes a number as large as this for "no limit"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The cores and the memory that a build may use."""
@@ -128,10 +118,14 @@ class Limits:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Return the available memory in bytes: the least of the machine's and each control group's."""
+    """Return the available memory in bytes: the least of the machine's and each control group's.
+
+    The usual interfaces show a job, container or CI runner the whole machine. The kernel kills it when it uses more than its
+    control group may.
+    """
     # What is available without swapping: free pages and the page cache.
     kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
-    free = [kilobytes << 10 if kilobytes else memory()]
+    free = [kilobytes << 10 or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group, limit, used, cache in _memory_groups(root):
         most = _number(group / limit)
         if most is not None and most < _ENDLESS:
@@ -142,7 +136,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of processors, or the quota of a control group if it is less."""
-    counts = [cores()]
+    counts = [len(os.sched_getaffinity(0))]
     for controller, group in _groups(root):
         if controller == "":
             quota, _, period = _text(group / "cpu.max").partition(" ")
@@ -196,18 +190,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-TABLE: Final = Path(__file__).with_name("packages.toml")
-SETUP: Final = Path(__file__).parents[2] / "scripts/setup"  # a checkout has it, an installed package does not
-
-
 def install_command(*packages: str) -> str:
     """Return the command of this machine's package manager for packages by their names in Debian, "" if it has none of them."""
     table, release, family = _find_family()
     names, before = family.get("names", {}), family.get("before", {})
     epel = table["epel"].get(release.get("ID"), "epel-release")
     major = release.get("VERSION_ID", "").partition(".")[0]
-    steps = [before[one].format(epel=epel.format(major=major)) for one in packages if one in before]
-    if wanted := dict.fromkeys(filter(None, (names.get(one, one) for one in packages))):
+    steps = [before[name].format(epel=epel.format(major=major)) for name in packages if name in before]
+    if wanted := dict.fromkeys(filter(None, (names.get(name, name) for name in packages))):
         steps.append(f"{family.get('install', 'install')} {' '.join(wanted)}")
     return " && ".join(dict.fromkeys(steps))
 
@@ -231,10 +221,7 @@ def _find_family() -> tuple[Any, dict[str, str], Any]:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
-    own = release.get("ID", "")
-    like = ["rhel"] if own == "ol" else release.get("ID_LIKE", "").split()  # Oracle's says fedora alone
-    return (
-        table,
-        release,
-        next((table["families"][one] for one in (own, *like) if one in table["families"]), {}),
-    )
+    name = release.get("ID", "")
+    like = ["rhel"] if name == "ol" else release.get("ID_LIKE", "").split()  # Oracle's says fedora alone
+    families = table["families"]
+    return table, release, next((families[other] for other in (name, *like) if other in families), {})
