@@ -489,8 +489,7 @@ def test_a_gcc_below_what_torchs_headers_take_is_refused():
 
 
 def test_torchs_own_bound_on_gcc_is_a_warning_with_another_gcc():
-    bound = dataclasses.replace(TABLES.torches.by_name["2.11.0"].gcc_bounds[0], cuda="12.4", allowed="<12")
-    (found,) = findings(tables=with_row("torches", "version", "2.6.0", gcc_bounds=(bound,)))
+    (found,) = findings(tables=with_row("torches", "version", "2.6.0", gcc_bounds=(("12.4", "<12"),)))
     assert (found.code, found.severity) == (CheckCode.TORCH_GCC_BOUND, Severity.WARNING)
     assert found.hint.startswith('write `gcc: "11"`; ')
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
+from packaging.specifiers import SpecifierSet
+
 from envbuilder.compat.context import Change, CheckCode, CheckContext, Move, Problem, warning
 from envbuilder.compat.tables.cuda import architecture_key, target
 from envbuilder.compat.tables.table import cite, version_key
@@ -99,12 +101,12 @@ def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
-    torch = context.torch
-    bound = torch.gcc_bound(context.recipe.cuda_minor) if torch else None
-    if torch and bound and not bound.allows(context.gcc):
+    torch, cuda = context.torch, context.recipe.cuda_minor
+    bound = dict(torch.gcc_bounds).get(cuda) if torch else None
+    if torch and bound and context.gcc not in SpecifierSet(bound):
         message = (
-            f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
-            f"{bound.allowed}); extensions of this recipe and `load()` are not asked"
+            f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {cuda} (it takes "
+            f"{bound}); extensions of this recipe and `load()` are not asked"
         )
         advice = "TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check"
         source = cite(torch.source, "wheels")

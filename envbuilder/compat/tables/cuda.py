@@ -71,7 +71,6 @@ class Cuda:
     gcc_min: Major  # documented, not enforced
     gcc_max: Major  # enforced by its header
     broken_gccs: tuple[Annotated[BrokenGcc, Rule(_check_broken)], ...] = ()
-    clang_max: Major
     std_max: Whole  # the newest C++ standard that nvcc takes: 17
     # Ascending: 8.0, 9.0, 9.0a, 10.0f.
     architectures: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]

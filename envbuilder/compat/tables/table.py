@@ -112,6 +112,11 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
+def pairs(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return a map of a file as what can be hashed."""
+    return tuple(values.items())
+
+
 def in_span(version: tuple[int, ...], span: str) -> bool:
     """Return whether a span such as "2.0.0 - 2.2.2" holds this version. Its ends are included."""
     first, dash, last = span.partition(" -")
