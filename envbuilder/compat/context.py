@@ -176,14 +176,14 @@ def parse_requirement(text: str) -> Requirement | None:
 def demands(context: CheckContext, name: str) -> tuple[tuple[str, Requirement], ...]:
     """Return the recipe's requirements on one package, each with its key (`packages[0]`), for its Python."""
     environment = context.processor.markers(context.recipe.python, context.python)
-    found = []
+    demanded = []
     for index, text in enumerate(context.recipe.packages):
         requirement = parse_requirement(text)
         if requirement is None or canonicalize_name(requirement.name) != name:
             continue
         if requirement.marker is None or requirement.marker.evaluate(environment):
-            found.append((f"packages[{index}]", requirement))
-    return tuple(found)
+            demanded.append((f"packages[{index}]", requirement))
+    return tuple(demanded)
 
 
 @functools.cache
@@ -316,7 +316,12 @@ def distance(version: str, asked: str) -> tuple[int, ...]:
     pairs = itertools.zip_longest(version_key(version), version_key(asked), fillvalue=0)
     numbers, wanted = zip(*pairs, strict=True)
     place = next(
-        (index for index, (one, other) in enumerate(zip(numbers, wanted, strict=True)) if one != other), None
+        (
+            index
+            for index, (number, asked_number) in enumerate(zip(numbers, wanted, strict=True))
+            if number != asked_number
+        ),
+        None,
     )
     if place is None:
         return ()

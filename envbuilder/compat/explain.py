@@ -92,7 +92,7 @@ def _torch(context: CheckContext) -> Iterator[Fact]:
     yield Fact("torch needs glibc", torch.glibc, wheels)
     if build:
         kernels = " ".join(
-            (*map(target, build.architectures), *(f"PTX of {target(one)}" for one in build.ptx))
+            (*map(target, build.architectures), *(f"PTX of {target(capability)}" for capability in build.ptx))
         )
         origin = wheels if build is torch.build else cite(torch.source, "builder")
         yield Fact("torch kernels", kernels or "not known", origin)

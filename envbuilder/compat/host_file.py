@@ -80,9 +80,9 @@ def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, obj
 @functools.cache
 def find_name(given: str, known: tuple[str, ...]) -> str | None:
     """Return the known name within one such as "NVIDIA A100-SXM4-80GB", as whole words; the longest match."""
-    found = [
+    names = [
         name
         for name in known
         if re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", given, re.IGNORECASE)
     ]
-    return max(found, key=len, default=None)
+    return max(names, key=len, default=None)

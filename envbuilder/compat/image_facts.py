@@ -149,9 +149,9 @@ def other_machine(base: Base) -> Fact | None:
     """Return the fact that shows another processor, if any. 32-bit libraries beside 64-bit ones do not count."""
     facts = base.every(Name.ARCHITECTURE)
     config, programs = ([fact for fact in facts if bool(fact.path) == inside] for inside in (False, True))
-    for found in (config, programs):
-        if found and all(fact.value != PLATFORM for fact in found):
-            return found[0]
+    for named in (config, programs):
+        if named and all(fact.value != PLATFORM for fact in named):
+            return named[0]
     return None
 
 

@@ -95,44 +95,48 @@ def search(
     queue = list(tries)
     heapq.heapify(queue)
     while queue:
-        one = heapq.heappop(queue)
-        if one.found is None:
-            one = replace(one, found=tuple(find_problems(one.context)))
-            heapq.heappush(queue, replace(one, rank=rank(one)))
-        elif one.errors:
-            for more in expand(one):
+        nearest = heapq.heappop(queue)
+        if nearest.found is None:
+            nearest = replace(nearest, found=tuple(find_problems(nearest.context)))
+            heapq.heappush(queue, replace(nearest, rank=rank(nearest)))
+        elif nearest.errors:
+            for more in expand(nearest):
                 heapq.heappush(queue, more)
         else:
-            yield one
+            yield nearest
 
 
 def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
     """Find the nearest repairs of a recipe with errors. The second changes other pins than the first, or is its equal."""
-    found: list[Repair] = []
+    repairs: list[Repair] = []
     problems = [problem for _, problem in find_problems(context) if problem.are_equal]
     equal = {change for problem in problems for move in problem.moves for change in move}
     seen: set[tuple[Change, ...]] = {()}
     limit = LIMIT
 
-    def expand(one: Try) -> Iterator[Try]:
-        for cost, move in _steps(one.context, *one.errors[0]) if len(seen) < limit else ():
-            changes = _merge(one.changes, move, context.recipe)
+    def expand(attempt: Try) -> Iterator[Try]:
+        for cost, move in _steps(attempt.context, *attempt.errors[0]) if len(seen) < limit else ():
+            changes = _merge(attempt.changes, move, context.recipe)
             if changes not in seen:
                 seen.add(changes)
-                costs = {**one.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
+                costs = {**attempt.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
                 kept = {change.key for change in changes}
                 costs = {key: cost for key, cost in costs.items() if key in kept}
                 rank = (sum(costs.values()),)
                 yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
-    for one in search([Try((0.0,), 1, context)], _price, expand):
-        is_equal = found and {*one.changes} ^ {*found[0].changes} <= equal
-        if not found or is_equal or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
-            found.append(Repair(changes=one.changes, recipe=one.context.recipe))
+    for attempt in search([Try((0.0,), 1, context)], _price, expand):
+        is_equal = repairs and {*attempt.changes} ^ {*repairs[0].changes} <= equal
+        if (
+            not repairs
+            or is_equal
+            or (len(attempt.changes) <= FEW and not _is_like(attempt.changes, repairs[0].changes))
+        ):
+            repairs.append(Repair(changes=attempt.changes, recipe=attempt.context.recipe))
             limit = min(LIMIT, len(seen) + MORE)
-        if len(found) == WANTED:
+        if len(repairs) == WANTED:
             break
-    return tuple(found)
+    return tuple(repairs)
 
 
 def _price(one: Try) -> Rank:

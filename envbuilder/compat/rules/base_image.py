@@ -58,15 +58,15 @@ def check_gcc(context: CheckContext) -> Iterator[Problem]:
     base, pin = _fit(context), context.recipe.gcc
     if base is None:
         return
-    suite, found, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
+    suite, fact, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
     lone = base.value(Name.GCC)
     has = _listing("gcc", base.gccs) or (f"gcc {lone} without g++" if lone else "no gcc")
-    if found is None and not (suite and pin in suite.gccs):
+    if fact is None and not (suite and pin in suite.gccs):
         why = _reason(base, suite, "gcc", suite.gccs if suite else ())
         message, advice = f"the base has {has}, not gcc {pin}; {why}", f"or take a base that has gcc {pin}"
         yield Problem(CheckCode.GCC, "gcc", message, pins=("gcc",), advice=advice)
-    elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
-        origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
+    elif base.gccs and (fact is None or (plain and not is_version(plain.value, pin))):
+        origin = f"that of {suite.name} is put beside" if fact is None and suite else "both are there"
         message = f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment"
         yield warning(CheckCode.GCC_BESIDE, "gcc", message, pins=("gcc",))
 
@@ -75,19 +75,19 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
     base, pin = _fit(context), context.recipe.python
     if base is None:
         return
-    suite, found = _suite(context), base.python(pin)
+    suite, fact = _suite(context), base.python(pin)
     is_suites = suite is not None and suite.python == pin
-    if found is None and not is_suites and context.standalone is None:
+    if fact is None and not is_suites and context.standalone is None:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
         message = f"the base has {has}, not Python {pin}; {why}, and there is no standalone build of {pin}"
         advice = f"or take a base that has Python {pin}"
         yield Problem(CheckCode.PYTHON, "python", message, pins=("python",), advice=advice)
-    elif found and context.recipe.extensions and not base.has_headers(pin):
-        if is_suites and found.path.startswith("/usr/bin/"):
+    elif fact and context.recipe.extensions and not base.has_headers(pin):
+        if is_suites and fact.path.startswith("/usr/bin/"):
             return  # the suite's package brings them
         needs = "without Python.h, which the recipe's extensions need"
-        message = f"the base has Python {found.value} ({found.path}) {needs}"
+        message = f"the base has Python {fact.value} ({fact.path}) {needs}"
         advice = "take a base with the development files of that Python, as `-devel` images have"
         yield Problem(CheckCode.BASE_PARTS, "python", message, advice=advice)
 
@@ -96,13 +96,13 @@ def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
     base, pin, suite = _fit(context), context.recipe.libxcrypt, _suite(context)
     if base is None or not pin:
         return
-    found = base.first(Name.LIBXCRYPT)
-    version = found.value if found else suite.libxcrypt if suite else ""
+    fact = base.first(Name.LIBXCRYPT)
+    version = fact.value if fact else suite.libxcrypt if suite else ""
     if not is_version(version, pin) and not (version.count(".") == 1 and is_version(pin, version)):
-        place = f" ({found.path})" if found else ""
+        place = f" ({fact.path})" if fact else ""
         message = f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}"
         advice = "" if version else "leave the pin out, or take a base that has it"
-        source = found.source if found else ""
+        source = fact.source if fact else ""
         pins = ("libxcrypt",) if version else ()
         yield Problem(CheckCode.LIBXCRYPT, "libxcrypt", message, pins=pins, advice=advice, source=source)
     python = context.tables.pythons.by_name.get(context.recipe.python)
@@ -119,13 +119,13 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     if base is None or named is None:
         return
     has = f"the base has CUDA {named.value} ({named.path})"
-    own = base.toolkit(asked) if asked else None
-    weight = _weight(base, own or named)
+    whole = base.toolkit(asked) if asked else None
+    weight = _weight(base, whole or named)
     if not asked:
         message = f"{has}, which the recipe does not use{weight}"
         advice = "a base without CUDA is smaller"
         yield warning(CheckCode.CUDA_UNUSED, "base.image", message, advice=advice, source=named.source)
-    elif own is None:
+    elif whole is None:
         minor = ".".join(named.value.split(".")[:2])
         is_whole = base.toolkit(minor) is not None
         part = "" if is_whole else " without nvcc or its headers"
@@ -138,7 +138,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         advice = (
             "a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries"
         )
-        yield warning(CheckCode.CUDA_TWICE, "base.image", message, advice=advice, source=own.source)
+        yield warning(CheckCode.CUDA_TWICE, "base.image", message, advice=advice, source=whole.source)
 
 
 def check_cudas(context: CheckContext) -> Iterator[Problem]:
@@ -272,7 +272,7 @@ class Require:
         """
         answers = []
         for alternative in self.alternatives:
-            given = [_holds(one, driver, brands, drivers) for one in alternative]
+            given = [_holds(condition, driver, brands, drivers) for condition in alternative]
             answers.append(False if False in given else None if None in given else True)
         return True if True in answers or not answers else None if None in answers else False
 
@@ -291,8 +291,10 @@ def _condition(text: str) -> Condition:
     return (found[1], found[2], found[3]) if found else ("", "", text)
 
 
-def _holds(one: Condition, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool | None:
-    match one:
+def _holds(
+    condition: Condition, driver: str, brands: Collection[str], drivers: Mapping[str, str]
+) -> bool | None:
+    match condition:
         case ("driver", sign, value):
             return _compare(driver, sign, value)
         case ("cuda", ">=" as sign, value) if value in drivers:

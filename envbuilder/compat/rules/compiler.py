@@ -74,7 +74,10 @@ def check_architectures(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
-    torch, sources = context.torch, [source for one in context.recipe.extensions for source in one.sources]
+    torch, sources = (
+        context.torch,
+        [source for extension in context.recipe.extensions for source in extension.sources],
+    )
     if torch is None or not any(PurePosixPath(source).suffix == ".cu" for source in sources):
         return
     for key, gpu in context.gpus:
@@ -167,8 +170,8 @@ def asked_standard(flags: tuple[str, ...]) -> tuple[int, int]:
     The last flag wins, as in the compilers.
     """
     for number in range(len(flags) - 1, -1, -1):
-        if found := _STANDARD.fullmatch(flags[number]):
-            name = found[1]
+        if match := _STANDARD.fullmatch(flags[number]):
+            name = match[1]
             return number, _OLD_NAMES.get(name) or (int(name) if name.isdecimal() else 0)
     return 0, 0
 

@@ -35,7 +35,7 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
     )
     package = f"cuda-compat-{cuda.cuda.replace('.', '-')}"
     branch = f"R{host.driver.partition('.')[0]}"
-    branches = [f"R{one}" for one in cuda.forward_branches or ()]
+    branches = [f"R{number}" for number in cuda.forward_branches or ()]
     consumer = [gpu.name for gpu in known_gpus(context) if not gpu.has_forward_compatibility]
     if branch in branches and not consumer:
         yield warning(

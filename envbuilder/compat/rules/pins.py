@@ -20,7 +20,7 @@ def check_base(context: CheckContext) -> Iterator[Problem]:
     if context.suite is None and not context.recipe.image:
         asked, suites = context.recipe.base, context.tables.distributions
         # ubuntu/22.04 is ubuntu/jammy.
-        same = [one.name for one in suites.rows if asked == f"{one.family}/{one.release}"]
+        same = [suite.name for suite in suites.rows if asked == f"{suite.family}/{suite.release}"]
         message = f"no suite `{asked}` is known" + (f"; the closest is `{same[0]}`" if same else "")
         advice = f"suites: {', '.join(suites.by_name)}"
         moves = tuple((Change("base", name),) for name in same)
@@ -40,10 +40,10 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         if name in names or refused:
             continue
         whole = find_name(name, names)
-        others = tuple(one for one in names if one not in context.recipe.gpus)
+        others = tuple(other for other in names if other not in context.recipe.gpus)
         near = (whole,) if whole else equally_near(name, others)
         closest = f"; the closest {'is' if len(near) == 1 else 'are'} " + either(
-            [f"`{one}`" for one in near], "and"
+            [f"`{other}`" for other in near], "and"
         )
         message = f"no GPU `{name}` is known" + (closest if near else "")
         moves = tuple((Change(key, other),) for other in near)
@@ -118,7 +118,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         return
     if context.base and context.base.toolkit(asked):
         return
-    own = [release for release in tables.releases if is_version(release, minor)]
+    releases = [release for release in tables.releases if is_version(release, minor)]
     if context.cuda is None:
         codes = (CheckCode.CUDA, CheckCode.CUDA_NEWER)
         yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes)
@@ -128,19 +128,17 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         message = f"CUDA {asked} is in NVIDIA's apt repositories alone, and the recipe has no `apt_sources`"
         advice = "or add `apt_sources: [nvidia/ubuntu2004]`; its toolkit serves on any base"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
-    elif not own:
+    elif not releases:
         near = sorted(tables.toolkits, key=lambda version: distance(version, minor))[:2]
         nearest = either(sorted(near, key=version_key), "and")
         message = f"no source of packages has CUDA {asked}; the nearest that one has are {nearest}"
         advice = "or take an image that has it"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
-    elif version_key(asked) > version_key(own[-1]):
-        message = (
-            f"CUDA {asked} is newer than {own[-1]}, the newest known: `lock` asks whether a source has it"
-        )
+    elif version_key(asked) > version_key(releases[-1]):
+        message = f"CUDA {asked} is newer than {releases[-1]}, the newest known: `lock` asks whether a source has it"
         yield warning(CheckCode.CUDA_NEWER, "cuda", message)
     else:
-        message = f"no source of packages has CUDA {asked}; of {minor} there is {either(own, 'and')}"
+        message = f"no source of packages has CUDA {asked}; of {minor} there is {either(releases, 'and')}"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, moves=((Change("cuda", minor),),))
 
 

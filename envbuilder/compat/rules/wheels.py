@@ -32,15 +32,15 @@ _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
 
 def check_torch_processor(context: CheckContext) -> Iterator[Problem]:
     """The package index had CUDA builds for x86-64 alone at first: `pip install torch` gave Arm one for the CPU."""
-    row, cuda = context.tables.torches.by_name.get(context.recipe.pytorch), context.recipe.cuda
-    if row is None or (context.torch and not (cuda and context.torch.pypi == CPU)):
+    release, cuda = context.tables.torches.by_name.get(context.recipe.pytorch), context.recipe.cuda
+    if release is None or (context.torch and not (cuda and context.torch.pypi == CPU)):
         return
-    message = f"the package index has no wheel of torch {row.version} for {context.processor.title}"
+    message = f"the package index has no wheel of torch {release.version} for {context.processor.title}"
     if context.torch:
         message += " with CUDA, only one for the CPU"
-    if able := next((one for one in context.torches.rows if one.pypi != CPU or not cuda), None):
+    if able := next((row for row in context.torches.rows if row.pypi != CPU or not cuda), None):
         message += f"; the first that it has is {able.version}" + (f"+{able.pypi}" if cuda else "")
-    pins, source = ("pytorch",), cite(row.source, "wheels")
+    pins, source = ("pytorch",), cite(release.source, "wheels")
     yield Problem(CheckCode.TORCH_PROCESSOR, "pytorch", message, pins=pins, source=source)
 
 
@@ -68,7 +68,7 @@ def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
         return
     if not context.cuda and not is_ahead(cuda, context.tables.cudas.rows[-1].cuda):
         return  # that there is no such release is enough
-    builds = either([build.cuda, *(one.cuda for one in torch.builds if one is not build)])
+    builds = either([build.cuda, *(other.cuda for other in torch.builds if other is not build)])
     message = f"torch {torch.version} is built against CUDA {builds}, not {cuda}"
     pins, source = ("cuda", "pytorch"), cite(torch.source, "wheels")
     if build.cuda.partition(".")[0] != cuda.partition(".")[0]:
@@ -88,10 +88,10 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
         if can_run(gpu.capability, build.architectures, build.ptx):
             continue
         able = [
-            f"{row.version}+{one.name}"
+            f"{row.version}+{other.name}"
             for row in context.torches.rows
-            for one in row.builds
-            if can_run(gpu.capability, one.architectures, one.ptx)
+            for other in row.builds
+            if can_run(gpu.capability, other.architectures, other.ptx)
         ]
         span = f"; the first that has is {able[0]}, the last {able[-1]}" if able else ""
         held = " ".join(map(target, build.architectures))
@@ -116,13 +116,20 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
             CheckCode.SETUPTOOLS,
             "setuptools-trial",
         ),
-        *((name, f"=={one}", "fits", CheckCode.COMPANION, "wheels") for name, one in torch.companions),
+        *(
+            (name, f"=={version}", "fits", CheckCode.COMPANION, "wheels")
+            for name, version in torch.companions
+        ),
     ):
         asked = demands(context, name)
-        wanted = SpecifierSet(",".join(str(one.specifier) for _, one in asked))
+        wanted = SpecifierSet(",".join(str(requirement.specifier) for _, requirement in asked))
         if not bound or not asked or not (wanted & SpecifierSet(bound)).is_unsatisfiable():
             continue
-        alone = (key for key, one in asked if (one.specifier & SpecifierSet(bound)).is_unsatisfiable())
+        alone = (
+            key
+            for key, requirement in asked
+            if (requirement.specifier & SpecifierSet(bound)).is_unsatisfiable()
+        )
         key = next(alone, asked[-1][0])
         message = f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}"
         moves = (tuple(Change(key, f"{name}{bound}") for key, _ in asked),)

@@ -42,10 +42,10 @@ def _check_broken(broken: BrokenGcc) -> Iterator[Mistake]:
 
 def architecture_key(name: str) -> tuple[int, int, str]:
     """Return the sort key of an architecture: 9.0 before 9.0a before 10.0."""
-    found = re.fullmatch(r"(\d+)\.(\d+)([a-z]*)", name)
-    if found is None:
+    match = re.fullmatch(r"(\d+)\.(\d+)([a-z]*)", name)
+    if match is None:
         raise ValueError(f"expected an architecture such as 9.0a, found {name!r}")
-    return int(found[1]), int(found[2]), found[3]
+    return int(match[1]), int(match[2]), match[3]
 
 
 def _check_order(text: str) -> Iterator[Mistake]:
@@ -172,11 +172,11 @@ class Switch:
 
     def setting(self, architectures: tuple[str, ...]) -> str:
         """Return the line for the extension's `env` in a recipe, for these GPUs."""
-        digits = [one.replace(".", "") for one in architectures]
+        numbers = [number.replace(".", "") for number in architectures]
         value = self.value.format(
-            digits=";".join(digits),
+            digits=";".join(numbers),
             dots=";".join(architectures),
-            gencode=" ".join(f"-gencode=arch=compute_{one},code=sm_{one}" for one in digits),
+            gencode=" ".join(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
         )
         return f'{self.variable}: "{value}"'
 

@@ -212,8 +212,8 @@ def _version(row: Any, key: str) -> tuple[int, ...]:
 
 def _merge(row: Map, override: Map) -> Map:
     """Return the row with the keys of `set`, and with the override's sources added to its own."""
-    change, more, own = override["set"], override["source"], row.get("source")
-    before = own if isinstance(own, List) else List((), ())
+    change, more, named = override["set"], override["source"], row.get("source")
+    before = named if isinstance(named, List) else List((), ())
     source = List([*before, *more], [*before.places, *more.places])
     places = row.places | change.places | {"source": override.places["source"]}
     return Map(row | change | {"source": source}, places)
