@@ -196,7 +196,7 @@ def hint_to_part(*lines: str) -> str:
 def _hint_to_syntax(words: str, near: list[str], column: int) -> str:
     """Return how to repair the last of these lines, or the one above it, "" if that is not known."""
     line = near[-1] if near else ""
-    if any(re.match(r"<{7}|={7}$|>{7}", one) for one in near):
+    if any(re.match(r"<{7}|={7}$|>{7}", other) for other in near):
         return "git left two versions here: keep one, and remove the lines with its marks"
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with blanks, not with tabs"
