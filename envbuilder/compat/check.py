@@ -135,8 +135,6 @@ _EXPANDED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The rule of some variables."""
-
     names: tuple[str, ...]
     harm: str
     instead: str
@@ -160,6 +158,7 @@ def load_rows() -> tuple[Row, ...]:
 
 
 def check_variables(recipe: Recipe) -> Iterator[Finding]:
+    """Warn of variables that break the environment, whose value a recipe's replaces, and of texts that nothing expands."""
     for name, value in recipe.env:
         row = next((row for row in load_rows() if row.has(name) and not row.allows(name, value)), None)
         unexpanded = _EXPANDED.search(re.sub(own_reference(name), "", value))

@@ -12,11 +12,12 @@ from packaging.utils import canonicalize_name
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.image_facts import Base, Name, as_distribution, is_version, suite_of
 from envbuilder.compat.tables.cuda import Cuda, Gpu, architecture_key, load_cudas, load_gpus
-from envbuilder.compat.tables.distribution import Distribution, load_distributions
-from envbuilder.compat.tables.language import (
+from envbuilder.compat.tables.distribution import (
+    Distribution,
     Python,
     Standalone,
     Standard,
+    load_distributions,
     load_pythons,
     load_standalones,
     load_standards,
@@ -98,12 +99,10 @@ class CheckContext:
 
     @property
     def torches(self) -> Table[Torch]:
-        """Return the releases of torch that have wheels for the recipe's processor."""
         return self.tables.torches_on(self.processor)
 
     @property
     def processor(self) -> Processor:
-        """Return the processor that the environment is for."""
         return self.recipe.processor
 
     @property

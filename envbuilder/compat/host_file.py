@@ -64,7 +64,6 @@ def load_host_facts(path: Path) -> HostFacts:
 
 
 def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, object]] | None":
-    """Return the profile, and its data."""
     from envbuilder.node.nccl.profile import parse_profile, profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
 
     try:

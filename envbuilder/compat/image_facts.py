@@ -116,7 +116,6 @@ class Base:
         return found[0] if found else None
 
     def part(self, name: Name, cuda: Fact) -> Fact | None:
-        """Return a part of this toolkit."""
         return next(
             (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
         )

@@ -68,7 +68,6 @@ class Code:
         return tuple(dict.fromkeys(str(PurePosixPath(text)) for node in given for text in self.texts(node)))
 
     def setup(self) -> Call | None:
-        """Return the call of `setup`."""
         return next((call for call in self.calls if call.full in _SETUPS), None)
 
     def argument(self, call: Call, position: int, name: str) -> ast.expr | None:
@@ -162,7 +161,6 @@ def assigned(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each imported name, with what it stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

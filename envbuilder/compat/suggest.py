@@ -232,7 +232,6 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
 
 
 def _moves(context: CheckContext, problem: Problem) -> list[tuple[float, Move]]:
-    """Return what may repair a problem with its cost, the nearest first."""
     moves = [
         (_COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move)
         for rank, move in enumerate(problem.moves)

@@ -135,7 +135,6 @@ class Store:
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
     def artifact(self, digest: Sha256) -> Path:
-        """Return the path of the file with this digest."""
         return self.root / "artifacts" / digest[:2] / digest
 
     def partial(self, digest: Sha256) -> Path:
@@ -484,7 +483,6 @@ def commit_path(temporary: Path, final: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the file is on the disk."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
@@ -525,7 +523,6 @@ def read_proved(path: Path) -> str:
 
 
 def save_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file as `save_bytes` does."""
     save_bytes(path, text.encode(), mode=mode)
 
 

@@ -213,7 +213,6 @@ class Step:
         self._update(total=total, completed=0, items=items)
 
     def advance(self, count: int) -> None:
-        """Count `count` more bytes or items."""
         with self._guard:
             self._done += count
             self._update(completed=self._done)
@@ -249,7 +248,6 @@ class Step:
         self.show_note(f"skipped: {reason}")
 
     def show_note(self, note: str) -> None:
-        """Show a short note beside the step."""
         with self._guard:
             self.note = plain(note)
             self._update(note=self.note)

@@ -136,7 +136,6 @@ class ReadAs:
 
 
 def raise_mistakes(mistakes: Iterable[Mistake]) -> None:
-    """Raise what pydantic collects from a validator, if there are any mistakes."""
     if errors := _details(mistakes):
         raise ValidationError.from_exception_data("rule", errors)
 

@@ -50,8 +50,6 @@ TAIL: Final = 20  # lines of output that the error of a failed program shows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The exit code and the output of a program that ended."""
-
     code: int
     output: str
 
@@ -276,7 +274,6 @@ def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _given(command: Command) -> Iterator[int]:
-    """Yield the program's stdin."""
     if not command.input:
         yield subprocess.DEVNULL
         return

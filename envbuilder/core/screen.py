@@ -28,7 +28,6 @@ class Screen:
         )
 
     def show(self, *parts: Part) -> None:
-        """Print one line."""
         # rich interprets markup and emoji in a str, but not in a Text.
         plain_parts = (plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)
         self._out.print(Text.assemble(*plain_parts))

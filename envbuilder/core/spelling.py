@@ -22,7 +22,6 @@ def equally_near(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
-    """Return the nearest known word, or nothing."""
     return next(iter(nearest_names(word, known)), "")
 
 

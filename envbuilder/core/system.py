@@ -82,7 +82,6 @@ def may_give_away() -> bool:
 
 
 def user_ids() -> tuple[int, int]:
-    """Return the user and the group."""
     return os.geteuid(), os.getegid()
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
-from envbuilder.compat.tables.language import archive_name
+from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import DOCUMENT, parse_json, read_within

@@ -7,8 +7,12 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.compat.tables.cuda import architecture_key, capabilities, load_cudas, load_gpus
-from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.compat.tables.language import load_pythons, load_standalones, load_standards
+from envbuilder.compat.tables.distribution import (
+    load_distributions,
+    load_pythons,
+    load_standalones,
+    load_standards,
+)
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import build_of, cuda_of, load_torches

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
-from envbuilder.compat.tables.language import load_standalones
+from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.compat.tables.toolkit import Layout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches

@@ -18,7 +18,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.tables.language import archive_name
+from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.core.cache import sha256_file
 from envbuilder.lock.model import Artifact
 from envbuilder.sources.names import STANDALONE

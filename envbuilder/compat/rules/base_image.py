@@ -7,7 +7,6 @@ or with another C library gets only that finding.
 import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, demands, warning
@@ -26,6 +25,11 @@ from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import Severity
 from envbuilder.core.spelling import either
+
+_CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-z0-9.]+)")
+_SIGNS: Final = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 
 
 def check_image(context: CheckContext) -> Iterator[Problem]:
@@ -163,13 +167,13 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     if base is None or host is None or not host.driver:
         return
     text = base.env.get("NVIDIA_REQUIRE_CUDA", "")
-    require = parse_require(text)
     versions = {row.cuda: row.driver for row in context.tables.cudas.rows if row.driver}
     brands = {"tesla" if gpu.has_forward_compatibility else "" for gpu in known_gpus(context)}
-    if require.holds(driver=host.driver, brands=brands, drivers=versions) is not False:
+    if not is_refused(text, driver=host.driver, brands=brands, drivers=versions):
         return
-    least = versions.get(require.cuda, "")
-    asks = f"CUDA {require.cuda}, which driver {least} was the first to have" if least else f"`{text}`"
+    alone = (word.removeprefix("cuda>=") for word in text.split())
+    cuda = next((version for version in alone if version in versions), "")
+    asks = f"CUDA {cuda}, which driver {versions[cuda]} was the first to have" if cuda else f"`{text}`"
     yield Problem(
         CheckCode.DRIVER_REQUIRED,
         "base.image",
@@ -211,7 +215,6 @@ def check_packages(context: CheckContext) -> Iterator[Problem]:
 
 
 def _fit(context: CheckContext) -> Base | None:
-    """Return the base if programs can run in it."""
     return context.base if context.base and not is_foreign(context.base) else None
 
 
@@ -248,64 +251,28 @@ def _weight(base: Base, cuda: Fact) -> str:
     return f": {' and '.join(words)}" if words else ""
 
 
-_CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-z0-9.]+)")
-_SIGNS: Final = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-Condition = tuple[str, str, str]  # name, sign, value; the name is "" if it cannot be parsed
+def is_refused(text: str, *, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool:
+    """Whether no alternative of an NVIDIA_REQUIRE_CUDA can hold; what cannot be judged refuses nobody.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Require:
-    alternatives: tuple[tuple[Condition, ...], ...]  # empty: nothing is required
-
-    @property
-    def cuda(self) -> str:
-        """Return the least CUDA of an alternative without other conditions, "" if there is none."""
-        alone = [one[0] for one in self.alternatives if len(one) == 1]
-        return next((value for name, sign, value in alone if (name, sign) == ("cuda", ">=")), "")
-
-    def holds(self, *, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool | None:
-        """Return whether a host satisfies it; None if unknown.
-
-        `brands` are those of its GPUs, "" if unknown. `drivers` maps each CUDA to its driver.
-        """
-        answers = []
-        for alternative in self.alternatives:
-            given = [_holds(condition, driver, brands, drivers) for condition in alternative]
-            answers.append(False if False in given else None if None in given else True)
-        return True if True in answers or not answers else None if None in answers else False
-
-
-def parse_require(text: str) -> Require:
-    """Parse the variable. A part that cannot be parsed makes an alternative of unknown result, which rejects nothing."""
-    return Require(
-        alternatives=tuple(
-            tuple(_condition(part) for part in alternative.split(",") if part) for alternative in text.split()
-        )
+    `cuda>=12.4 brand=tesla,driver>=470,driver<471`: blanks separate alternatives, commas the conditions of one
+    (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). `brands` are those
+    of the host's GPUs, "" if unknown. `drivers` maps each CUDA to its driver.
+    """
+    alternatives = text.split()
+    return bool(alternatives) and all(
+        any(_fails(condition, driver, brands, drivers) for condition in alternative.split(","))
+        for alternative in alternatives
     )
 
 
-def _condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    return (found[1], found[2], found[3]) if found else ("", "", text)
-
-
-def _holds(
-    condition: Condition, driver: str, brands: Collection[str], drivers: Mapping[str, str]
-) -> bool | None:
-    match condition:
-        case ("driver", sign, value):
-            return _compare(driver, sign, value)
-        case ("cuda", ">=" as sign, value) if value in drivers:
-            return _compare(driver, sign, drivers[value])
-        case ("brand", "=", value) if brands:
-            return True if value in brands else None if "" in brands and value != "tesla" else False
-        case _:
-            return None
-
-
-def _compare(version: str, sign: str, other: str) -> bool | None:
-    if not all(re.fullmatch(r"\d+(\.\d+)*", one) for one in (version, other)):
-        return None
-    return bool(_SIGNS[sign](version_key(version), version_key(other)))
+def _fails(condition: str, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool:
+    match = _CONDITION.fullmatch(condition)
+    name, sign, value = match.groups() if match else ("", "", "")
+    if (name, sign) == ("brand", "="):
+        return bool(brands) and value not in brands and ("" not in brands or value == "tesla")
+    if (name, sign) == ("cuda", ">="):
+        value = drivers.get(value, "")
+    elif name != "driver":
+        return False
+    is_known = all(re.fullmatch(r"\d+(\.\d+)*", version) for version in (driver, value))
+    return is_known and not _SIGNS[sign](version_key(driver), version_key(value))

@@ -1,4 +1,4 @@
-"""The CUDA toolkits: which compilers and C libraries each takes, what it compiles for, and the drivers that run it.
+"""The GPUs, the CUDA toolkits with their compilers and drivers, and the variables that make projects compile for a GPU.
 
 What envbuilder lays out of a toolkit is another table, `toolkits.yaml`: a toolkit can be known here and not be built.
 """
@@ -91,7 +91,6 @@ class Cuda:
         return self.minor_driver or self.driver
 
     def can_target(self, capability: str) -> bool:
-        """Return whether it compiles for this architecture by this name."""
         return capability in self.architectures
 
 

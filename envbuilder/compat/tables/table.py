@@ -32,9 +32,9 @@ Row = TypeVar("Row")
 class Source:
     """A source of facts, and the day it was read."""
 
-    name: str  # as a row's `source` says it
-    text: str
-    read: str  # the day, YYYY-MM-DD
+    name: str = ""  # as a row's `source` says it; in the file, it is the key
+    text: Line
+    read: Date
 
 
 def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]:
@@ -72,17 +72,11 @@ class Table(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceText:
-    text: Line
-    read: Date
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     """The file of a table. Its rows are read after the overrides have changed them."""
 
     read: Date
-    sources: dict[str, _SourceText]
+    sources: dict[str, Source]
     rows: tuple[Any, ...]
 
 
@@ -91,7 +85,7 @@ class _Overrides:
     """The file with the overrides of every table; a section is read by the table that it is for."""
 
     read: Date
-    sources: dict[str, _SourceText]
+    sources: dict[str, Source]
     torch: Any = None
     cuda: Any = None
     glibc_clashes: Any = None  # for `refresh`
@@ -181,7 +175,7 @@ _load_overrides = functools.cache(_load)
 
 
 def _sources(file: _File | _Overrides) -> dict[str, Source]:
-    return {name: Source(name=name, text=one.text, read=one.read) for name, one in file.sources.items()}
+    return {name: replace(source, name=name) for name, source in file.sources.items()}
 
 
 def _override(

@@ -95,7 +95,6 @@ class Part:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the locked package."""
         return "wheel" if self.wheel else "archive" if self.archive else "deb"
 
     def is_made_by(self, package: Wanted) -> bool:
@@ -142,7 +141,6 @@ class Toolkit:
 
     @property
     def folder(self) -> PurePosixPath:
-        """Its folder, relative to the root of the tree."""
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 

@@ -24,8 +24,6 @@ _ARM_BUILD: Final = Shape(pattern=r"cu\d{2,3}|cpu", expected="a build such as cu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build of a release for one CUDA."""
-
     name: str  # cu124
     architectures: tuple[str, ...]  # with machine code, ascending: 8.0; empty where not known
     ptx: tuple[str, ...]  # those of them that newer GPUs can compile for themselves at start
