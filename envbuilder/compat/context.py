@@ -301,9 +301,9 @@ Rule = Callable[[CheckContext], Iterator[Problem]]
 
 def is_ahead(asked: str, newest: str) -> bool:
     """Whether a version is newer than the tables and plausible: 13.9 or 14.0 after 13.5, not 13.99 or 99.9."""
-    one, other = version_key(asked), version_key(newest)
-    last = (other[0], other[1] + MINORS) if one[0] == other[0] else (other[0] + 1, MINORS)
-    return one > other and one[:2] <= last
+    version, known = version_key(asked), version_key(newest)
+    last = (known[0], known[1] + MINORS) if version[0] == known[0] else (known[0] + 1, MINORS)
+    return version > known and version[:2] <= last
 
 
 def distance(version: str, asked: str) -> tuple[int, ...]:
@@ -312,22 +312,12 @@ def distance(version: str, asked: str) -> tuple[int, ...]:
     The first number that differs counts, then the second: 2.0 is nearer to 1.13 than 2.15. Of two with the same
     distance, the newer is nearer, and so is the newer patch.
     """
-    pairs = itertools.zip_longest(version_key(version), version_key(asked), fillvalue=0)
-    numbers, wanted = zip(*pairs, strict=True)
-    place = next(
-        (
-            index
-            for index, (number, asked_number) in enumerate(zip(numbers, wanted, strict=True))
-            if number != asked_number
-        ),
-        None,
-    )
+    numbers, wanted = version_key(version), version_key(asked)
+    differences = [number - other for number, other in itertools.zip_longest(numbers, wanted, fillvalue=0)]
+    place = next((index for index, difference in enumerate(differences) if difference), None)
     if place is None:
         return ()
-    ahead = numbers[place] - wanted[place]
-    rest = tuple(
-        number if ahead > 0 and index == 1 else -number
-        for index, number in enumerate(numbers)
-        if index > place
-    )
+    ahead = differences[place]
+    after = itertools.islice(enumerate(numbers), place + 1, None)
+    rest = (number if ahead > 0 and index == 1 else -number for index, number in after)
     return (*([0] * place), abs(ahead), ahead < 0, *rest)

@@ -116,22 +116,16 @@ class Base:
         return found[0] if found else None
 
     def part(self, name: Name, cuda: Fact) -> Fact | None:
-        return next(
-            (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
-        )
+        inside = (fact for fact in self.every(name) if f"{fact.path}/".startswith(f"{cuda.path}/"))
+        return next(inside, None)
 
     def toolkit(self, minor: str) -> Fact | None:
         """Return the complete toolkit of this CUDA, with compiler and headers."""
-        return next(
-            (
-                fact
-                for fact in self.cudas
-                if is_version(fact.value, minor)
-                and self.part(Name.NVCC, fact)
-                and self.part(Name.CUDA_HEADERS, fact)
-            ),
-            None,
-        )
+        for fact in self.cudas:
+            parts = self.part(Name.NVCC, fact), self.part(Name.CUDA_HEADERS, fact)
+            if is_version(fact.value, minor) and all(parts):
+                return fact
+        return None
 
     @property
     def env(self) -> dict[str, str]:

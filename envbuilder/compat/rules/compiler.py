@@ -10,7 +10,6 @@ from packaging.specifiers import SpecifierSet
 from envbuilder.compat.context import Change, CheckCode, CheckContext, Move, Problem, warning
 from envbuilder.compat.tables.cuda import architecture_key, target
 from envbuilder.compat.tables.table import cite, version_key
-from envbuilder.core.findings import Severity
 
 _STANDARD: Final = re.compile(r"--?std=(?:c|gnu)\+\+(\d\w)")
 # The names of drafts. C++98 is compared as C++03.
@@ -35,14 +34,10 @@ def check_broken_gcc(context: CheckContext) -> Iterator[Problem]:
     cuda = context.cuda
     for broken in cuda.broken_gccs if cuda else ():
         if cuda and broken.holds(context.gcc):
-            yield Problem(
-                CheckCode.NVCC_GCC_BROKEN,
-                "gcc",
-                f"nvcc {cuda.cuda} accepts gcc {context.gcc} and fails with it: {broken.why}",
-                pins=("gcc", "cuda", "base"),
-                source=cite(cuda.source, "gcc-100102", "nccl-650"),
-                severity=Severity.ERROR if broken.certain else Severity.WARNING,
-            )
+            message = f"nvcc {cuda.cuda} accepts gcc {context.gcc} and fails with it: {broken.why}"
+            pins, source = ("gcc", "cuda", "base"), cite(cuda.source, "gcc-100102", "nccl-650")
+            make = Problem if broken.certain else warning
+            yield make(CheckCode.NVCC_GCC_BROKEN, "gcc", message, pins=pins, source=source)
 
 
 def check_nvcc_glibc(context: CheckContext) -> Iterator[Problem]:
@@ -85,14 +80,10 @@ def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
             continue
         able = [row.version for row in context.torches.rows if gpu.capability in row.arch_names]
         since = f"; torch {able[0]} was the first that does" if able else ""
-        yield Problem(
-            CheckCode.ARCHITECTURE_NAME,
-            key,
-            f"torch {torch.version} does not compile extensions for {gpu.name}: its TORCH_CUDA_ARCH_LIST "
-            f"does not know {gpu.capability}{since}",
-            pins=("pytorch",),
-            source=cite(torch.source, "wheels"),
-        )
+        why = f"its TORCH_CUDA_ARCH_LIST does not know {gpu.capability}{since}"
+        message = f"torch {torch.version} does not compile extensions for {gpu.name}: {why}"
+        source = cite(torch.source, "wheels")
+        yield Problem(CheckCode.ARCHITECTURE_NAME, key, message, pins=("pytorch",), source=source)
 
 
 def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:

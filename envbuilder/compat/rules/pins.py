@@ -42,10 +42,10 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         whole = find_name(name, names)
         others = tuple(other for other in names if other not in context.recipe.gpus)
         near = (whole,) if whole else equally_near(name, others)
-        closest = f"; the closest {'is' if len(near) == 1 else 'are'} " + either(
-            [f"`{other}`" for other in near], "and"
-        )
-        message = f"no GPU `{name}` is known" + (closest if near else "")
+        message = f"no GPU `{name}` is known"
+        if near:
+            closest = either([f"`{other}`" for other in near], "and")
+            message += f"; the closest {'is' if len(near) == 1 else 'are'} {closest}"
         moves = tuple((Change(key, other),) for other in near)
         advice = "" if near else f"GPUs: {', '.join(names)}"
         yield Problem(CheckCode.GPU, key, message, moves=moves, are_equal=True, advice=advice)
@@ -57,15 +57,13 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
     platform = context.recipe.platform
     if context.recipe.image and context.processor is not X86_64:
         message = f"a base image for {context.processor.platform} is not possible yet"
-        yield Problem(
-            CheckCode.PLATFORM, "base.image", message, advice="take a suite such as `base: debian/bookworm`"
-        )
+        advice = "take a suite such as `base: debian/bookworm`"
+        yield Problem(CheckCode.PLATFORM, "base.image", message, advice=advice)
     if arm and platform == X86_64.platform:
         gpu = arm[0]
         message = f"{gpu.name} exists only beside an Arm processor, and the recipe is for {platform}"
-        yield Problem(
-            CheckCode.PLATFORM, "platform", message, advice="leave out `platform`", source=cite(gpu.source)
-        )
+        advice, source = "leave out `platform`", cite(gpu.source)
+        yield Problem(CheckCode.PLATFORM, "platform", message, advice=advice, source=source)
 
 
 def check_processor(context: CheckContext) -> Iterator[Problem]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -141,60 +140,43 @@ def check_compiler_parts(context: CheckContext) -> Iterator[Problem]:
 
     `ptxas` refuses the newer `nvvm`'s code ("Unsupported .version"); only some releases of `cuda-toolkit` hold them.
     """
-    held = {part: demands(context, part) for part in COMPILER_PARTS}
-    if all(any(_holds(requirement) for _, requirement in asked) for asked in held.values()):
+    held = [demands(context, part) for part in COMPILER_PARTS]
+    if all(any(_holds(requirement) for _, requirement in asked) for asked in held):
         return
-    missing = [part for part in COMPILER_PARTS if not held[part]]
-    for loose in _loose_compilers(context):
-        pins = tuple(
-            Change(f"packages[{len(context.recipe.packages) + index}]", f"{part}=={loose.parts}")
-            for index, part in enumerate(missing)
-        )
-        yield Problem(
-            CheckCode.COMPILER_PARTS,
-            loose.key,
-            f"{loose.asker} leaves {' and '.join(COMPILER_PARTS)} to the resolver, which takes those of CUDA "
-            f"{context.tables.cudas.rows[-1].cuda}: every compile fails (`Unsupported .version`)",
-            pins=loose.pins,
-            moves=(pins,) if pins else (),
-            advice=f"hold {' and '.join(COMPILER_PARTS)} at the compiler's own version",
-            source=cite(loose.cuda.source, "toolkit_metadata"),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loose:
-    """A compiler that is asked for without its parts."""
-
-    key: str
-    asker: str  # for the message
-    cuda: Cuda
-    parts: str  # the version that its parts must have
-    pins: tuple[str, ...]
-
-
-def _loose_compilers(context: CheckContext) -> Iterator[_Loose]:
-    pinned = context.torch.cuda_toolkit if context.torch and context.build is context.torch.build else ""
+    cudas, torch = context.tables.cudas, context.torch
+    pinned = torch.cuda_toolkit if torch and context.build is torch.build else ""
     for key, requirement in demands(context, TOOLKIT_PACKAGE):
         release = _exact(requirement) or pinned
-        cuda = _with_unpinned(context, release)
+        cuda = next((row for row in cudas.rows if release in row.unpinned), None)
         if requirement.extras & _COMPILER_EXTRAS and cuda:
             asker = f"`{requirement}`, of which torch and the recipe make {release},"
-            yield _Loose(key=key, asker=asker, cuda=cuda, parts=_parts(cuda), pins=("pytorch",))
+            yield _loose_compiler(context, key, asker, cuda, pins=("pytorch",))
     for key, requirement in demands(context, COMPILER):
         release = _exact(requirement)
-        cuda = context.tables.cudas.by_name.get(".".join(release.split(".")[:2]))
-        if cuda and cuda is not context.tables.cudas.rows[-1]:
-            parts = release if release.count(".") > 1 else _parts(cuda)
-            yield _Loose(key=key, asker=f"`{requirement}`", cuda=cuda, parts=parts, pins=())
+        cuda = cudas.by_name.get(".".join(release.split(".")[:2]))
+        if cuda and cuda is not cudas.rows[-1]:
+            version = release if release.count(".") > 1 else ""
+            yield _loose_compiler(context, key, f"`{requirement}`", cuda, version)
 
 
-def _parts(cuda: Cuda) -> str:
-    return cuda.compiler or f"{cuda.cuda}.*"
-
-
-def _with_unpinned(context: CheckContext, release: str) -> Cuda | None:
-    return next((row for row in context.tables.cudas.rows if release in row.unpinned), None)
+def _loose_compiler(
+    context: CheckContext, key: str, asker: str, cuda: Cuda, version: str = "", *, pins: tuple[str, ...] = ()
+) -> Problem:
+    """Return the problem of a compiler that is asked for without its parts, which must have its own `version`."""
+    parts, end = " and ".join(COMPILER_PARTS), len(context.recipe.packages)
+    missing = [part for part in COMPILER_PARTS if not demands(context, part)]
+    requirements = [f"{part}=={version or cuda.compiler or f'{cuda.cuda}.*'}" for part in missing]
+    move = tuple(Change(f"packages[{end + at}]", requirement) for at, requirement in enumerate(requirements))
+    return Problem(
+        CheckCode.COMPILER_PARTS,
+        key,
+        f"{asker} leaves {parts} to the resolver, which takes those of CUDA {context.tables.cudas.rows[-1].cuda}: "
+        "every compile fails (`Unsupported .version`)",
+        pins=pins,
+        moves=(move,) if move else (),
+        advice=f"hold {parts} at the compiler's own version",
+        source=cite(cuda.source, "toolkit_metadata"),
+    )
 
 
 def _exact(requirement: Requirement) -> str:
