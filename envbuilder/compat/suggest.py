@@ -27,16 +27,9 @@ NEAR: Final = 5  # values of one pin that are tried, of those that pass a rule
 FEW: Final = 3  # changes; a second repair with more is of no use
 # The cost of a change of each pin for the user, which is the distance of a repair. A new base changes all that is compiled.
 _COSTS: Final = {
-    "libxcrypt": 1.0,
-    "packages": 1.0,
-    "gcc": 1.0,
-    "gpus": 1.0,
-    "extensions": 1.0,
-    "cuda": 2.0,
-    "pytorch": 2.0,
-    "python": 3.0,
-    "base": 6.0,
-}
+    "libxcrypt": 1.0, "packages": 1.0, "gcc": 1.0, "gpus": 1.0, "extensions": 1.0, "cuda": 2.0, "pytorch": 2.0,
+    "python": 3.0, "base": 6.0,
+}  # fmt: skip
 _WARNING: Final = 0.5  # the cost of a remaining warning
 _ERROR: Final = 1.0  # the least expected cost of a remaining error
 _COMPANION: Final = 0.5  # the cost of each other pin that a new suite changes
@@ -92,8 +85,7 @@ def search(
     A recipe is judged when it is the nearest. `rank` then ranks it with its problems, and `expand` gives
     candidates that may repair one with errors.
     """
-    queue = list(tries)
-    heapq.heapify(queue)
+    queue = sorted(tries)
     while queue:
         nearest = heapq.heappop(queue)
         if nearest.found is None:
@@ -120,8 +112,7 @@ def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
             if changes not in seen:
                 seen.add(changes)
                 costs = {**attempt.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
-                kept = {change.key for change in changes}
-                costs = {key: cost for key, cost in costs.items() if key in kept}
+                costs = {change.key: costs[change.key] for change in changes}
                 rank = (sum(costs.values()),)
                 yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
@@ -164,10 +155,8 @@ def find_on_package_index(context: CheckContext) -> Repair | None:
     for pin in ("cuda", "pytorch") if context.recipe.cuda else ():
         for move in _values(context, pin):
             after = changed(context, move)
-            if (
-                not index_build(after.torch, after.recipe.cuda_minor)
-                and {problem.code for _, problem in find_problems(after)} <= known
-            ):
+            is_there = not index_build(after.torch, after.recipe.cuda_minor)
+            if is_there and {problem.code for _, problem in find_problems(after)} <= known:
                 return Repair(changes=move, recipe=after.recipe)
     return None
 
@@ -283,12 +272,10 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
     meant = [asked] if asked in names else nearest_names(asked, tables.distributions.by_name)
     here = names.index(meant[0]) if meant else 0
     family = tables.distributions.rows[here].family
-    others = [
-        base
-        for base in tables.distributions.rows
-        if base.name != asked and base.is_released and base.family == family
-    ]
-    return sorted(others, key=lambda base: abs(names.index(base.name) - here))
+    others = (row for row in tables.distributions.rows if row.name != asked and row.is_released)
+    return sorted(
+        (row for row in others if row.family == family), key=lambda row: abs(names.index(row.name) - here)
+    )
 
 
 def _suite(context: CheckContext, base: Distribution) -> Move:

@@ -23,7 +23,6 @@ from envbuilder.compat.image_facts import (
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.findings import Severity
 from envbuilder.core.spelling import either
 
 _CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-z0-9.]+)")
@@ -152,13 +151,9 @@ def check_cudas(context: CheckContext) -> Iterator[Problem]:
     plain, asked = base.cuda, context.recipe.cuda
     fits = plain is None or not asked or is_version(plain.value, asked)
     default = f"; /usr/local/cuda is {plain.value}" + ("" if fits else f", not {asked}") if plain else ""
-    yield Problem(
-        CheckCode.CUDA_SEVERAL,
-        "base.image",
-        f"the base has {_listing('CUDA', base.cudas)}{default}",
-        advice="take a base with one CUDA: which one a build takes is decided by paths",
-        severity=Severity.WARNING if fits else Severity.ERROR,
-    )
+    message = f"the base has {_listing('CUDA', base.cudas)}{default}"
+    advice = "take a base with one CUDA: which one a build takes is decided by paths"
+    yield (warning if fits else Problem)(CheckCode.CUDA_SEVERAL, "base.image", message, advice=advice)
 
 
 def check_required_driver(context: CheckContext) -> Iterator[Problem]:
@@ -174,14 +169,11 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     alone = (word.removeprefix("cuda>=") for word in text.split())
     cuda = next((version for version in alone if version in versions), "")
     asks = f"CUDA {cuda}, which driver {versions[cuda]} was the first to have" if cuda else f"`{text}`"
-    yield Problem(
-        CheckCode.DRIVER_REQUIRED,
-        "base.image",
-        f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}: "
-        "NVIDIA's container runtime would not start it",
-        advice="have the host's driver updated, or take a base of an older CUDA",
-        source="NVIDIA_REQUIRE_CUDA in the image's config",
-    )
+    has = f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}"
+    message = f"{has}: NVIDIA's container runtime would not start it"
+    advice = "have the host's driver updated, or take a base of an older CUDA"
+    source = "NVIDIA_REQUIRE_CUDA in the image's config"
+    yield Problem(CheckCode.DRIVER_REQUIRED, "base.image", message, advice=advice, source=source)
 
 
 def check_own_torch(context: CheckContext) -> Iterator[Problem]:
@@ -205,13 +197,11 @@ def check_packages(context: CheckContext) -> Iterator[Problem]:
             advice = "leave it out, or take a base that has it"
             yield Problem(CheckCode.BASE_PARTS, f"apt[{index}]", message, advice=advice)
     if recipe.extensions and "ninja-build" not in there and not demands(context, "ninja"):
-        yield Problem(
-            CheckCode.BASE_PARTS,
-            "extensions",
-            f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
-            moves=((Change(f"packages[{len(recipe.packages)}]", "ninja"),),),
-            advice="its wheel serves as well",
-        )
+        reason = _reason(base, None, "ninja", ())
+        message = f"the base does not have ninja, which compiles extensions; {reason}"
+        moves = ((Change(f"packages[{len(recipe.packages)}]", "ninja"),),)
+        advice = "its wheel serves as well"
+        yield Problem(CheckCode.BASE_PARTS, "extensions", message, moves=moves, advice=advice)
 
 
 def _fit(context: CheckContext) -> Base | None:

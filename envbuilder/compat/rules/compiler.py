@@ -136,14 +136,17 @@ def check_extension_standards(context: CheckContext) -> Iterator[Problem]:
 def _check_flag(context: CheckContext, key: str, asked: int, *, is_nvcc: bool) -> Iterator[Problem]:
     torch, cuda = context.torch, context.cuda
     if torch and asked < torch.std_min:
+        message = f"the headers of torch {torch.version} need C++{torch.std_min} or newer, not C++{asked}"
+        moves, source = _flag(key, torch.std_min), cite(torch.source, "wheels")
+        advice = "or leave the flag out: torch adds the right one"
         yield Problem(
             CheckCode.STANDARD_TORCH,
             key,
-            f"the headers of torch {torch.version} need C++{torch.std_min} or newer, not C++{asked}",
-            moves=_flag(key, torch.std_min),
+            message,
+            moves=moves,
             pins=("pytorch",),
-            advice="or leave the flag out: torch adds the right one",
-            source=cite(torch.source, "wheels"),
+            advice=advice,
+            source=source,
         )
     if is_nvcc and cuda and asked > cuda.std_max:
         message = f"nvcc {cuda.cuda} knows C++{cuda.std_max} at most, not C++{asked}"
