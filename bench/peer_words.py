@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envbuilder.compat.tables.gpu import load_gpus
+from envbuilder.compat.tables.cuda import load_gpus
 
 # The Ubuntu with the nearest glibc, since no `nvidia/cuda` is based on Debian. An unknown suite stays as written.
 UBUNTU: Final = {"bullseye": "ubuntu20.04", "bookworm": "ubuntu22.04", "trixie": "ubuntu24.04"}

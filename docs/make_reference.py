@@ -385,11 +385,16 @@ def codes() -> dict[str, tuple[str, str]]:
         for kind in CodeEnum.__subclasses__()
         for code in kind
     }
-    found |= {kind.code: (kind.__name__, kind.meaning) for kind in _errors(errors.EnvbuilderError)}
+    found |= {kind.code: (kind.__name__, _meaning(kind)) for kind in _errors(errors.EnvbuilderError)}
     for row in load_messages():
         if row.build:
             found[row.build.code] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row.build.message))
     return dict(sorted(found.items()))
+
+
+def _meaning(kind: type[errors.EnvbuilderError]) -> str:
+    sentence = str(kind.__doc__).rstrip(".")
+    return sentence[0].lower() + sentence[1:]
 
 
 def _errors(kind: type[errors.EnvbuilderError]) -> Iterator[type[errors.EnvbuilderError]]:

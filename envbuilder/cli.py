@@ -31,9 +31,8 @@ from envbuilder import __version__
 from envbuilder.commands import COMMANDS, GROUPS, RENAMED
 from envbuilder.commands.context import Interrupts, Session, open_session
 from envbuilder.core.answer import Answer, Reply
-from envbuilder.core.errors import EnvbuilderError, FetchError, UsageError
+from envbuilder.core.errors import FULL, EnvbuilderError, FetchError, UsageError, full_error
 from envbuilder.core.findings import Finding
-from envbuilder.core.full import FULL, full_error
 from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
 from envbuilder.core.text.redact import plain, plain_json, redacted

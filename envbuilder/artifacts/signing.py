@@ -31,9 +31,9 @@ from envbuilder.artifacts.statement import (
     subject_digests,
 )
 from envbuilder.core.beneath import read_beneath
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
-from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import Sha256
-from envbuilder.core.foreign_json import parse_json
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 SLSA_PROVENANCE: Final = "https://slsa.dev/provenance/v1"

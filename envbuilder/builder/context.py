@@ -10,8 +10,8 @@ from typing import Final
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import Runner
+from envbuilder.core.system import Limits
 
 LOCK: Final = "build-"
 

@@ -21,9 +21,9 @@ from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha25
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import BuildError
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import own_processor
+from envbuilder.core.system import Limits
 from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools

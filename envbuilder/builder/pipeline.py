@@ -38,10 +38,9 @@ from envbuilder.builder.share import open_stores, share
 from envbuilder.builder.space import need_space
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
-from envbuilder.core.console import Console, ended_steps
+from envbuilder.core.console import Console, ended_steps, log_to
 from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.log import log_to
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine

@@ -12,8 +12,7 @@ from envbuilder.builder.engine import Job, KeptStep
 from envbuilder.builder.extensions.list import find_extensions
 from envbuilder.builder.unused import make_room
 from envbuilder.core.cache import Store, link_or_copy
-from envbuilder.core.errors import SpaceError
-from envbuilder.core.full import full_error, lacks_inodes
+from envbuilder.core.errors import SpaceError, full_error, lacks_inodes
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import AddedStep, CudaStep, ExtensionsStep, PythonStep, StartStep, Step, inputs

@@ -6,8 +6,7 @@ from typing import Final
 from envbuilder.builder.context import BuildContext
 from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Session, open_store
-from envbuilder.core.limits import Limits, usable_cores, usable_memory
-from envbuilder.core.system import is_root
+from envbuilder.core.system import Limits, is_root, usable_cores, usable_memory
 
 KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 

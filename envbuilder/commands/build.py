@@ -24,9 +24,9 @@ from envbuilder.commands.context import (
 )
 from envbuilder.core.answer import Answer, BareAnswer, Reply
 from envbuilder.core.cache import cache_folder
-from envbuilder.core.columns import columns
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import columns
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays

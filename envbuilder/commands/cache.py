@@ -13,8 +13,8 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import columns
 from envbuilder.core.spelling import nearest
 
 

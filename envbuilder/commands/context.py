@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from envbuilder.core import log
+from envbuilder.core import console
 from envbuilder.core.answer import Reply
 from envbuilder.core.cache import Store, cache_folder
 from envbuilder.core.spelling import nearest_name
@@ -167,7 +167,7 @@ def command(
         def run(context: typer.Context, **given: Any) -> Reply[Any]:
             common = {name: given.pop(name) for name in shared}
             session: Session = context.obj
-            log.setup(common["verbose"])
+            console.setup(common["verbose"])
             _warn_of_unknown_settings(session.environment)
             color = not common["no_color"] and not session.environment.get("NO_COLOR")
             return function(replace(session, color=color, program=tuple(context.args)), **given)

@@ -5,7 +5,7 @@ from typing import Annotated
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import Reply
-from envbuilder.core.limits import usable_cores
+from envbuilder.core.system import usable_cores
 from envbuilder.verify.diff import Differences, compare
 from envbuilder.verify.subjects import Subjects
 

@@ -9,8 +9,8 @@ from envbuilder.artifacts import history as past
 from envbuilder.artifacts.outputs import VERSIONS, find_outputs, versions_to_keep
 from envbuilder.commands.context import Artifacts, Session, command, recipe_argument
 from envbuilder.core.answer import Answer, Reply
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import columns
 from envbuilder.core.system import utc_time
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.named import need_file

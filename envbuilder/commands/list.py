@@ -2,8 +2,8 @@
 
 from envbuilder.commands.context import Recipes, Session, command
 from envbuilder.core.answer import Answer, BareAnswer, Reply
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
+from envbuilder.core.plain import columns
 from envbuilder.core.processor import X86_64
 from envbuilder.recipe.load import load_all
 from envbuilder.recipe.model import Recipe

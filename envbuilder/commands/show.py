@@ -12,8 +12,8 @@ from envbuilder.commands.context import Artifacts, Recipes, Session, command, op
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.core.answer import Answer, BareAnswer, Reply
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.core.plain import columns
 from envbuilder.lock.known_base import known_base
 from envbuilder.plan.make import make_plan
 from envbuilder.recipe.load import find_recipe, load

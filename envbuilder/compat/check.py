@@ -5,21 +5,26 @@ reports the cause: an unknown suite has no Python to compare with. `suggest` fin
 pass every rule.
 """
 
-from collections.abc import Callable
+import fnmatch
+import functools
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from posixpath import normpath
+from typing import Final
 
-from envbuilder.compat.context import CheckContext, Tables, load_tables, make_context
+from envbuilder.compat.context import CheckCode, CheckContext, Problem, Tables, load_tables, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.image_facts import Base
-from envbuilder.compat.problem import CheckCode, Problem
 from envbuilder.compat.project_code import check_code, check_cuda_code, check_modules
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
-from envbuilder.compat.variables import check_variables
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.fields import RecipeCode
+from envbuilder.core.models import read_node
+from envbuilder.core.places import Mistakes, load
+from envbuilder.recipe.fields import RecipeCode, own_reference
 from envbuilder.recipe.load import find_recipe, mistaken, read
 from envbuilder.recipe.model import Recipe
 
@@ -120,3 +125,50 @@ def _finding(
         message=f"{path}: {problem.message}{source}",
         hint="; ".join(part for part in (f"write {words}" if words else "", problem.advice) if part),
     )
+
+
+# What a shell would expand. `$ORIGIN` is for the loader.
+_EXPANDED: Final = re.compile(
+    r"\$(?!ORIGIN\b|\{ORIGIN\})(?:\w+|\{\w+\}|\([^)]*\))|(?:(?<=^)|(?<=:))~(?=/|$)|`[^`]*`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    names: tuple[str, ...]
+    harm: str
+    instead: str
+    good: str = "(?!)"
+    warns: bool = False
+
+    def has(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names)
+
+    def allows(self, name: str, value: str) -> bool:
+        folders = (re.sub("^//", "/", normpath(one)) if one[:1] == "/" else one for one in value.split(":"))
+        return bool(re.fullmatch(self.good.replace("own", own_reference(name)), ":".join(folders)))
+
+
+@functools.cache
+def load_rows() -> tuple[Row, ...]:
+    root = load(Path(__file__).with_name("variables.yaml"), mistakes := Mistakes())
+    rows = root and read_node(tuple[Row, ...], root, mistakes)
+    assert rows, mistakes.findings
+    return rows
+
+
+def check_variables(recipe: Recipe) -> Iterator[Finding]:
+    """Warn of variables that break the environment, whose value a recipe's replaces, and of texts that nothing expands."""
+    for name, value in recipe.env:
+        row = next((row for row in load_rows() if row.has(name) and not row.allows(name, value)), None)
+        unexpanded = _EXPANDED.search(re.sub(own_reference(name), "", value))
+        severity = Severity.ERROR if row and not row.warns else Severity.WARNING
+        message, hint = (f"it {row.harm}", row.instead) if row else ("", "")
+        if unexpanded and (row is None or row.warns):
+            message = f"nothing expands `{unexpanded[0]}`: programs get these letters"
+            hint = "if that is not meant, write it out, or set the variable where you start the program"
+        if message:
+            yield Finding(
+                code=RecipeCode.VARIABLE, severity=severity, where=recipe.place(f"$.env.{name}"),
+                message=f"$.env.{name}: {message}", hint=hint,
+            )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from envbuilder.compat.context import CheckContext, Tables, make_context
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.rules.driver import runtime
-from envbuilder.compat.tables.gpu import target
+from envbuilder.compat.tables.cuda import target
 from envbuilder.compat.tables.table import cite
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.processor import X86_64
@@ -42,9 +42,8 @@ def driver_floor(recipe: Recipe, tables: Tables) -> str:
 def brief(value: object) -> str:
     """Return a recipe's value for one cell: lists with commas, extensions by their names."""
     if isinstance(value, dict):
-        return (
-            str(value["name"]) if "name" in value else brief([f"{key}={item}" for key, item in value.items()])
-        )
+        pairs = [f"{key}={item}" for key, item in value.items()]
+        return str(value["name"]) if "name" in value else brief(pairs)
     if isinstance(value, list):
         return ", ".join(map(brief, value)) or "-"
     return (str(value).lower() if isinstance(value, bool) else str(value)) or "-"
@@ -91,11 +90,9 @@ def _torch(context: CheckContext) -> Iterator[Fact]:
     yield Fact("torch released", torch.released, cite(torch.source, "index"))
     yield Fact("torch needs glibc", torch.glibc, wheels)
     if build:
-        kernels = " ".join(
-            (*map(target, build.architectures), *(f"PTX of {target(one)}" for one in build.ptx))
-        )
+        kernels = [*map(target, build.architectures), *(f"PTX of {target(name)}" for name in build.ptx)]
         origin = wheels if build is torch.build else cite(torch.source, "builder")
-        yield Fact("torch kernels", kernels or "not known", origin)
+        yield Fact("torch kernels", " ".join(kernels) or "not known", origin)
         yield Fact("NCCL", torch.nccl or "inside torch's own libraries", wheels)
         yield Fact("cuDNN", torch.cudnn or "inside torch's own libraries", wheels)
     yield Fact("C++ standard", f"C++{torch.std}; headers take C++{torch.std_min} and newer", wheels)

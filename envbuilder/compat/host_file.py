@@ -64,7 +64,6 @@ def load_host_facts(path: Path) -> HostFacts:
 
 
 def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, object]] | None":
-    """Return the profile, and its data."""
     from envbuilder.node.nccl.profile import parse_profile, profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
 
     try:
@@ -80,9 +79,6 @@ def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, obj
 @functools.cache
 def find_name(given: str, known: tuple[str, ...]) -> str | None:
     """Return the known name within one such as "NVIDIA A100-SXM4-80GB", as whole words; the longest match."""
-    found = [
-        name
-        for name in known
-        if re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", given, re.IGNORECASE)
-    ]
-    return max(found, key=len, default=None)
+    words = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
+    inside = (name for name in known if re.search(words.format(re.escape(name)), given, re.IGNORECASE))
+    return max(inside, key=len, default=None)

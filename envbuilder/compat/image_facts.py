@@ -116,23 +116,16 @@ class Base:
         return found[0] if found else None
 
     def part(self, name: Name, cuda: Fact) -> Fact | None:
-        """Return a part of this toolkit."""
-        return next(
-            (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
-        )
+        inside = (fact for fact in self.every(name) if f"{fact.path}/".startswith(f"{cuda.path}/"))
+        return next(inside, None)
 
     def toolkit(self, minor: str) -> Fact | None:
         """Return the complete toolkit of this CUDA, with compiler and headers."""
-        return next(
-            (
-                fact
-                for fact in self.cudas
-                if is_version(fact.value, minor)
-                and self.part(Name.NVCC, fact)
-                and self.part(Name.CUDA_HEADERS, fact)
-            ),
-            None,
-        )
+        for fact in self.cudas:
+            parts = self.part(Name.NVCC, fact), self.part(Name.CUDA_HEADERS, fact)
+            if is_version(fact.value, minor) and all(parts):
+                return fact
+        return None
 
     @property
     def env(self) -> dict[str, str]:
@@ -149,9 +142,9 @@ def other_machine(base: Base) -> Fact | None:
     """Return the fact that shows another processor, if any. 32-bit libraries beside 64-bit ones do not count."""
     facts = base.every(Name.ARCHITECTURE)
     config, programs = ([fact for fact in facts if bool(fact.path) == inside] for inside in (False, True))
-    for found in (config, programs):
-        if found and all(fact.value != PLATFORM for fact in found):
-            return found[0]
+    for named in (config, programs):
+        if named and all(fact.value != PLATFORM for fact in named):
+            return named[0]
     return None
 
 

@@ -7,8 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from envbuilder.compat.context import Tables
-from envbuilder.compat.problem import CheckCode
+from envbuilder.compat.context import CheckCode, Tables
 from envbuilder.compat.python_code import (
     Call,
     Code,
@@ -43,13 +42,14 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
                     message = f"`{extension.name}` sets `{text}` at {code.path}:{line}, and {needed}"
                     hint = "leave the flag out: torch adds the right one; or take an older torch"
                     yield _warning(CheckCode.STANDARD_TORCH, place, message, hint)
-            named = [(line, one) for line, one in _architectures(code) if one not in wanted]
+            named = [
+                (line, capability) for line, capability in _architectures(code) if capability not in wanted
+            ]
             if recipe.gpus and named:
-                others = ", ".join(dict.fromkeys(one for _, one in named))
+                others = ", ".join(dict.fromkeys(capability for _, capability in named))
                 message = f"`{extension.name}` names GPUs of its own at {code.path}:{named[0][0]} ({others})"
-                yield _warning(
-                    CheckCode.OWN_GPUS, place, f"{message}, and is compiled for those of the recipe"
-                )
+                message += ", and is compiled for those of the recipe"
+                yield _warning(CheckCode.OWN_GPUS, place, message)
 
 
 def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
@@ -62,8 +62,9 @@ def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
         for code in _codes(recipe, extension):
             calls = code.extensions if extension.form is Form.PROJECT else _captured(recipe, extension, code)
             certain = {id(node) for node in certain_calls(code)}
-            setup = next((one for one in (code.setup(),) if one and id(one.node) in certain), None)
-            sure = {id(one) for one in certain_parts(code, code.keyword(setup, "ext_modules"))}
+            setup = code.setup()
+            modules = code.keyword(setup, "ext_modules") if setup and id(setup.node) in certain else None
+            sure = {id(node) for node in certain_parts(code, modules)}
             for call in calls:
                 if id(call.node) in certain and _needs_cuda(code, call):
                     where = f"{code.path}:{call.node.lineno}"
@@ -88,8 +89,7 @@ def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, .
 
 
 def _needs_cuda(code: Code, call: Call) -> bool:
-    sources = code.keyword(call, "sources") or next(iter(call.node.args[1:2]), None)
-    texts = (getattr(node, "value", "") for node in certain_parts(code, sources))
+    texts = (getattr(node, "value", "") for node in certain_parts(code, code.argument(call, 1, "sources")))
     has_source = any(isinstance(text, str) and text.endswith(".cu") for text in texts)
     return call.short == "CUDAExtension" or has_source or bool(code.keyword(call, "cuda_sources"))
 
@@ -100,7 +100,7 @@ def check_modules(recipe: Recipe) -> Iterator[Finding]:
     for index, extension in enumerate(recipe.extensions):
         for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
             for call in code.extensions:
-                name = code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
+                name = code.text(code.argument(call, 0, "name"))
                 other, theirs, line = builders.setdefault(name, (extension, code, call.node.lineno))
                 if name and other is not extension:
                     message = (
@@ -108,9 +108,8 @@ def check_modules(recipe: Recipe) -> Iterator[Finding]:
                         f"({theirs.path}:{line}, {code.path}:{call.node.lineno}), and one environment can have one of them"
                     )
                     hint = "leave one of them out, or give the module another name in one setup.py"
-                    yield _warning(
-                        CheckCode.MODULE_TWICE, recipe.place(f"$.extensions[{index}]"), message, hint
-                    )
+                    place = recipe.place(f"$.extensions[{index}]")
+                    yield _warning(CheckCode.MODULE_TWICE, place, message, hint)
 
 
 def describe_layout(recipe: Recipe) -> Iterator[str]:
@@ -118,19 +117,15 @@ def describe_layout(recipe: Recipe) -> Iterator[str]:
     for extension in recipe.extensions:
         for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
             calls = (call for call in code.calls if call.short.endswith("Extension"))
-            names = [
-                code.text(code.keyword(call, "name") or next(iter(call.node.args), None)) for call in calls
-            ]
+            names = [code.text(code.argument(call, 0, "name")) for call in calls]
+            packages = {name: name.rpartition(".")[0].replace(".", "/") for name in names if "." in name}
             folder = code.path.parent
-            hidden = [
-                one
-                for one in names
-                if "." in one and (folder / one.rpartition(".")[0].replace(".", "/")).is_dir()
-            ]
-            if hidden:
-                package, modules = hidden[0].partition(".")[0], ", ".join(f"`{one}`" for one in hidden)
-                own = f"that folder's `{package}` with the environment's compiled {modules}"
-                yield f"programs in `{folder}` run {own}, as with an editable install"
+            if hidden := [name for name, package in packages.items() if (folder / package).is_dir()]:
+                modules = ", ".join(f"`{name}`" for name in hidden)
+                yield (
+                    f"programs in `{folder}` run that folder's `{hidden[0].partition('.')[0]}` with the environment's "
+                    f"compiled {modules}, as with an editable install"
+                )
 
 
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
@@ -140,7 +135,9 @@ def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
     folder = recipe.path.parent / extension.path
     is_built = extension.form is Form.PROJECT
     paths = (
-        (folder / "setup.py",) if is_built else (one for one in project_files(folder) if one.suffix == ".py")
+        (folder / "setup.py",)
+        if is_built
+        else (path for path in project_files(folder) if path.suffix == ".py")
     )
     for path in paths:
         code = None if leads_out(recipe.path.parent, path) else read_code(path)
@@ -151,11 +148,11 @@ def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
 def _architectures(code: Code) -> Iterator[tuple[int, str]]:
     """Yield the compute capabilities that a file names, each with its line: 3.7."""
     for line, text in plain_texts(code):
-        for found in re.findall(r"(?:compute|sm)_(\d{2,3})(?!\d)", text):
-            yield line, f"{found[:-1]}.{found[-1]}"
+        for digits in re.findall(r"(?:compute|sm)_(\d{2,3})(?!\d)", text):
+            yield line, f"{digits[:-1]}.{digits[-1]}"
     for line, text in set_variables(code, "TORCH_CUDA_ARCH_LIST"):
-        for found in re.findall(r"\d+\.\d", text):
-            yield line, found
+        for digits in re.findall(r"\d+\.\d", text):
+            yield line, digits
 
 
 def _warning(code: str, where: str, message: str, hint: str = "") -> Finding:

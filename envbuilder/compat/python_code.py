@@ -14,8 +14,8 @@ from envbuilder.core.beneath import leads_out
 from envbuilder.core.places import Mistakes, load_text
 
 _CLASSES: Final = ("CUDAExtension", "CppExtension", "SyclExtension")
-_LOADS: Final = ("load", "load_inline")
 _MODULE: Final = "torch.utils.cpp_extension"
+_LOADS: Final = (f"{_MODULE}.load", f"{_MODULE}.load_inline")
 _LONGEST: Final = 3  # names that stand for names
 _SKIPPED: Final = re.compile(
     r"\..*|build|dist|__pycache__|.*\.egg-info|node_modules|site-packages|venv|env|tests?|docs?"
@@ -24,6 +24,7 @@ _DEEPEST: Final = 6
 CODE: Final = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp")
 _MOST: Final = 4000  # Python files of a project, and texts of a list
 _MAIN: Final = "__main__"
+_SETUPS: Final = ("setuptools.setup", "distutils.core.setup")
 _BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -55,27 +56,26 @@ class Code:
     @property
     def extensions(self) -> tuple[Call, ...]:
         """Return the calls that describe an extension of torch for a build."""
-        return tuple(one for one in self.calls if one.full in _BUILDS)
+        return tuple(call for call in self.calls if call.full in _BUILDS)
 
     @property
     def loads(self) -> tuple[Call, ...]:
-        return tuple(one for one in self.calls if one.full in {f"{_MODULE}.{name}" for name in _LOADS})
+        return tuple(call for call in self.calls if call.full in _LOADS)
 
     def sources(self) -> tuple[str, ...]:
         """Return the paths of these extensions' sources that are plain texts, each once."""
-        given = (
-            self.keyword(one, "sources") or next(iter(one.node.args[1:2]), None) for one in self.extensions
-        )
+        given = (self.argument(call, 1, "sources") for call in self.extensions)
         return tuple(dict.fromkeys(str(PurePosixPath(text)) for node in given for text in self.texts(node)))
 
     def setup(self) -> Call | None:
-        """Return the call of `setup`."""
-        return next(
-            (one for one in self.calls if one.full in ("setuptools.setup", "distutils.core.setup")), None
-        )
+        return next((call for call in self.calls if call.full in _SETUPS), None)
+
+    def argument(self, call: Call, position: int, name: str) -> ast.expr | None:
+        """Return an argument that is given by its name or by its position."""
+        return self.keyword(call, name) or next(iter(call.node.args[position:]), None)
 
     def keyword(self, call: Call | None, name: str) -> ast.expr | None:
-        return next((one.value for one in call.node.keywords if one.arg == name), None) if call else None
+        return next((word.value for word in call.node.keywords if word.arg == name), None) if call else None
 
     def text(self, node: ast.expr | None) -> str:
         """Return a plain text, also one that a name stands for; "" for anything else."""
@@ -124,10 +124,8 @@ def holds_recipes(folder: Path) -> bool:
 
 
 def read_code(path: Path) -> Code | None:
-    """Return what a Python file says, None if it cannot be read."""
-    return (
-        parse_code(load_text(path, Mistakes()) or "", path) if path.is_file() else None
-    )  # a FIFO never ends
+    """Return what a Python file says, None if it cannot be read, as a FIFO, which never ends."""
+    return parse_code(load_text(path, Mistakes()) or "", path) if path.is_file() else None
 
 
 def parse_code(text: str, path: Path) -> Code | None:
@@ -154,22 +152,22 @@ def _full(node: ast.expr, names: dict[str, str]) -> str:
 @functools.lru_cache(16)
 def assigned(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the last value of each name."""
-    return {_names(one): one.value for one in ast.walk(tree) if isinstance(one, ast.Assign)}
-
-
-def _names(node: ast.Assign) -> str:
-    return node.targets[0].id if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) else ""
+    values = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                values[name] = value
+    return values
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each imported name, with what it stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                yield (one.asname, one.name) if one.asname else (one.name.partition(".")[0],) * 2
+            for alias in node.names:
+                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
         elif isinstance(node, ast.ImportFrom):  # a relative one by what it names
             above = f"{node.module}." if node.module else ""
-            yield from ((one.asname or one.name, f"{above}{one.name}") for one in node.names)
+            yield from ((alias.asname or alias.name, f"{above}{alias.name}") for alias in node.names)
 
 
 def imported_modules(text: str) -> list[str]:
@@ -180,10 +178,10 @@ def imported_modules(text: str) -> list[str]:
 def _modules(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _calls(tree: ast.Module, names: dict[str, str], *, is_program: bool) -> Iterator[Call]:
@@ -214,31 +212,30 @@ def _is_main(test: ast.expr) -> bool:
 
 def _way(scope: Sequence[ast.ClassDef | Function]) -> str:
     """Return the call that runs the innermost function, "?" if it needs arguments."""
-    *above, one = scope
-    if not isinstance(one, Function) or len(above) > 1:
-        return "?"
-    if not above:
-        return "?" if _needs(one, 0) else f"{one.name}()"
-    (kind,) = above
-    if not isinstance(kind, ast.ClassDef):
-        return "?"
-    if static := _is_static(one):
-        return "?" if _needs(one, int(static == "classmethod")) else f"{kind.name}.{one.name}()"
-    begin = next((it for it in kind.body if isinstance(it, Function) and it.name == "__init__"), None)
-    if _needs(one, 1) or (begin and _needs(begin, 1)):
-        return "?"
-    return f"{kind.name}()" if one.name == "__init__" else f"{kind.name}().{one.name}()"
+    match scope:
+        case [ast.FunctionDef() | ast.AsyncFunctionDef() as function]:
+            return "?" if _needs(function, 0) else f"{function.name}()"
+        case [ast.ClassDef() as kind, ast.FunctionDef() | ast.AsyncFunctionDef() as method]:
+            decorators = {node.id for node in method.decorator_list if isinstance(node, ast.Name)}
+            if decorators & {"staticmethod", "classmethod"}:
+                return (
+                    "?"
+                    if _needs(method, int("classmethod" in decorators))
+                    else f"{kind.name}.{method.name}()"
+                )
+            begin = next(
+                (it for it in kind.body if isinstance(it, Function) and it.name == "__init__"), method
+            )
+            if not _needs(method, 1) and not _needs(begin, 1):
+                return f"{kind.name}()" if begin is method else f"{kind.name}().{method.name}()"
+    return "?"
 
 
-def _is_static(one: Function) -> str:
-    found = {node.id for node in one.decorator_list if isinstance(node, ast.Name)}
-    return next((name for name in ("staticmethod", "classmethod") if name in found), "")
-
-
-def _needs(one: Function, given: int) -> bool:
+def _needs(function: Function, given: int) -> bool:
     """Return whether a function has parameters without a default, beside those that are given."""
-    given_or_default = given + len(one.args.defaults)
-    return len(one.args.posonlyargs) + len(one.args.args) > given_or_default or None in one.args.kw_defaults
+    given_or_default = given + len(function.args.defaults)
+    arguments = function.args
+    return len(arguments.posonlyargs + arguments.args) > given_or_default or None in arguments.kw_defaults
 
 
 def _dotted(node: ast.expr) -> str:
@@ -262,13 +259,14 @@ def certain_calls(code: Code) -> Iterator[ast.Call]:
     """Yield the calls that a run of the file reaches whatever it asks: those in no branch, and in functions that these call."""
     names = (node for node in ast.walk(code.tree) if isinstance(node, ast.Name | ast.Attribute))
     tests = (node for node in ast.walk(code.tree) if isinstance(node, _TESTS))
-    words = (_word(one) for node in tests for one in ast.walk(getattr(node, "test", node)))
-    if not any(_ASKED.search(f".{_dotted(one) or _word(one)}") for one in names) and not any(
+    words = (_word(part) for node in tests for part in ast.walk(getattr(node, "test", node)))
+    if any(_ASKED.search(f".{_dotted(node) or _word(node)}") for node in names) or any(
         map(_ASKING.search, words)
     ):
-        functions = {node.name: node for node in code.tree.body if isinstance(node, Function)}
-        ends = {name for name, one in functions.items() if not _ENDS.isdisjoint(map(_leaves, ast.walk(one)))}
-        yield from _certain(code.tree.body, functions, _ENDS | ends)
+        return
+    functions = {node.name: node for node in code.tree.body if isinstance(node, Function)}
+    ends = {name for name, node in functions.items() if not _ENDS.isdisjoint(map(_leaves, ast.walk(node)))}
+    yield from _certain(code.tree.body, functions, _ENDS | ends)
 
 
 def _word(node: ast.AST) -> str:
@@ -316,19 +314,15 @@ def certain_parts(code: Code, node: ast.expr | None) -> Iterator[ast.expr]:
         inner = node.args[-1:]
     elif node:
         yield from node.values[-1:] if isinstance(node, ast.JoinedStr) else (node,)
-    for one in inner:
-        yield from certain_parts(code, one)
+    for part in inner:
+        yield from certain_parts(code, part)
 
 
 @functools.lru_cache(16)
 def _count(tree: ast.Module) -> Counter[str]:
     """Return how often each name of a variable or parameter stands in a file."""
-    words = (
-        getattr(one, "id", getattr(one, "arg", ""))
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Name | ast.arg)
-    )
-    return Counter(words)
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.arg))
+    return Counter(node.id if isinstance(node, ast.Name) else node.arg for node in nodes)
 
 
 def plain_texts(code: Code) -> Iterator[tuple[int, str]]:
@@ -341,7 +335,7 @@ def plain_texts(code: Code) -> Iterator[tuple[int, str]]:
 def set_variables(code: Code, name: str) -> Iterator[tuple[int, str]]:
     """Yield each text that a file sets an environment variable to, with its line."""
     for node in ast.walk(code.tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            key = node.targets[0].slice
-            if isinstance(key, ast.Constant) and key.value == name and (text := code.text(node.value)):
-                yield node.lineno, text
+        match node:
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key)), *_]) if key == name:
+                if text := code.text(node.value):
+                    yield node.lineno, text

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from envbuilder.compat.context import CheckContext, make_context
-from envbuilder.compat.problem import Change, Move, Problem, Rule, distance
+from envbuilder.compat.context import Change, CheckContext, Move, Problem, Rule, distance, make_context
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import index_build
@@ -28,16 +27,9 @@ NEAR: Final = 5  # values of one pin that are tried, of those that pass a rule
 FEW: Final = 3  # changes; a second repair with more is of no use
 # The cost of a change of each pin for the user, which is the distance of a repair. A new base changes all that is compiled.
 _COSTS: Final = {
-    "libxcrypt": 1.0,
-    "packages": 1.0,
-    "gcc": 1.0,
-    "gpus": 1.0,
-    "extensions": 1.0,
-    "cuda": 2.0,
-    "pytorch": 2.0,
-    "python": 3.0,
-    "base": 6.0,
-}
+    "libxcrypt": 1.0, "packages": 1.0, "gcc": 1.0, "gpus": 1.0, "extensions": 1.0, "cuda": 2.0, "pytorch": 2.0,
+    "python": 3.0, "base": 6.0,
+}  # fmt: skip
 _WARNING: Final = 0.5  # the cost of a remaining warning
 _ERROR: Final = 1.0  # the least expected cost of a remaining error
 _COMPANION: Final = 0.5  # the cost of each other pin that a new suite changes
@@ -93,47 +85,49 @@ def search(
     A recipe is judged when it is the nearest. `rank` then ranks it with its problems, and `expand` gives
     candidates that may repair one with errors.
     """
-    queue = list(tries)
-    heapq.heapify(queue)
+    queue = sorted(tries)
     while queue:
-        one = heapq.heappop(queue)
-        if one.found is None:
-            one = replace(one, found=tuple(find_problems(one.context)))
-            heapq.heappush(queue, replace(one, rank=rank(one)))
-        elif one.errors:
-            for more in expand(one):
+        nearest = heapq.heappop(queue)
+        if nearest.found is None:
+            nearest = replace(nearest, found=tuple(find_problems(nearest.context)))
+            heapq.heappush(queue, replace(nearest, rank=rank(nearest)))
+        elif nearest.errors:
+            for more in expand(nearest):
                 heapq.heappush(queue, more)
         else:
-            yield one
+            yield nearest
 
 
 def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
     """Find the nearest repairs of a recipe with errors. The second changes other pins than the first, or is its equal."""
-    found: list[Repair] = []
+    repairs: list[Repair] = []
     problems = [problem for _, problem in find_problems(context) if problem.are_equal]
     equal = {change for problem in problems for move in problem.moves for change in move}
     seen: set[tuple[Change, ...]] = {()}
     limit = LIMIT
 
-    def expand(one: Try) -> Iterator[Try]:
-        for cost, move in _steps(one.context, *one.errors[0]) if len(seen) < limit else ():
-            changes = _merge(one.changes, move, context.recipe)
+    def expand(attempt: Try) -> Iterator[Try]:
+        for cost, move in _steps(attempt.context, *attempt.errors[0]) if len(seen) < limit else ():
+            changes = _merge(attempt.changes, move, context.recipe)
             if changes not in seen:
                 seen.add(changes)
-                costs = {**one.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
-                kept = {change.key for change in changes}
-                costs = {key: cost for key, cost in costs.items() if key in kept}
+                costs = {**attempt.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
+                costs = {change.key: costs[change.key] for change in changes}
                 rank = (sum(costs.values()),)
                 yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
-    for one in search([Try((0.0,), 1, context)], _price, expand):
-        is_equal = found and {*one.changes} ^ {*found[0].changes} <= equal
-        if not found or is_equal or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
-            found.append(Repair(changes=one.changes, recipe=one.context.recipe))
+    for attempt in search([Try((0.0,), 1, context)], _price, expand):
+        is_equal = repairs and {*attempt.changes} ^ {*repairs[0].changes} <= equal
+        if (
+            not repairs
+            or is_equal
+            or (len(attempt.changes) <= FEW and not _is_like(attempt.changes, repairs[0].changes))
+        ):
+            repairs.append(Repair(changes=attempt.changes, recipe=attempt.context.recipe))
             limit = min(LIMIT, len(seen) + MORE)
-        if len(found) == WANTED:
+        if len(repairs) == WANTED:
             break
-    return tuple(found)
+    return tuple(repairs)
 
 
 def _price(one: Try) -> Rank:
@@ -161,10 +155,8 @@ def find_on_package_index(context: CheckContext) -> Repair | None:
     for pin in ("cuda", "pytorch") if context.recipe.cuda else ():
         for move in _values(context, pin):
             after = changed(context, move)
-            if (
-                not index_build(after.torch, after.recipe.cuda_minor)
-                and {problem.code for _, problem in find_problems(after)} <= known
-            ):
+            is_there = not index_build(after.torch, after.recipe.cuda_minor)
+            if is_there and {problem.code for _, problem in find_problems(after)} <= known:
                 return Repair(changes=move, recipe=after.recipe)
     return None
 
@@ -229,7 +221,6 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
 
 
 def _moves(context: CheckContext, problem: Problem) -> list[tuple[float, Move]]:
-    """Return what may repair a problem with its cost, the nearest first."""
     moves = [
         (_COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move)
         for rank, move in enumerate(problem.moves)
@@ -281,12 +272,10 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
     meant = [asked] if asked in names else nearest_names(asked, tables.distributions.by_name)
     here = names.index(meant[0]) if meant else 0
     family = tables.distributions.rows[here].family
-    others = [
-        base
-        for base in tables.distributions.rows
-        if base.name != asked and base.is_released and base.family == family
-    ]
-    return sorted(others, key=lambda base: abs(names.index(base.name) - here))
+    others = (row for row in tables.distributions.rows if row.name != asked and row.is_released)
+    return sorted(
+        (row for row in others if row.family == family), key=lambda row: abs(names.index(row.name) - here)
+    )
 
 
 def _suite(context: CheckContext, base: Distribution) -> Move:

@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import io
 import lzma
 import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, ClassVar, Final, cast
 
@@ -31,9 +32,8 @@ from envbuilder.core.errors import BuildError
 _HEADER: Final = 1 << 20
 _RECORDS: Final = 256  # in one extended header
 _MOST_RECORDS: Final = 4 * ENTRIES  # in one tar
-_CHAIN: Final = (
-    8  # extended headers before one member: GNU tar writes a long name, a long target and one for PAX
-)
+# Extended headers before one member: GNU tar writes a long name, a long target and one for PAX.
+_CHAIN: Final = 8
 _EXTENDED: Final = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
@@ -42,9 +42,8 @@ _CHUNK: Final = 1 << 20
 _XZ: Final = b"\xfd7zXZ\0"
 _LZMA: Final = b"\x5d\0\0"
 _DIRECTORY_SIZE: Final = 5  # in what `zipfile` reads of the end of a file
-_MOST_DIRECTORY: Final = (
-    128 << 20
-)  # bytes: 46 and the path for each member, and zipfile takes ten times as much memory
+# Bytes: 46 and the path for each member, and zipfile takes ten times as much memory.
+_MOST_DIRECTORY: Final = 128 << 20
 # What damaged or hostile bytes raise in the standard library's readers of archives.
 DAMAGED_TAR: Final = (
     tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, lzma.LZMAError,
@@ -193,3 +192,52 @@ def _zip_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
             if not member.is_dir():
                 with members.open(member) as stream:
                     yield member.filename, stream
+
+
+KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
+
+
+class BlockReader(io.RawIOBase):
+    """Reads and seeks in `size` bytes; `load` gives block `number`, whose length is `block_size` but for the last.
+
+    Raises ValueError where a block is shorter than it must be, and whatever `load` raises.
+    """
+
+    def __init__(self, load: Callable[[int], bytes], *, size: int, block_size: int) -> None:
+        self._load = load
+        self._size = size
+        self._block_size = block_size
+        self._at = 0
+        self._kept: dict[int, bytes] = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def readinto(self, buffer: "memoryview | bytearray", /) -> int:  # type: ignore[override]  # what BufferedReader gives
+        if self._at >= self._size:
+            return 0
+        number, offset = divmod(self._at, self._block_size)
+        part = self._block(number)[offset : offset + len(buffer)]
+        if not part:
+            raise ValueError("a file whose blocks do not add up to its size")
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._kept:
+            if len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[number] = self._load(number)
+        return self._kept[number]

@@ -7,15 +7,14 @@ file, and is read up to a size that the caller gives. Each step opens one name i
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.core.budget import ENTRIES
-from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import BuildError
 from envbuilder.core.system import NO_LINKS
 
@@ -48,76 +47,57 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _refused(folder: Path, name: str, found: str) -> BuildError:
+def _refused(folder: Path, name: str, what: str) -> BuildError:
     return BuildError(
-        f"`{folder / name}` is {found}, and not a regular file in a folder of its own",
+        f"`{folder / name}` is {what}, and not a regular file in a folder of its own",
         hint="a build, a project or an archive made it so; nothing was read or written through it",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """An open folder."""
-
-    descriptor: int
-
-    def folder(self, part: str) -> "_Open":
-        """Open a folder in this one, also one whose modes keep its owner out."""
+def _open_folder(name: str, above: int) -> int:
+    """Return a descriptor of a folder in an open one, also of one whose modes keep its owner out."""
+    try:
+        return os.open(name, os.O_RDONLY | _FOLDER, dir_fd=above)
+    except PermissionError:
+        closed = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
         try:
-            return _Open(os.open(part, os.O_RDONLY | _FOLDER, dir_fd=self.descriptor))
-        except PermissionError:
-            closed = os.open(part, os.O_PATH | _FOLDER, dir_fd=self.descriptor)
-            try:
-                os.chmod(f"/proc/self/fd/{closed}", 0o700)  # noqa: PTH101 - a descriptor has no other path
-                return _Open(os.open(".", os.O_RDONLY | _FOLDER, dir_fd=closed))
-            finally:
-                os.close(closed)
-
-    def status(self, part: str) -> os.stat_result:
-        return os.stat(part, dir_fd=self.descriptor, follow_symlinks=False)
-
-    def file(self, part: str, flags: int) -> int:
-        return os.open(part, flags | _FILE, 0o644, dir_fd=self.descriptor)
-
-    def remove(self, part: str) -> None:
-        os.unlink(part, dir_fd=self.descriptor)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
+            os.chmod(f"/proc/self/fd/{closed}", 0o700)  # noqa: PTH101 - a descriptor has no other path
+            return os.open(".", os.O_RDONLY | _FOLDER, dir_fd=closed)
+        finally:
+            os.close(closed)
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[_Open]:
-    """Yield the open folder below `folder`. `make` makes what is not there."""
-    at: _Open | None = None
+def _opened(folder: Path, parts: list[str], *, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of the folder below `folder`. `make` makes what is not there."""
+    at = -1
     try:
-        at = _Open(os.open(folder, os.O_RDONLY | _FOLDER))
-        for part in parts:
-            is_new = False
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=at.descriptor)
-                    is_new = True
-            below = at.folder(part)
-            if is_new:  # whatever the umask, as files are written
-                os.fchmod(below.descriptor, stat.S_IMODE(os.fstat(below.descriptor).st_mode) | 0o055)
-            at.close()
-            at = below
-    except OSError as error:
-        if at:
-            at.close()
-        if error.errno in _LINKS:
-            raise _refused(folder, "/".join(parts), "reached through a link or a file") from error
-        raise
-    try:
+        try:
+            at = os.open(folder, os.O_RDONLY | _FOLDER)
+            for part in parts:
+                is_new = False
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o755, dir_fd=at)
+                        is_new = True
+                below = _open_folder(part, at)
+                os.close(at)
+                at = below
+                if is_new:  # whatever the umask, as files are written
+                    os.fchmod(at, stat.S_IMODE(os.fstat(at).st_mode) | 0o055)
+        except OSError as error:
+            if error.errno in _LINKS:
+                raise _refused(folder, "/".join(parts), "reached through a link or a file") from error
+            raise
         yield at
     finally:
-        at.close()
+        if at >= 0:
+            os.close(at)
 
 
 @contextlib.contextmanager
-def _parent(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[_Open, str]]:
-    """Yield the open folder that holds `name`, and the last part of `name`. `make` makes the folders between."""
+def _parent(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield a descriptor of the folder that holds `name`, and the last part of `name`. `make` makes the folders between."""
     *parents, last = _parts(name) or [""]
     if not last:
         raise BuildError(f"expected a path inside the folder, found `{name}`")
@@ -132,7 +112,7 @@ def open_beneath(folder: Path, name: str) -> int:
     """
     with _parent(folder, name) as (at, last):
         try:
-            descriptor = at.file(last, os.O_RDONLY)
+            descriptor = os.open(last, os.O_RDONLY | _FILE, dir_fd=at)
         except OSError as error:
             if error.errno in (*_LINKS, errno.ENXIO):
                 raise _refused(folder, name, "a link or a device") from error
@@ -145,11 +125,9 @@ def open_beneath(folder: Path, name: str) -> int:
 
 def read_beneath(folder: Path, name: str, *, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a regular file below `folder`. Raises as `open_beneath`, and for more than `limit` bytes."""
-    with os.fdopen(open_beneath(folder, name), "rb") as stream:
-        content = stream.read(limit + 1)
-    if len(content) > limit:
-        raise _refused(folder, name, f"larger than {limit} bytes")
-    return content
+    out = io.BytesIO()
+    _copy(folder, name, out, limit)
+    return out.getvalue()
 
 
 def copy_beneath(folder: Path, name: str, target: Path, *, limit: int = FILE_LIMIT) -> None:
@@ -162,19 +140,17 @@ def _copy(folder: Path, name: str, out: IO[bytes], limit: int) -> int:
     """Copy a regular file into a stream. Returns its mode."""
     with os.fdopen(open_beneath(folder, name), "rb") as stream:
         status = os.fstat(stream.fileno())
-        if status.st_size > limit:
-            raise _refused(folder, name, f"larger than {limit} bytes")
-        left = limit
-        while chunk := stream.read(min(1 << 20, left + 1)):
-            left -= len(chunk)
-            if left < 0:
-                raise _refused(folder, name, f"larger than {limit} bytes")
+        left = limit - status.st_size
+        while left >= 0 and (chunk := stream.read(1 << 20)):
             out.write(chunk)
+            left = limit - stream.tell()  # it may grow meanwhile
+    if left < 0:
+        raise _refused(folder, name, f"larger than {limit} bytes")
     return stat.S_IMODE(status.st_mode)
 
 
 @contextlib.contextmanager
-def _new_name(folder: Path, name: str) -> Iterator[tuple[_Open, str]]:
+def _new_name(folder: Path, name: str) -> Iterator[tuple[int, str]]:
     with _parent(folder, name, make=True) as (at, last):
         try:
             yield at, last
@@ -189,7 +165,7 @@ def new_beneath(folder: Path, name: str) -> Iterator[IO[bytes]]:
     Raises BuildError for a link on the way, and FileExistsError if anything has the name.
     """
     with _new_name(folder, name) as (at, last):
-        descriptor = at.file(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        descriptor = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o644, dir_fd=at)
     with os.fdopen(descriptor, "wb") as stream:
         yield stream
 
@@ -203,18 +179,18 @@ def pinned_folder(folder: Path, name: str = ".") -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            at, _ = stack.enter_context(_parent(folder.resolve(), f"{name}/file", make=True))
+            at = stack.enter_context(_opened(folder.resolve(), _parts(name), make=True))
         except BuildError as error:
-            found = "expected a folder, found a link or a file"
-            raise NotADirectoryError(errno.ENOTDIR, found, str(folder / name)) from error
-        through = Path(f"/proc/{os.getpid()}/fd/{at.descriptor}")
+            what = "expected a folder, found a link or a file"
+            raise NotADirectoryError(errno.ENOTDIR, what, str(folder / name)) from error
+        through = Path(f"/proc/{os.getpid()}/fd/{at}")
         yield through if through.is_dir() else folder / name
 
 
 def link_beneath(folder: Path, name: str, target: str) -> None:
     """Make a symbolic link below `folder`. Raises as `new_beneath`."""
     with _new_name(folder, name) as (at, last):
-        os.symlink(target, last, dir_fd=at.descriptor)
+        os.symlink(target, last, dir_fd=at)
 
 
 def folder_beneath(folder: Path, name: str) -> Path:
@@ -232,10 +208,9 @@ def walk_beneath(folder: Path, name: str = "") -> Iterator[tuple[str, os.stat_re
     while waiting:
         parts = waiting.pop()
         if len(parts) > DEPTH_LIMIT:
-            raise _refused(
-                folder, "/".join(parts[:3]), f"a tree with more than {DEPTH_LIMIT} folders in each other"
-            )
-        with _opened(folder, parts) as at, os.scandir(at.descriptor) as items:
+            what = f"a tree with more than {DEPTH_LIMIT} folders in each other"
+            raise _refused(folder, "/".join(parts[:3]), what)
+        with _opened(folder, parts) as at, os.scandir(at) as items:
             entries = sorted((item.name, item.stat(follow_symlinks=False)) for item in items)
         count += len(entries)
         if count > ENTRIES:
@@ -259,23 +234,14 @@ def copy_tree_beneath(folder: Path, name: str, target: Path, *, limit: int = FIL
     above = len("".join(f"{part}/" for part in _parts(name)))
     folder_beneath(target.parent, target.name)
     for path, status in walk_beneath(folder, name):
-        own = path[above:]
+        copy = path[above:]
         if stat.S_ISDIR(status.st_mode):
-            folder_beneath(target, own)
+            folder_beneath(target, copy)
         elif stat.S_ISLNK(status.st_mode):
             with _parent(folder, path) as (at, last):
-                link_beneath(target, own, os.readlink(last, dir_fd=at.descriptor))
+                link_beneath(target, copy, os.readlink(last, dir_fd=at))
         else:
-            with new_beneath(target, own) as out:
+            with new_beneath(target, copy) as out:
                 mode = _copy(folder, path, out, limit)
                 limit -= out.tell()
                 os.fchmod(out.fileno(), mode)
-
-
-def clear_beneath(folder: Path, name: str) -> None:
-    """Remove `name` below `folder` with all that is in it. Does nothing if the name is not there."""
-    with contextlib.suppress(FileNotFoundError), _parent(folder, name) as (at, last):
-        if stat.S_ISDIR(at.status(last).st_mode):
-            remove_tree(Path(f"/proc/self/fd/{at.descriptor}", last))
-        else:
-            at.remove(last)

@@ -4,10 +4,11 @@ An image, a package, a log or a dump states sizes and counts that anybody could 
 the file's real size and with these limits before they allocate or loop. Everything real is far below.
 """
 
+import json
 import lzma
 from collections import deque
-from collections.abc import Iterator
-from typing import IO, Final
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, NoReturn
 
 # Paths of one file system. A large environment has 300,000; each takes about 1 KB of memory.
 ENTRIES: Final = 1_000_000
@@ -49,19 +50,19 @@ class BudgetError(ValueError):
     """A file claims more than a reader accepts. Readers translate it as they do other damage, and name the file."""
 
 
-def need_within(what: str, found: int, limit: int) -> None:
+def need_within(what: str, number: int, limit: int) -> None:
     """Raise BudgetError for a number below 0 or above the limit."""
-    if not 0 <= found <= limit:
-        raise BudgetError(f"{what}: {found}, expected at most {limit}")
+    if not 0 <= number <= limit:
+        raise BudgetError(f"{what}: {number}, expected at most {limit}")
 
 
 def read_within(stream: IO[bytes], limit: int, what: str) -> bytes:
     """Return the rest of a stream. Raises BudgetError once it has more than `limit` bytes."""
-    pieces, found = list[bytes](), 0
+    pieces, count = list[bytes](), 0
     while piece := stream.read(_CHUNK):
         pieces.append(piece)
-        found += len(piece)
-        need_within(what, found, limit)
+        count += len(piece)
+        need_within(what, count, limit)
     return b"".join(pieces)
 
 
@@ -120,3 +121,19 @@ class LastLines(deque[str]):
         self._left -= len(line) + _LINE_COST
         while self._left < 0 and len(self) > 1:
             self._left += len(self.popleft()) + _LINE_COST
+
+
+def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Return the value; raises ValueError for all that is no JSON, for NaN, deep nesting and bytes that are no UTF-8.
+
+    `pairs` makes an object of its keys and values. Without it, an object is a dict.
+    """
+    content = text if isinstance(text, str) else text.decode("utf-8-sig")  # `json.loads` takes others too
+    try:
+        return json.loads(content, parse_constant=_refuse, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is no JSON")

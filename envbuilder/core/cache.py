@@ -1,11 +1,11 @@
 """The cache on disk: the only module that knows its folders.
 
-    artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
+    artifacts/<2>/<sha256>     downloaded files and sources, named by what they hold
     partial/<sha256>           interrupted downloads, which the next one resumes
     layers/<key>/              finished layers: tar, manifest, facts; a pulled one has its blob's digest for a key
     trees/<key>/               layers as folders, for the steps that run in them
     extensions/<key>/          compiled extensions, and captured calls of projects
-    spaces/<key>/              build directories of extensions
+    build-directories/<key>/   those of extensions, kept for the next compile
     proofs/<key>               what `verify` found in which bytes
     pushed.json                the blobs that each repository of a registry has
     apt/, uv/                  the indexes of the resolvers
@@ -22,6 +22,7 @@ import contextlib
 import errno
 import glob
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -34,18 +35,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
 
-from envbuilder.core.errors import UsageError
-from envbuilder.core.full import FULL, full_error
+from envbuilder.core.errors import FULL, UsageError, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import lasting_path, open_folder, open_to_all
-from envbuilder.core.system import (
-    NO_LINKS,
-    boot_identity,
-    is_ours,
-    lock_file,
-    sync_file_system,
-)
+from envbuilder.core.system import NO_LINKS, boot_identity, is_ours, lock_file, sync_file_system
 
 log = logging.getLogger(__name__)
 
@@ -93,27 +87,19 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
-# The folders that are kept between runs.
-KINDS: Final = (
-    "artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases", "proofs",
-)  # fmt: skip
-_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
-INVENTORIES: Final = "inventories"
-WORK: Final = "work"  # temporary folders of running and killed commands
-KEYED: Final = (
-    "artefacts",
-    "partial",
-    "layers",
-    "trees",
-    "extensions",
-    "spaces",
-)  # with an entry for each key
+# The folders with an entry for each key, and all that are kept between runs.
+KEYED: Final = ("artifacts", "partial", "layers", "trees", "extensions", "build-directories")
+KINDS: Final = (*KEYED, "apt", "uv", "bases", "proofs")
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 # What goes by itself, in this order: made again from a layer, from sources, and by a download.
-REMADE: Final = ("trees", "spaces", "partial")
+REMADE: Final = ("trees", "build-directories", "partial")
+# What an earlier version called two of them.
+_BEFORE: Final = (("artefacts", "artifacts"), ("spaces", "build-directories"))
+INVENTORIES: Final = "inventories"
+WORK: Final = "work"  # temporary folders of running and killed commands
 LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
 _MOST: Final = 50 * 10**9  # bytes, if nothing else is said
-
+_DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
 _FEW: Final = 64  # paths of a folder that are synced one by one
 
 
@@ -141,13 +127,15 @@ class Store:
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at a folder of yours, or `chmod go-w` this one if it is yours",
             )
+        for (old, new), above in itertools.product(_BEFORE, (root, root / INVENTORIES)):
+            with contextlib.suppress(OSError):  # absent, or another process was faster
+                (above / old).rename(above / new)
         for name in (*KINDS, INVENTORIES, WORK, "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
     def artifact(self, digest: Sha256) -> Path:
-        """Return the path of the file with this digest."""
-        return self.root / "artefacts" / digest[:2] / digest
+        return self.root / "artifacts" / digest[:2] / digest
 
     def partial(self, digest: Sha256) -> Path:
         """Return the path of a partial download. Hold the lock `fetch` while writing it."""
@@ -187,7 +175,7 @@ class Store:
         It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
         used until the machine starts anew, because only a power cut loses what programs have written.
         """
-        path = self.root / "spaces" / key
+        path = self.root / "build-directories" / key
         inventory = self._inventory(path)
         running = inventory.with_name(f"{key}.running")
         was_killed = running.exists() and running.read_text(encoding="ascii") == boot_identity()
@@ -200,9 +188,8 @@ class Store:
         try:
             yield path
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # a project may leave what cannot be read, and is then built anew
+            # A project may leave what cannot be read, and is then built anew.
+            with contextlib.suppress(OSError):
                 self.note(path)
             running.unlink(missing_ok=True)
 
@@ -333,10 +320,7 @@ class Store:
         """Remove temporary folders that no living process holds."""
         with self.lock("work"):
             for path in (self.root / WORK).iterdir():
-                with (
-                    contextlib.suppress(BlockingIOError),
-                    _locked(self._holder(path), wait=False),
-                ):
+                with contextlib.suppress(BlockingIOError), _locked(self._holder(path), wait=False):
                     with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                         remove_tree(path)
                     self._holder(path).unlink(missing_ok=True)
@@ -376,8 +360,8 @@ class Store:
 
     def _keeper(self, entry: Path) -> Path:
         """Return the lock file that whoever uses this entry of `REMADE` holds."""
-        names = {"trees": f"kept-{entry.name}", "spaces": f"space-{entry.name}", "partial": "fetch"}
-        return self.root / "locks" / names[entry.parent.name]
+        kind = entry.parent.name
+        return self.root / "locks" / ("fetch" if kind == "partial" else f"{kind}-{entry.name}")
 
     def removable(self) -> Iterator[tuple[Path, int]]:
         """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, the longest unused first.
@@ -385,7 +369,7 @@ class Store:
         It is locked until the next is asked for. A tree without a layer stays: programs run from it, or it is slow to make.
         """
         for kind in REMADE:
-            for entry in sorted((self.root / kind).iterdir(), key=_last_use):
+            for entry in sorted((self.root / kind).glob("*"), key=_last_use):
                 if kind == "trees" and not self.layer(Sha256(entry.name)).is_dir():
                     continue
                 with contextlib.suppress(BlockingIOError), _locked(self._keeper(entry), wait=False):
@@ -435,7 +419,7 @@ class Store:
                     f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
                 ) from error
             for kind in kinds:
-                pattern = "*/*" if keep and kind == "artefacts" else "*"
+                pattern = "*/*" if keep and kind == "artifacts" else "*"
                 for path in (self.root / kind).glob(pattern):
                     if path.name in keep or path.lstat().st_mtime >= before:
                         continue
@@ -475,9 +459,9 @@ def _disk_usage(path: Path, seen: set[int]) -> int:
     total = 0
     # Many thousands; a Path of each takes longer than to ask.
     below = (f"{parent}/{name}" for parent, _, names in os.walk(path) for name in names)
-    for one in below if path.is_dir() else (path,):
+    for file in below if path.is_dir() else (path,):
         with contextlib.suppress(FileNotFoundError):
-            status = os.lstat(one)
+            status = os.lstat(file)
             if status.st_ino not in seen:
                 seen.add(status.st_ino)
                 total += status.st_blocks * 512
@@ -499,7 +483,6 @@ def commit_path(temporary: Path, final: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the file is on the disk."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
@@ -540,7 +523,6 @@ def read_proved(path: Path) -> str:
 
 
 def save_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file as `save_bytes` does."""
     save_bytes(path, text.encode(), mode=mode)
 
 
@@ -563,10 +545,10 @@ def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
     """Raise UsageError if a file has other content than the text that is to be written, unless `force`."""
     try:
-        found = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
+        present = text if not path.exists() else path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != text and not force:
+        present = ""
+    if present != text and not force:
         raise UsageError(f"`{path}` exists with other content", hint=hint)
 
 
@@ -610,7 +592,7 @@ def space_errors(place: Path) -> Iterator[None]:
     except OSError as error:
         # `shutil.copytree` goes on after an error, and raises the texts of all.
         texts = str(error) if isinstance(error, shutil.Error) else ""
-        number = next((one for one in FULL if one == error.errno or os.strerror(one) in texts), None)
+        number = next((code for code in FULL if code == error.errno or os.strerror(code) in texts), None)
         if number:
             named = error.filename2 or error.filename  # of a copy, the target
             where = _lasting(Path(named).absolute()) if isinstance(named, str) else place
@@ -655,9 +637,8 @@ def beside(final: Path) -> Iterator[Path]:
                 with space_errors(final):  # before the folder is removed
                     yield Path(lasting_path(str(path), opened))
             finally:
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # another user has moved it, and may have put a link there
+                # Another user may have moved it, and put a link there.
+                with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(path.lstat(), os.fstat(opened)):
                         remove_tree(path)
 

@@ -19,9 +19,8 @@ from typing import Final, Self
 from envbuilder.core.system import NO_LINKS
 
 UNKNOWN: Final = ""  # the content of a file that was not hashed
-MOST_HASHED: Final = (
-    8 << 30
-)  # bytes of one folder: the objects of the largest CUDA projects have some hundred MB
+# Bytes of one folder: the objects of the largest CUDA projects have some hundred MB.
+MOST_HASHED: Final = 8 << 30
 _SECOND: Final = 1_000_000_000  # nanoseconds
 _TICK: Final = 20_000_000  # nanoseconds: times of files move on in ticks of at most 10 ms
 _WAIT: Final = os.O_NONBLOCK  # a FIFO in place of a file must not block the open

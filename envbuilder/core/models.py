@@ -10,7 +10,7 @@ import re
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import Field, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
@@ -111,22 +111,17 @@ class RawRule:
     def _run(
         self, value: object, read: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> object:
-        errors = _details(self.check(value, info.context))
-        found = None
+        mistakes = _details(self.check(value, info.context))
         try:
-            found = read(value)
+            result = read(value)
         except ValidationError as error:
-            errors += [
-                InitErrorDetails(
-                    type=PydanticCustomError(one["type"], one["msg"], one.get("ctx")),
-                    loc=one["loc"],
-                    input=one["input"],
-                )
-                for one in error.errors(include_url=False)
-            ]
-        if errors:
-            raise ValidationError.from_exception_data("rule", errors)
-        return found
+            for part in error.errors(include_url=False):
+                kind = PydanticCustomError(part["type"], part["msg"], part.get("ctx"))
+                mistakes.append(InitErrorDetails(type=kind, loc=part["loc"], input=part["input"]))
+            result = None
+        if mistakes:
+            raise ValidationError.from_exception_data("rule", mistakes)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +136,12 @@ class ReadAs:
 
 
 def raise_mistakes(mistakes: Iterable[Mistake]) -> None:
-    """Raise what pydantic collects from a validator, if there are any mistakes."""
     if errors := _details(mistakes):
         raise ValidationError.from_exception_data("rule", errors)
 
 
 def _details(mistakes: Iterable[Mistake]) -> list[InitErrorDetails]:
-    return [InitErrorDetails(type=one.error(), loc=one.at, input=None) for one in mistakes]
+    return [InitErrorDetails(type=mistake.error(), loc=mistake.at, input=None) for mistake in mistakes]
 
 
 Line = Annotated[str, LINE]
@@ -173,19 +167,17 @@ def read_node(
     Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
     have is no mistake.
     """
+    extra: Literal["ignore", "forbid"] = "ignore" if skip_unknown else "forbid"
     try:
-        found: T = adapter(cast("Any", kind)).validate_python(
-            node.value, context=context, extra="ignore" if skip_unknown else "forbid"
-        )
+        return cast("T", adapter(cast("Any", kind)).validate_python(node.value, context=context, extra=extra))
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    else:
-        return found
-    told: set[tuple[str, ...]] = set()  # lists of keys, each of which comes once
-    for one in sorted(
-        errors, key=lambda one: (one["type"] != "unexpected_keyword_argument", one["type"] != "missing")
+    listed: set[tuple[str, ...]] = set()  # lists of keys, each of which comes once
+    first = ("unexpected_keyword_argument", "missing")
+    for part in sorted(
+        errors, key=lambda part: first.index(part["type"]) if part["type"] in first else len(first)
     ):
-        _report(kind, node, one, mistakes, told)
+        _report(kind, node, part, mistakes, listed)
     return None
 
 
@@ -193,8 +185,8 @@ def _bare(kind: Any) -> Any:
     """Return the type in the file, without metadata and without `| None`."""
     if get_origin(kind) is Annotated:
         bare, *metadata = get_args(kind)
-        return _bare(next((one.kind for one in metadata if isinstance(one, ReadAs)), bare))
-    members = [one for one in get_args(kind) if one is not types.NoneType]
+        return _bare(next((data.kind for data in metadata if isinstance(data, ReadAs)), bare))
+    members = [member for member in get_args(kind) if member is not types.NoneType]
     if get_origin(kind) in (Union, types.UnionType) and len(members) == 1:
         return _bare(members[0])
     return kind
@@ -205,9 +197,9 @@ def _inside(kind: Any, step: int | str) -> Any:
     bare = _bare(kind)
     if dataclasses.is_dataclass(bare):
         return _fields(cast("Any", bare)).get(str(step))
-    members = [one for one in get_args(bare) if one not in (Ellipsis, types.NoneType)]
+    members = [member for member in get_args(bare) if member not in (Ellipsis, types.NoneType)]
     if get_origin(bare) in (Union, types.UnionType):
-        tagged = (one for one in members if Tag(str(step)) in get_args(one)[1:])
+        tagged = (member for member in members if Tag(str(step)) in get_args(member)[1:])
         return next(tagged, _inside(members[0], step))
     return members[-1] if members else None
 
@@ -215,13 +207,12 @@ def _inside(kind: Any, step: int | str) -> Any:
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
     """Return the keys of a dataclass in a file, each with its type."""
-    found = {}
-    names = {one.name for one in dataclasses.fields(kind)}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        if name in names:
-            aliases = (one.alias for one in get_args(hint)[1:] if isinstance(one, FieldInfo) and one.alias)
-            found[next(aliases, name)] = hint
-    return found
+    hints, keys = get_type_hints(kind, include_extras=True), {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        aliases = (data.alias for data in get_args(hint)[1:] if isinstance(data, FieldInfo) and data.alias)
+        keys[next(aliases, field.name)] = hint
+    return keys
 
 
 def keys_of(kind: Any) -> tuple[str, ...]:
@@ -231,7 +222,7 @@ def keys_of(kind: Any) -> tuple[str, ...]:
 
 
 def _report(
-    kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes, told: set[tuple[str, ...]]
+    kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes, listed: set[tuple[str, ...]]
 ) -> None:
     """Report an error of pydantic. Its steps also name union members, which a file does not have."""
     location, context = error["loc"], error.get("ctx", {})
@@ -249,13 +240,13 @@ def _report(
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
         case "missing":
-            shape = next((one for one in get_args(kind)[1:] if isinstance(one, Shape)), None)
+            shape = next((data for data in get_args(kind)[1:] if isinstance(data, Shape)), None)
             hint = f"write `{last}:` with {shape.expected}" if shape else ""
             mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing", hint=hint)
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(parent)
-            listing = "" if known in told else f"known keys: {', '.join(known)}"
-            told.add(known)
+            listing = "" if known in listed else f"known keys: {', '.join(known)}"
+            listed.add(known)
             hint = f"{nearest(str(last), known)}{listing}".strip()
             message = f"{node.path}: unknown key `{last}`"
             mistakes.add(Code.UNKNOWN_KEY, node.key_where or node.where, message, hint=hint)
@@ -268,13 +259,11 @@ def _report(
             hint = hint_to_part(*items[:1]) if is_below else ""
             _report_kind(node, "a list", hint or LIST_HINT, mistakes)
         case "bool_type":
-            found = text_of(node.value) or kind_of(node.value)
-            mistakes.at(node, Code.TYPE, f"expected true or false, found {found}")
+            _report_kind(node, "true or false", "", mistakes, text_of(node.value))
         case "int_type" | "greater_than_equal" | "less_than":
-            words = kind_of(node.value)
-            found = text_of(node.value) if words == "an integer" else words
+            number = text_of(node.value) if kind_of(node.value) == "an integer" else ""
             below = f" below {context['lt']}" if "lt" in context else ""
-            mistakes.at(node, Code.TYPE, f"expected a whole number{below}, found {found}")
+            _report_kind(node, f"a whole number{below}", "", mistakes, number)
         case "enum" | "literal_error":
             choices = str(context["expected"])
             hint = nearest(text_of(node.value), re.findall("'([^']+)'", choices)).strip()
@@ -285,8 +274,8 @@ def _report(
             )
 
 
-def _report_kind(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
-    mistakes.at(node, Code.TYPE, f"expected {expected}, found {kind_of(node.value)}", hint=hint)
+def _report_kind(node: Node, expected: str, hint: str, mistakes: Mistakes, text: str = "") -> None:
+    mistakes.at(node, Code.TYPE, f"expected {expected}, found {text or kind_of(node.value)}", hint=hint)
 
 
 def _report_text(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
@@ -294,11 +283,7 @@ def _report_text(node: Node, expected: str, hint: str, mistakes: Mistakes) -> No
         _report_kind(node, expected, hint, mistakes)
     elif not isinstance(node.value, str):
         text = text_of(node.value)
-        mistakes.at(
-            node,
-            Code.UNQUOTED,
-            f"expected text, found {kind_of(node.value)} ({text})",
-            hint=f'write "{text}" in quotes: without them YAML reads a value that is not text',
-        )
+        hint = f'write "{text}" in quotes: without them YAML reads a value that is not text'
+        mistakes.at(node, Code.UNQUOTED, f"expected text, found {kind_of(node.value)} ({text})", hint=hint)
     else:
         mistakes.at(node, Code.VALUE, f"expected {expected}, found {shown(node.value)}", hint=hint)

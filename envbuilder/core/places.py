@@ -196,7 +196,7 @@ def hint_to_part(*lines: str) -> str:
 def _hint_to_syntax(words: str, near: list[str], column: int) -> str:
     """Return how to repair the last of these lines, or the one above it, "" if that is not known."""
     line = near[-1] if near else ""
-    if any(re.match(r"<{7}|={7}$|>{7}", one) for one in near):
+    if any(re.match(r"<{7}|={7}$|>{7}", other) for other in near):
         return "git left two versions here: keep one, and remove the lines with its marks"
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML is indented with blanks, not with tabs"
@@ -232,8 +232,8 @@ def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
 def check_credentials(node: Node, mistakes: Mistakes, name: str = "") -> None:
     """Report each text of a file that holds a password in a URL or a token, or is a secret by its key."""
     if isinstance(node.value, str) and is_secret(name, node.value):
-        found = shown(node.value) if has_credentials(node.value) else "this"
-        mistakes.at(node, Code.CREDENTIALS, f"{found} holds a password or a token", hint=GIVE_BY)
+        secret = shown(node.value) if has_credentials(node.value) else "this"
+        mistakes.at(node, Code.CREDENTIALS, f"{secret} holds a password or a token", hint=GIVE_BY)
     for step, inner in node.inner.items():
         check_credentials(inner, mistakes, str(step))
 
@@ -293,14 +293,14 @@ class _YamlReader:
         return _scalar(event.value, _yaml_kind(event.value, event.implicit))
 
     def _list(self, at: Location) -> List:
-        found = List((), ())
+        items = List((), ())
         while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
-            found.append(self._value(event, (*at, len(found))))
-            found.places.append((self._where(event),) * 2)
-        return found
+            items.append(self._value(event, (*at, len(items))))
+            items.places.append((self._where(event),) * 2)
+        return items
 
     def _map(self, at: Location) -> Map:
-        found = Map({}, {})
+        values = Map({}, {})
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             read = self._value(event, (*at, "?"))
             key = event.value if isinstance(event, yaml.ScalarEvent) else "?"
@@ -311,13 +311,13 @@ class _YamlReader:
             elif isinstance(read, Unquoted) and read.kind == _OTHER:
                 hint = "write the keys out"
                 self._refuse(Code.FEATURE, event, inner, "merge keys and dates are not keys", hint)
-            elif key in found:
-                hint = f"the first is at {found.places[key][0]}"
+            elif key in values:
+                hint = f"the first is at {values.places[key][0]}"
                 self._refuse(Code.DUPLICATE, event, inner, "this key is there twice", hint)
             else:
-                found[key] = value
-                found.places[key] = (self._where(event), self._where(value_event))
-        return found
+                values[key] = value
+                values.places[key] = (self._where(event), self._where(value_event))
+        return values
 
     def _refuse(self, code: Code, event: yaml.Event, at: Location, message: str, hint: str = "") -> None:
         path = functools.reduce(_inner_path, at, "$")

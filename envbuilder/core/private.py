@@ -97,12 +97,12 @@ def refused(path: str) -> PermissionError:
     try:
         status = os.lstat(path)
     except OSError:
-        found = "it was exchanged for something else"
+        reason = "it was exchanged for something else"
     else:
         what = "is a link of" if stat.S_ISLNK(status.st_mode) else "belongs to"
         others = ", and others can write it" if status.st_mode & 0o022 and what == "belongs to" else ""
-        found = f"it {what} user {status.st_uid}{others}"
-    text = f"expected a file or folder of user {os.geteuid()} that nobody else can write, but {found}"
+        reason = f"it {what} user {status.st_uid}{others}"
+    text = f"expected a file or folder of user {os.geteuid()} that nobody else can write, but {reason}"
     return PermissionError(errno.EPERM, text, path)
 
 

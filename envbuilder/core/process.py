@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.core.budget import LINE, OUTPUT, OUTPUT_END
-from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.full import FULL, full_error
-from envbuilder.core.install import install_hint
-from envbuilder.core.log import owned
+from envbuilder.core.console import owned
+from envbuilder.core.errors import FULL, CommandError, ToolError, full_error
+from envbuilder.core.system import install_hint
 from envbuilder.core.text.redact import redacted
 
 log = logging.getLogger(__name__)
@@ -51,8 +50,6 @@ TAIL: Final = 20  # lines of output that the error of a failed program shows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The exit code and the output of a program that ended."""
-
     code: int
     output: str
 
@@ -140,18 +137,18 @@ class ProcessRunner:
         """Return the running programs, also those of the named runners."""
         with self._lock:
             self._closed = self._closed or and_no_more
-            own, named = tuple(self._running), tuple(self._named)
-        return own + tuple(process for one in named for process in one.programs(and_no_more=and_no_more))
+            running, runners = tuple(self._running), tuple(self._named)
+        return sum((runner.programs(and_no_more=and_no_more) for runner in runners), running)
 
     def use(self, folder: Path) -> None:
         self._base["PATH"] = f"{folder}:{self._base['PATH']}"
 
     def named(self, owner: str) -> "ProcessRunner":
-        one = ProcessRunner(self._base, whole=True, owner=owner)
+        runner = ProcessRunner(self._base, whole=True, owner=owner)
         with self._lock:
-            self._named.append(one)
-            one._closed = self._closed
-        return one
+            self._named.append(runner)
+            runner._closed = self._closed
+        return runner
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         kept = bytearray()
@@ -225,9 +222,8 @@ class ProcessRunner:
         for stream in (errors, io.BytesIO(stdout)):
             while raw := stream.readline(LINE):
                 line = redacted(raw.decode(errors="replace"))
-                full = full or next(
-                    (one for one in FULL if os.strerror(one) in line), None
-                )  # as C.UTF-8 has it
+                # As C.UTF-8 has it.
+                full = full or next((number for number in FULL if os.strerror(number) in line), None)
                 lines += [part[:_WIDEST] for part in line.splitlines()[-TAIL:]]
                 if stream is errors:
                     for part in line.splitlines():
@@ -266,19 +262,18 @@ class ProcessRunner:
 
 def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of proxies in both spellings, because programs differ in the one they read. Loopback needs no proxy."""
-    found: dict[str, str] = {}
+    proxies: dict[str, str] = {}
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         value = environment.get(name) or environment.get(name.upper(), "")
-        if name == "no_proxy" and found and value != "*":  # curl and git take it alone
+        if name == "no_proxy" and proxies and value != "*":  # curl and git take it alone
             value = ",".join(filter(None, (value, "localhost,127.0.0.1,::1")))
         if value:
-            found |= {name: value, name.upper(): value}
-    return found
+            proxies |= {name: value, name.upper(): value}
+    return proxies
 
 
 @contextlib.contextmanager
 def _given(command: Command) -> Iterator[int]:
-    """Yield the program's stdin."""
     if not command.input:
         yield subprocess.DEVNULL
         return

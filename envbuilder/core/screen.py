@@ -7,9 +7,9 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from envbuilder.core.plain_screen import Part
 from envbuilder.core.text.redact import plain
 
+Part = str | tuple[str, str]  # of a line: a text, or a text and its style
 View = tuple[Progress, TaskID]  # of a step: the live view, and its line in it
 
 
@@ -28,7 +28,6 @@ class Screen:
         )
 
     def show(self, *parts: Part) -> None:
-        """Print one line."""
         # rich interprets markup and emoji in a str, but not in a Text.
         plain_parts = (plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)
         self._out.print(Text.assemble(*plain_parts))

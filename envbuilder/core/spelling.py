@@ -22,7 +22,6 @@ def equally_near(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
-    """Return the nearest known word, or nothing."""
     return next(iter(nearest_names(word, known)), "")
 
 
@@ -35,13 +34,13 @@ def nearest_names(word: str, known: Iterable[str]) -> tuple[str, ...]:
     near = difflib.get_close_matches(bare, spelling, n=MOST, cutoff=NEAR)
     near.sort(key=lambda name: not _is_one_slip(bare, name))  # stable: the nearest stays first
     begun = [name for name in spelling if len(bare) >= BEGUN and name.startswith(bare)]
-    return tuple(spelling[one] for one in near or begun)
+    return tuple(spelling[name] for name in near or begun)
 
 
 def _is_one_slip(word: str, other: str) -> bool:
     """Whether the words differ in one letter, which is another, too many or missing, or in the order of two."""
     pairs = enumerate(zip(word, other, strict=False))
-    begin = next((index for index, (one, two) in pairs if one != two), min(len(word), len(other)))
+    begin = next((index for index, (left, right) in pairs if left != right), min(len(word), len(other)))
     left, right = word[begin:], other[begin:]
     is_swapped = (left[1::-1], left[2:]) == (right[:2], right[2:])
     return is_swapped or left[1:] in (right, right[1:]) or left == right[1:]

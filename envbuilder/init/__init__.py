@@ -13,7 +13,7 @@ from typing import Final
 
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
-from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
 from envbuilder.core.findings import Finding

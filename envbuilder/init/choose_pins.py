@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.check import judge
-from envbuilder.compat.context import Tables, make_context
+from envbuilder.compat.context import Problem, Tables, distance, make_context
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.problem import Problem, distance
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Rank, Try, search
 from envbuilder.compat.tables.distribution import Distribution

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envbuilder import runtime
 from envbuilder.compat.check import examine_file, need_sound
-from envbuilder.compat.tables.gpu import capabilities, load_gpus
+from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError

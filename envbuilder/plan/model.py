@@ -222,8 +222,8 @@ class CudaStep:
                 for part in toolkit.parts
             ],
             "header_wheels": toolkit.header_wheels,
-            "links": [(str(link.path), link.target) for link in toolkit.links],
-            "files": [(str(file.path), file.text) for file in toolkit.files],
+            "links": toolkit.links,
+            "files": toolkit.files,
         }
 
     def lines(self) -> tuple[str, ...]:

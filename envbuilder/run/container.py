@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.errors import ToolError
-from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Completed
-from envbuilder.core.system import home_of, user_ids
+from envbuilder.core.system import home_of, install_command, install_hint, user_ids
 from envbuilder.plan.contents import START
 from envbuilder.plan.shell import left_out, matches
 from envbuilder.runners.enter_sandbox import other_id

@@ -7,8 +7,8 @@ from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.core.install import install_hint
 from envbuilder.core.process import Command, Runner
+from envbuilder.core.system import install_hint
 
 
 class ToolCode(CodeEnum):

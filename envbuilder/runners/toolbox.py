@@ -19,9 +19,9 @@ from typing import Final
 
 from envbuilder.core.cache import Sha256, Store, sha256_bytes, sha256_text
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.install import install_command
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
+from envbuilder.core.system import install_command
 from envbuilder.runners.enter_sandbox import PLAIN, other_id
 from envbuilder.runners.sandbox import sandbox
 from envbuilder.sources.deb import open_members

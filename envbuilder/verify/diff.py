@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.core.answer import Answer
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import LockError
+from envbuilder.core.plain import columns
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.diff import Change, changes, locked_packages
 from envbuilder.lock.file import parse_lock

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from envbuilder.compat.tables.cuda import load_cudas
-from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.compat.tables.torch import COMPANIONS, load_torches

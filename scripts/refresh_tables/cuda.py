@@ -20,7 +20,7 @@ from scripts.refresh_tables.rows import Row, Value
 from scripts.refresh_tables.torch import capability, final_wheels, one_match, read_metadata
 
 ORDER: Final = (
-    "cuda", "read", "source", "compiler", "gcc_max", "clang_max", "std_max", "architectures", "glibc_below", "unpinned",
+    "cuda", "read", "source", "compiler", "gcc_max", "std_max", "architectures", "glibc_below", "unpinned",
 )  # fmt: skip
 COMPILER: Final = "nvidia-cuda-nvcc"
 HEADERS: Final = "nvidia-cuda-crt"
@@ -75,9 +75,6 @@ def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashe
         "source": list(SOURCES),
         "compiler": str(parse_wheel_filename(wheels.compiler.filename)[1]),
         "gcc_max": one_match(r"gcc versions later than (\d+) are not supported", config, "the newest gcc"),
-        "clang_max": str(
-            int(one_match(r" clang version must be less than (\d+)", config, "the newest clang")) - 1
-        ),
         "std_max": max(
             int(found) for found in re.findall(r"c\+\+(\d+)", _option(nvcc, "--std")) if found != "03"
         ),

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
-from envbuilder.compat.tables.standalone import archive_name
+from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
-from envbuilder.core.budget import DOCUMENT, read_within
-from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.budget import DOCUMENT, parse_json, read_within
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.sources.fetch.client import Listed
 from scripts.refresh_tables.rows import Row

@@ -23,7 +23,7 @@ from scripts.refresh_tables.rows import Row, Value
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
-    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions",
+    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "arch_names", "setuptools", "companions",
     AARCH64.machine,
 )  # fmt: skip
 SOURCES: Final = ("index", "wheels")
@@ -97,7 +97,6 @@ def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
             **_read_build(wheel, wheels, _CUDA),
             "cxx11_abi": b"_GLIBCXX_USE_CXX11_ABI=0"
             not in wheel.read("torch/share/cmake/Torch/TorchConfig.cmake"),
-            "checks_cuda": "CUDA_MISMATCH_MESSAGE" in extension,
             **_read_requirements(wheel),
             **_read_extension(extension),
             **_read_headers(wheel),

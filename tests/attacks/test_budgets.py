@@ -22,7 +22,7 @@ import zstandard
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.reader import read_image, read_tree
 from envbuilder.artifacts.sif import DataType, read_sif
-from envbuilder.core import log as logs
+from envbuilder.core import console
 from envbuilder.core.archive import BoundedZip, archived_files
 from envbuilder.core.errors import BuildError, CommandError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
@@ -661,10 +661,10 @@ def test_an_answer_without_an_end_is_an_error(script, unheard):
 
 
 def test_a_log_file_ends_with_programs_that_print_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(logs._LogFile, "left", 1000)
+    monkeypatch.setattr(console._LogFile, "left", 1000)
     log = logging.getLogger("envbuilder.test")
     monkeypatch.setattr(logging.getLogger("envbuilder"), "level", logging.DEBUG)
-    with logs.log_to(tmp_path / "build.log"):
+    with console.log_to(tmp_path / "build.log"):
         for number in range(1000):
             log.debug("line %d", number)
         log.info("the build ends")

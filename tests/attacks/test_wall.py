@@ -125,7 +125,7 @@ def test_a_wheels_start_file_cannot_change_the_wheels_of_the_cache(tmp_path: Pat
     change = "open(sys.prefix + '/ran', 'w'); [open(path, 'r+b').write(b'changed') for path in __import__('glob').glob('/step/inputs/*.whl')]"
     tree = install(tmp_path, change)
     assert (tree / "opt/env/ran").exists()
-    (cached,) = (path for path in (tmp_path / "cache/artefacts").rglob("*") if path.is_file())
+    (cached,) = (path for path in (tmp_path / "cache/artifacts").rglob("*") if path.is_file())
     assert cached.read_bytes()[:2] == b"PK"
 
 

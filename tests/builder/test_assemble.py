@@ -25,8 +25,8 @@ from envbuilder.builder.step_folder import progress, run_outside, write_step
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.system import Limits
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import LOGIN, runtime_files, runtime_program

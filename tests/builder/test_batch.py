@@ -12,12 +12,11 @@ from envbuilder.builder.batch import build_several, choose
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.result import BuildResult
 from envbuilder.core.cache import Sha256, Store
-from envbuilder.core.console import Console
+from envbuilder.core.console import Console, log_to, setup
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.limits import Limits
-from envbuilder.core.log import log_to, setup
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.system import Limits
 from tests.support.runner import FakeRunner
 
 WAIT = 60  # seconds: only a failure takes as long

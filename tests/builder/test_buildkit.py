@@ -19,8 +19,8 @@ from envbuilder.builder.engine import Job, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.core.system import Limits
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.plan.model import OsStep, Plan
 from tests.support.locked_base import BASE

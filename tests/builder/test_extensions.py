@@ -32,13 +32,13 @@ from envbuilder.builder.recipe_tests import (
 )
 from envbuilder.builder.share import share
 from envbuilder.builder.unused import mark_used
-from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, CompileError
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
+from envbuilder.core.system import Limits
 from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile

@@ -491,14 +491,14 @@ def test_what_no_lock_names_is_freed_by_age(call: Call, clean_environment: Path)
     file, other = lock["debs"][0]["sha256"], "0" * 64
     entries = {
         f"layers/{keys[0]}": 0, f"layers/{other}": 0, "layers/fresh": time.time(), f"extensions/{other}": 0,
-        f"artefacts/{file[:2]}/{file}": 0, f"artefacts/00/{other}": 0,
+        f"artifacts/{file[:2]}/{file}": 0, f"artifacts/00/{other}": 0,
     }  # fmt: skip
     for name, used in entries.items():
         (clean_environment / name).mkdir(parents=True)
         os.utime(clean_environment / name, (used, used))
     assert call("cache", "--gc", "--unused", "30").code == 0
     left = {name for name in entries if (clean_environment / name).exists()}
-    assert left == {f"layers/{keys[0]}", "layers/fresh", f"artefacts/{file[:2]}/{file}"}
+    assert left == {f"layers/{keys[0]}", "layers/fresh", f"artifacts/{file[:2]}/{file}"}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.check import CheckCode, Report, Tables, examine, judge, load_tables
-from envbuilder.compat.context import can_run, make_context
+from envbuilder.compat.context import Change, can_run, is_ahead, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
-from envbuilder.compat.problem import Change, is_ahead
 from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.compat.suggest import apply, find_on_package_index
@@ -490,8 +489,7 @@ def test_a_gcc_below_what_torchs_headers_take_is_refused():
 
 
 def test_torchs_own_bound_on_gcc_is_a_warning_with_another_gcc():
-    bound = dataclasses.replace(TABLES.torches.by_name["2.11.0"].gcc_bounds[0], cuda="12.4", allowed="<12")
-    (found,) = findings(tables=with_row("torches", "version", "2.6.0", gcc_bounds=(bound,)))
+    (found,) = findings(tables=with_row("torches", "version", "2.6.0", gcc_bounds=(("12.4", "<12"),)))
     assert (found.code, found.severity) == (CheckCode.TORCH_GCC_BOUND, Severity.WARNING)
     assert found.hint.startswith('write `gcc: "11"`; ')
 

@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.compat.check import Report, examine
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.nvidia_require import parse_require
+from envbuilder.compat.rules.base_image import is_refused
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import Extension
 from tests.support import bases
@@ -277,8 +277,7 @@ def test_a_driver_that_the_base_itself_refuses_is_told(driver: str, gpus: tuple[
 
 @pytest.mark.parametrize("text", ["", "cuda>=99.9", "???", "arch>=8"])
 def test_what_nobody_can_judge_refuses_nobody(text: str):
-    require = parse_require(text)
-    assert require.holds(driver="450.1", brands={"tesla"}, drivers={"12.4": "550.54"}) is not False
+    assert not is_refused(text, driver="450.1", brands={"tesla"}, drivers={"12.4": "550.54"})
 
 
 def test_libraries_for_32_bits_beside_ours_are_not_another_processor():

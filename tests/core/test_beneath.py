@@ -9,7 +9,6 @@ import pytest
 
 from envbuilder.core import beneath
 from envbuilder.core.beneath import (
-    clear_beneath,
     copy_beneath,
     copy_tree_beneath,
     files_beneath,
@@ -66,7 +65,6 @@ WRITING: dict[str, Callable[[Path, str], object]] = {
     "new": new,
     "make a link": lambda box, name: link_beneath(box, f"{name}/x", "y"),
     "make a folder": lambda box, name: folder_beneath(box, f"{name}/x"),
-    "clear": lambda box, name: clear_beneath(box, f"{name}/x"),
 }
 
 
@@ -126,18 +124,8 @@ def test_folders_in_each_other_have_a_limit_and_are_removed(box: Path) -> None:
     nest(box / "deep", 5000)
     with pytest.raises(BuildError, match="in each other"):
         list(files_beneath(box))
-    clear_beneath(box, "deep")
-    assert not (box / "deep").exists()
-    nest(box / "folder", 5000)
     remove_tree(box)
     assert not box.exists()
-
-
-def test_clearing_removes_a_folder_with_its_links_and_not_their_targets(box: Path) -> None:
-    clear_beneath(box, "folder")
-    assert not (box / "folder").exists()
-    assert (box.parent / "secret").read_text() == "secret"
-    clear_beneath(box, "nothing")
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,51 @@ def test_a_file_has_the_digest_of_its_text(tmp_path):
     assert sha256_file(tmp_path / "file") == DIGEST
 
 
+def make_earlier(root: Path) -> None:
+    """Make the cache of a version that had other names for two of its folders."""
+    store = Store(root)
+    with store.build_directory(DIGEST) as folder:
+        (folder / "main.o").write_text("object")
+    (root / "source").write_text("content")
+    store.add_artifact(DIGEST, root / "source")
+    for new, old in (("artifacts", "artefacts"), ("build-directories", "spaces")):
+        (root / new).rename(root / old)
+        if (root / INVENTORIES / new).exists():
+            (root / INVENTORIES / new).rename(root / INVENTORIES / old)
+
+
+def test_a_cache_with_the_names_of_an_earlier_version_is_taken_over(tmp_path):
+    make_earlier(tmp_path / "cache")
+    for _ in range(2):
+        store = Store(tmp_path / "cache")
+        assert store.has_artifact(DIGEST)
+        with store.build_directory(DIGEST) as folder:
+            assert (folder / "main.o").read_text() == "object"
+    assert not (store.root / "artefacts").exists()
+
+
+@pytest.mark.programs
+def test_two_processes_may_take_over_a_cache_at_once(tmp_path):
+    make_earlier(tmp_path / "cache")
+    script = "import sys; from pathlib import Path; from envbuilder.core.cache import Store; Store(Path(sys.argv[1]))"
+    argv = [sys.executable, "-c", script, str(tmp_path / "cache")]
+    processes = [subprocess.Popen(argv) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0, 0, 0, 0]
+    assert Store(tmp_path / "cache").has_artifact(DIGEST)
+
+
+def test_a_command_that_only_reads_takes_over_nothing(tmp_path):
+    make_earlier(tmp_path / "cache")
+    store = Store(tmp_path / "cache", create=False)
+    assert not store.has_artifact(DIGEST)
+    assert list(store.removable()) == []
+    assert store.sizes()["artifacts"] == 0
+    assert (store.root / "artefacts").is_dir()
+
+
 def test_an_artifact_is_named_by_its_digest(store, tmp_path):
     (tmp_path / "file").write_text("content")
-    assert store.add_artifact(DIGEST, tmp_path / "file") == store.root / "artefacts" / DIGEST[:2] / DIGEST
+    assert store.add_artifact(DIGEST, tmp_path / "file") == store.root / "artifacts" / DIGEST[:2] / DIGEST
     assert store.artifact(DIGEST).read_text() == "content"
 
 
@@ -401,7 +443,7 @@ def full(store: Store) -> Store:
     for at, key in enumerate(TREES):
         write_entry(store.layer(key), at)
         write_entry(store.tree(key), at)
-    write_entry(store.root / "spaces" / DIGEST, 0)
+    write_entry(store.root / "build-directories" / DIGEST, 0)
     store.partial(DIGEST).write_bytes(bytes(1 << 20))
     write_entry(store.extension(DIGEST), 0)
     write_entry(store.tree(DIGEST), 0)  # the toolbox, or a tree that a killed build has not packed yet
@@ -420,7 +462,7 @@ def test_the_oldest_trees_go_first_and_no_more_than_needed(full):
 
 
 def test_layers_extensions_and_the_toolbox_never_go_by_themselves(full):
-    removed = {"trees": 3 << 20, "spaces": 1 << 20, "partial": 1 << 20}
+    removed = {"trees": 3 << 20, "build-directories": 1 << 20, "partial": 1 << 20}
     assert full.collect(lambda: math.inf) == removed
     left = {name: size >> 20 for name, size in full.sizes().items() if size}
     assert left == {"layers": 3, "trees": 1, "extensions": 1}
@@ -455,9 +497,12 @@ def test_the_use_of_a_tree_is_noted_also_by_a_build_that_fails(full):
 
 @pytest.mark.programs
 def test_a_build_directory_and_a_download_in_use_stay(full):
-    with full.lock(f"space-{DIGEST}"), full.lock("fetch"):
+    with full.lock(f"build-directories-{DIGEST}"), full.lock("fetch"):
         full.collect(lambda: math.inf)
-    assert [full.partial(DIGEST).exists(), (full.root / "spaces" / DIGEST).exists()] == [True, True]
+    assert [full.partial(DIGEST).exists(), (full.root / "build-directories" / DIGEST).exists()] == [
+        True,
+        True,
+    ]
 
 
 REMOVE_TWO = """

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from envbuilder.core.columns import columns
+from envbuilder.core.plain import columns
 
 
 def test_columns_are_aligned_and_whole_where_no_terminal_is():

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core import console as console_module
-from envbuilder.core.console import Console, ended_steps, folds
+from envbuilder.core.console import Console, ended_steps, folds, log_to, setup
 from envbuilder.core.errors import BuildError
-from envbuilder.core.log import log_to, setup
 
 TIME = re.compile(r"\(\d+\.\d s\)")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

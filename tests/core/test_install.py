@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core import install
+from envbuilder.core import system
 
 ROCKY = {"ID": "rocky", "ID_LIKE": "rhel centos fedora", "VERSION_ID": "9.4"}
 DOCKER_REPO = "dnf config-manager --add-repo https://download.docker.com/linux/rhel/docker-ce.repo && "
@@ -56,9 +56,9 @@ def test_the_command_is_of_the_machines_own_package_manager(
     release: dict[str, str], engine: str, fuse: str, emulator: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    assert install.install_command("docker.io", "docker-buildx") == engine
-    assert install.install_command("fuse3", "squashfuse") == fuse
-    assert install.install_command("qemu-user-static") == emulator
+    assert system.install_command("docker.io", "docker-buildx") == engine
+    assert system.install_command("fuse3", "squashfuse") == fuse
+    assert system.install_command("qemu-user-static") == emulator
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_a_program_is_named_by_its_package(
     release: dict[str, str], program: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    assert install.install_hint(program) == hint
+    assert system.install_hint(program) == hint
 
 
 def test_the_script_of_a_checkout_is_not_named_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "debian"})
-    assert "scripts/setup" in install.install_hint("bubblewrap")
-    monkeypatch.setattr(install, "SETUP", tmp_path / "scripts/setup")
-    assert install.install_hint("bubblewrap") == "`apt-get install bubblewrap`"
-    assert install.install_hint("apptainer").startswith("Apptainer's own package: ")
+    assert "scripts/setup" in system.install_hint("bubblewrap")
+    monkeypatch.setattr(system, "SETUP", tmp_path / "scripts/setup")
+    assert system.install_hint("bubblewrap") == "`apt-get install bubblewrap`"
+    assert system.install_hint("apptainer").startswith("Apptainer's own package: ")

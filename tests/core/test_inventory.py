@@ -223,7 +223,7 @@ def test_a_damaged_artifact_is_named_and_replaced(
     again.add_artifact(digest, tmp_path / "source")
     assert again.artifact(digest).read_text() == "source"
     assert caplog.messages == [
-        f"cache: artefacts/{digest[:2]}/{digest} is damaged: its sha256 is another; made again"
+        f"cache: artifacts/{digest[:2]}/{digest} is damaged: its sha256 is another; made again"
     ]
 
 
@@ -239,16 +239,16 @@ def test_a_build_directory_with_another_object_is_emptied(store: Store, do: Call
 
 def test_a_build_directory_that_a_power_cut_left_is_emptied(store: Store):
     """A killed build left no inventory. Until the next start of the machine, nothing that it wrote is lost."""
-    running = store.root / INVENTORIES / "spaces" / f"{KEY}.running"
+    running = store.root / INVENTORIES / "build-directories" / f"{KEY}.running"
     with store.build_directory(KEY) as folder:
         (folder / "x.o").write_text("object")
         begun = running.read_text()
     running.write_text(begun)
-    (store.root / INVENTORIES / "spaces" / KEY).unlink()
+    (store.root / INVENTORIES / "build-directories" / KEY).unlink()
     with store.build_directory(KEY) as folder:
         assert (folder / "x.o").is_file()
     running.write_text("an earlier start")
-    (store.root / INVENTORIES / "spaces" / KEY).unlink()
+    (store.root / INVENTORIES / "build-directories" / KEY).unlink()
     with store.build_directory(KEY) as folder:
         assert list(folder.iterdir()) == []
     assert begun == boot_identity()
@@ -257,10 +257,10 @@ def test_a_build_directory_that_a_power_cut_left_is_emptied(store: Store):
 def test_clearing_a_kind_removes_its_inventories(store: Store, entry: Path):
     with store.build_directory(KEY):
         pass
-    store.clear(("trees", "spaces"))
+    store.clear(("trees", "build-directories"))
     assert not entry.exists()
     assert not any((store.root / INVENTORIES / "trees").iterdir())
-    assert not any((store.root / INVENTORIES / "spaces").iterdir())
+    assert not any((store.root / INVENTORIES / "build-directories").iterdir())
 
 
 @pytest.mark.parametrize("do", [flip, lambda path: os.truncate(path, 0)])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.limits import usable_cores, usable_memory
+from envbuilder.core.system import usable_cores, usable_memory
 
 GB = 1 << 30
 

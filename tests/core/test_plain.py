@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.columns import columns
-from envbuilder.core.console import Console
+from envbuilder.core.console import Console, log_to, setup
 from envbuilder.core.errors import CommandError, UsageError
-from envbuilder.core.log import log_to, setup
-from envbuilder.core.plain import one_line
+from envbuilder.core.plain import columns, one_line
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.text.redact import know_secrets, plain, plain_json, redacted, without_credentials
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import beside, need_same, remove_tree, save_text
+from envbuilder.core.console import log_to
 from envbuilder.core.errors import UsageError
-from envbuilder.core.log import log_to
 from envbuilder.core.private import (
     is_trusted,
     kept_out,
@@ -109,7 +109,7 @@ def test_an_ordinary_user_is_told_who_owns_a_planted_log(tmp_path: Path, preciou
     give(shared / "a.log")
     precious.chmod(0o777)
     before = contents(precious)
-    script = "import sys; from pathlib import Path; from envbuilder.core.log import log_to\nwith log_to(Path(sys.argv[1])): pass"
+    script = "import sys; from pathlib import Path; from envbuilder.core.console import log_to\nwith log_to(Path(sys.argv[1])): pass"
     ended = subprocess.run(
         as_user(1001, sys.executable, "-B", "-c", script, shared / "a.log"),
         capture_output=True,

@@ -192,7 +192,7 @@ def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_t
     wheel = links / str(torch["path"]).rpartition("/")[2]
     if not wheel.exists():
         digest = str(torch["sha256"])
-        wheel.symlink_to(CACHE / "artefacts" / digest[:2] / digest)
+        wheel.symlink_to(CACHE / "artifacts" / digest[:2] / digest)
     ended = attempt(
         uv.find_uv_bin(), "pip", "install", "--dry-run", "--no-deps", "--no-index", "--find-links", links,
         "--target", work / "none", "--python-version", python, "--no-config", "--cache-dir", work / "uv", "torch==2.6.0",

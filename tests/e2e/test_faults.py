@@ -176,7 +176,7 @@ def damaged(cpu: Built, spacious: Path) -> tuple[Path, Path]:
         if layer.name != "python":
             link_tree(layer.folder, cache / "layers" / layer.folder.name)
     digest = str(_wheel("numpy")["sha256"])
-    path = cache / "artefacts" / digest[:2] / digest
+    path = cache / "artifacts" / digest[:2] / digest
     copy = path.with_suffix(".copy")
     shutil.copyfile(path, copy)
     with copy.open("r+b") as stream:
@@ -205,7 +205,7 @@ def test_a_damaged_artifact_is_taken_from_a_folder_that_holds_it(
     cache, path = damaged
     folder = spacious / "wheels"
     folder.mkdir()
-    good = CACHE / "artefacts" / path.name[:2] / path.name
+    good = CACHE / "artifacts" / path.name[:2] / path.name
     shutil.copyfile(good, folder / str(_wheel("numpy")["path"]).rpartition("/")[2])
     env = NO_ENGINE | NO_INDEX | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_FOLDERS": str(folder)}
     again = build("cpu", spacious / "out", "--offline", env=env, prefix=WITHOUT_NETWORK)

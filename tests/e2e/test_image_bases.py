@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.image_facts import Name
-from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock

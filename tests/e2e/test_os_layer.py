@@ -18,8 +18,8 @@ from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, SpaceError
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.system import Limits
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan

@@ -29,7 +29,7 @@ def without_wheels(bench: Bench) -> tuple[Path, Lock, Path]:
     """The tiny recipe, its lock, and a cache that lacks the wheels."""
     cache = bench.cache(1)
     for wheel in bench.lock.wheels:
-        (cache / "artefacts" / wheel.sha256[:2] / wheel.sha256).unlink()
+        (cache / "artifacts" / wheel.sha256[:2] / wheel.sha256).unlink()
     return bench.recipe, bench.lock, cache
 
 

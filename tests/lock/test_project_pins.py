@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.check import examine, load_tables
-from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner

@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import uv
 
-from envbuilder.compat.tables.distribution import Distribution, load_distributions
-from envbuilder.compat.tables.standalone import load_standalones
+from envbuilder.compat.tables.distribution import Distribution, load_distributions, load_standalones
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor

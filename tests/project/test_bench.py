@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from envbuilder.core.console import Console
-from envbuilder.core.log import log_to
+from envbuilder.core.console import Console, log_to
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/e2e")]

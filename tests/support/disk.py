@@ -85,7 +85,7 @@ def watched_disk(
         watcher.join()
 
 
-VIEWED: Final = ("artefacts", "layers", "extensions", "bases", "apt")
+VIEWED: Final = ("artifacts", "layers", "extensions", "bases", "apt")
 
 
 @contextlib.contextmanager
@@ -100,11 +100,11 @@ def view_of_cache(name: str) -> Iterator[Path]:
         for kind in VIEWED:
             if (cache / kind).exists():
                 subprocess.run(["cp", "-al", cache / kind, view / kind], check=True)
-        if (cache / "spaces").exists():  # compilers write into these files
-            subprocess.run(["cp", "-a", cache / "spaces", view / "spaces"], check=True)
+        if (cache / "build-directories").exists():  # compilers write into these files
+            subprocess.run(["cp", "-a", cache / "build-directories", view / "build-directories"], check=True)
         yield view
-        for kind in ("artefacts",) if CI else ("artefacts", "layers"):
-            for path in (view / kind).glob("*/*" if kind == "artefacts" else "*"):
+        for kind in ("artifacts",) if CI else ("artifacts", "layers"):
+            for path in (view / kind).glob("*/*" if kind == "artifacts" else "*"):
                 _give(path, cache / path.relative_to(view))
     finally:
         shutil.rmtree(view, ignore_errors=True)

@@ -194,8 +194,8 @@ def damage(bench: Bench, how: str) -> Outcome:
     cache, wheel = bench.cache(1), largest_wheel(bench)
     right = bench.folder / "right"
     right.mkdir(exist_ok=True)
-    link_or_copy(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, right / wheel.filename)
-    _damage(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, how)
+    link_or_copy(cache / "artifacts" / wheel.sha256[:2] / wheel.sha256, right / wheel.filename)
+    _damage(cache / "artifacts" / wheel.sha256[:2] / wheel.sha256, how)
     shutil.rmtree(bench.output, ignore_errors=True)
     env = bench.env(cache) | {"ENVBUILDER_FOLDERS": str(right)}
     ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=env)
@@ -271,7 +271,7 @@ def _without_wheels(bench: Bench) -> Path:
     cache = bench.cache(1)
     shutil.rmtree(bench.output, ignore_errors=True)
     for wheel in bench.lock.wheels:
-        (cache / "artefacts" / wheel.sha256[:2] / wheel.sha256).unlink()
+        (cache / "artifacts" / wheel.sha256[:2] / wheel.sha256).unlink()
     return cache
 
 
@@ -376,7 +376,7 @@ def _judge(
     if not fault.startswith(("artifact", "layer")):  # this fault itself damaged the cache
         wrong += list(broken_cache(cache))
     if refill:
-        link_missing(bench.states[0] / "artefacts", cache / "artefacts")
+        link_missing(bench.states[0] / "artifacts", cache / "artifacts")
     _, failed = _next_build(bench, cache)
     wrong += failed
     wrong += [f"left {path}" for path in (cache / "work").iterdir()]
@@ -412,7 +412,7 @@ def digests(answer: str) -> tuple[str, str]:
 
 def broken_cache(cache: Path) -> Iterator[str]:
     """Return the files of the cache whose content is not what their final name promises."""
-    for path in (cache / "artefacts").glob("*/*"):
+    for path in (cache / "artifacts").glob("*/*"):
         if sha256_file(path) != path.name:
             yield f"artifact {path.name} is not what it is called"
     for folder in (cache / "layers").glob("*"):

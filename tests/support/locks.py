@@ -4,7 +4,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
-from envbuilder.compat.tables.toolkit import AptPart, ArchivePart, DebPart, WheelPart, load_toolkits
+from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner, Runner
@@ -16,7 +16,6 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 
-KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive", AptPart: "deb"}
 DAY = date(2026, 11, 21)
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC
 
@@ -65,7 +64,7 @@ def make_parts(cuda: str, source: str = "", *, headers: bool = False) -> tuple[A
     rows = [row for row in load_toolkits().rows if row.may_have(cuda)]
     row = next(row for row in rows if row.source in ((source,) if source else ("debs", "apt")))
     parts = (
-        make_artifact(part.name, getattr(part, "version", "") or "1.0", kind=KINDS[type(part)])
+        make_artifact(part.name, part.version or "1.0", kind=part.kind)
         for part in (*row.parts_of(cuda), *(row.parts_of(cuda, headers=True) if headers else ()))
     )
     return tuple(sorted(parts, key=lambda one: one.name))

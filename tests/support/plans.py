@@ -1,16 +1,16 @@
 """Recipes, locks and plans without I/O, for tests that need any plan."""
 
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.render import make_printed
-from envbuilder.compat.tables.gpu import capabilities, load_gpus
-from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
+from envbuilder.compat.tables.cuda import capabilities, load_gpus
+from envbuilder.compat.tables.toolkit import Part, Take, Toolkit
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
+from envbuilder.core.system import Limits
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for
@@ -130,16 +130,16 @@ TOOLKIT = Toolkit(
     cuda="12.4",
     constraints=("nvidia-cublas==12.4.5",),
     parts=(
-        DebPart(
-            name="nvidia-cuda-toolkit",
+        Part(
+            deb="nvidia-cuda-toolkit",
             suite="bookworm",
             component="non-free",
             take=(Take(source="usr/bin/*", target="bin"),),
         ),
     ),
     header_wheels=("cublas",),
-    links=(ToolkitLink(path=PurePosixPath("lib64/libcublas.so"), target="{site}/nvidia/cublas/lib"),),
-    files=(ToolkitFile(path=PurePosixPath("version.txt"), text="12.4\n"),),
+    links=(("lib64/libcublas.so", "{site}/nvidia/cublas/lib"),),
+    files=(("version.txt", "12.4\n"),),
 )
 
 

@@ -17,8 +17,8 @@ from envbuilder.builder.extensions.build import ExtensionBuilder, join_extension
 from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.system import Limits
 from envbuilder.lock.model import LockedExtension, SourceFile
 from envbuilder.plan.model import ExtensionsStep
 from tests.support.plans import LOCK, RECIPE, make_plan

@@ -11,8 +11,8 @@ from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner, Runner
+from envbuilder.core.system import Limits
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.sdists import locked, write_sdist

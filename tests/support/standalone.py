@@ -18,7 +18,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.tables.standalone import archive_name
+from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.core.cache import sha256_file
 from envbuilder.lock.model import Artifact
 from envbuilder.sources.names import STANDALONE
@@ -139,7 +139,7 @@ def write_from_packages(packages: Iterable[Artifact], minor: str, releases: Path
     resolve_context().fetcher.fetch(wanted)
     with tempfile.TemporaryDirectory() as folder:
         for one in wanted:
-            run("dpkg-deb", "--extract", CACHE / "artefacts" / one.sha256[:2] / one.sha256, folder)
+            run("dpkg-deb", "--extract", CACHE / "artifacts" / one.sha256[:2] / one.sha256, folder)
         write_stand_in(Path(folder, "usr"), minor, archive)
     return Artifact(
         kind="archive", name="cpython", version=f"{version}+{RELEASE}", sha256=sha256_file(archive),

@@ -464,7 +464,7 @@ def _has_packages() -> bool:
     """Whether the cache has every package of the lock of `a100`."""
     lock = json.loads((ROOT / "recipes/a100.lock").read_text())
     digests = [str(file["sha256"]) for part in ("debs", "toolkit", "wheels") for file in lock[part]]
-    return all((cache_folder(os.environ) / "artefacts" / digest[:2] / digest).exists() for digest in digests)
+    return all((cache_folder(os.environ) / "artifacts" / digest[:2] / digest).exists() for digest in digests)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifa
 
 
 def _control(deb: Artifact) -> dict[str, str]:
-    path = CACHE / "artefacts" / deb.sha256[:2] / deb.sha256
+    path = CACHE / "artifacts" / deb.sha256[:2] / deb.sha256
     text = run("dpkg-deb", "-f", path, "Essential", "Depends", "Pre-Depends", "Provides")
     return dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
 

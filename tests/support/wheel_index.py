@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.tables.standalone import archive_name
+from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.sources.http import session as wire_module
 from scripts.refresh_tables import cuda, standalone, torch

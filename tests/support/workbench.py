@@ -218,9 +218,9 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     cache.mkdir(mode=0o700)
     # A file may be one of the environment's and of its tools: those for every processor are.
     for digest in {str(one["sha256"]) for one in locked_artifacts(recipe)}:
-        target = cache / "artefacts" / digest[:2] / digest
+        target = cache / "artifacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        source = CACHE / "artefacts" / digest[:2] / digest
+        source = CACHE / "artifacts" / digest[:2] / digest
         (shutil.copyfile if copy else link_or_copy)(source, target)
     return cache
 

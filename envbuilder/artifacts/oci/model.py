@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import Sha256, parse_sha256, sha256_bytes
-from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import ReadAs, Whole, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"

@@ -25,7 +25,7 @@ from typing import IO, Final
 
 import zstandard
 
-from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.archive import BlockReader
 from envbuilder.core.budget import PATH, Entries, most_unpacked, need_within
 from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
 

@@ -15,8 +15,8 @@ from envbuilder.builder.engine import Job
 from envbuilder.builder.step_folder import outside_command, progress, run_outside, write_step
 from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
+from envbuilder.core.console import owned
 from envbuilder.core.errors import BuildError, CommandError
-from envbuilder.core.log import owned
 from envbuilder.core.process import Command
 from envbuilder.layers.image_root import ImageRoot, owners_of
 from envbuilder.layers.layer import Owner, Owners, write_layer_from_root

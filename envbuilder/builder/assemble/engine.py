@@ -27,9 +27,9 @@ from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.builder.step_folder import progress, unpack_packages, write_step
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.install import install_command
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
+from envbuilder.core.system import install_command
 from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (

@@ -11,8 +11,8 @@ from envbuilder.builder.choice import Builder
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Runner
+from envbuilder.core.system import install_command, install_hint
 from envbuilder.plan.model import Plan
 from envbuilder.plan.program import BASE
 from envbuilder.runners.required_tools import ToolCode

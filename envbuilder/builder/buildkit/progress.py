@@ -13,8 +13,7 @@ from collections import deque
 from typing import Final, Self
 
 from envbuilder.core.budget import LastLines
-from envbuilder.core.console import Console
-from envbuilder.core.log import owned
+from envbuilder.core.console import Console, owned
 from envbuilder.core.text.redact import redacted
 from envbuilder.plan.program import PROGRAMS, SPEC
 

@@ -36,8 +36,8 @@ from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
-from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
+from envbuilder.core.system import Limits
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import (
     BUILD_DIRECTORY,
@@ -252,7 +252,7 @@ class ExtensionBuilder:
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,
-                    store.lock(f"space-{build_key}"),
+                    store.lock(f"build-directories-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as entry,
                     store.build_directory(build_key) as build_dir,

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.builder.extensions.cache import answers, read_index
-from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.beneath import files_beneath, read_beneath
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.findings import CodeEnum, Finding

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.builder.extensions.check_targets import ExtensionCode, extension_error
-from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import adapter
 from envbuilder.diagnose.catalogue import load_messages
+from envbuilder.lock.cause import find_cause
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import BUILD_DIRECTORY, SOURCE
 from envbuilder.recipe.extension import Form

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.compat.context import CheckContext
-from envbuilder.compat.problem import Problem, Rule
+from envbuilder.compat.context import CheckContext, Problem, Rule
 from envbuilder.compat.rules import base_image, compiler, driver, pins, wheels
 
 # Each function `check_…` of these modules, in the order in which it stands there.

@@ -4,9 +4,12 @@ What an image lacks is no problem if the packages of its own suite bring it. An 
 or with another C library gets only that finding.
 """
 
-from collections.abc import Iterator, Sequence
+import operator
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
-from envbuilder.compat.context import CheckContext, demands
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, demands, warning
 from envbuilder.compat.image_facts import (
     PLATFORM,
     Base,
@@ -17,13 +20,15 @@ from envbuilder.compat.image_facts import (
     other_machine,
     suite_of,
 )
-from envbuilder.compat.nvidia_require import parse_require
-from envbuilder.compat.problem import Change, CheckCode, Problem, warning
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.findings import Severity
 from envbuilder.core.spelling import either
+
+_CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-z0-9.]+)")
+_SIGNS: Final = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 
 
 def check_image(context: CheckContext) -> Iterator[Problem]:
@@ -56,15 +61,15 @@ def check_gcc(context: CheckContext) -> Iterator[Problem]:
     base, pin = _fit(context), context.recipe.gcc
     if base is None:
         return
-    suite, found, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
+    suite, fact, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
     lone = base.value(Name.GCC)
     has = _listing("gcc", base.gccs) or (f"gcc {lone} without g++" if lone else "no gcc")
-    if found is None and not (suite and pin in suite.gccs):
+    if fact is None and not (suite and pin in suite.gccs):
         why = _reason(base, suite, "gcc", suite.gccs if suite else ())
         message, advice = f"the base has {has}, not gcc {pin}; {why}", f"or take a base that has gcc {pin}"
         yield Problem(CheckCode.GCC, "gcc", message, pins=("gcc",), advice=advice)
-    elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
-        origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
+    elif base.gccs and (fact is None or (plain and not is_version(plain.value, pin))):
+        origin = f"that of {suite.name} is put beside" if fact is None and suite else "both are there"
         message = f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment"
         yield warning(CheckCode.GCC_BESIDE, "gcc", message, pins=("gcc",))
 
@@ -73,19 +78,19 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
     base, pin = _fit(context), context.recipe.python
     if base is None:
         return
-    suite, found = _suite(context), base.python(pin)
+    suite, fact = _suite(context), base.python(pin)
     is_suites = suite is not None and suite.python == pin
-    if found is None and not is_suites and context.standalone is None:
+    if fact is None and not is_suites and context.standalone is None:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
         message = f"the base has {has}, not Python {pin}; {why}, and there is no standalone build of {pin}"
         advice = f"or take a base that has Python {pin}"
         yield Problem(CheckCode.PYTHON, "python", message, pins=("python",), advice=advice)
-    elif found and context.recipe.extensions and not base.has_headers(pin):
-        if is_suites and found.path.startswith("/usr/bin/"):
+    elif fact and context.recipe.extensions and not base.has_headers(pin):
+        if is_suites and fact.path.startswith("/usr/bin/"):
             return  # the suite's package brings them
         needs = "without Python.h, which the recipe's extensions need"
-        message = f"the base has Python {found.value} ({found.path}) {needs}"
+        message = f"the base has Python {fact.value} ({fact.path}) {needs}"
         advice = "take a base with the development files of that Python, as `-devel` images have"
         yield Problem(CheckCode.BASE_PARTS, "python", message, advice=advice)
 
@@ -94,13 +99,13 @@ def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
     base, pin, suite = _fit(context), context.recipe.libxcrypt, _suite(context)
     if base is None or not pin:
         return
-    found = base.first(Name.LIBXCRYPT)
-    version = found.value if found else suite.libxcrypt if suite else ""
+    fact = base.first(Name.LIBXCRYPT)
+    version = fact.value if fact else suite.libxcrypt if suite else ""
     if not is_version(version, pin) and not (version.count(".") == 1 and is_version(pin, version)):
-        place = f" ({found.path})" if found else ""
+        place = f" ({fact.path})" if fact else ""
         message = f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}"
         advice = "" if version else "leave the pin out, or take a base that has it"
-        source = found.source if found else ""
+        source = fact.source if fact else ""
         pins = ("libxcrypt",) if version else ()
         yield Problem(CheckCode.LIBXCRYPT, "libxcrypt", message, pins=pins, advice=advice, source=source)
     python = context.tables.pythons.by_name.get(context.recipe.python)
@@ -117,13 +122,13 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     if base is None or named is None:
         return
     has = f"the base has CUDA {named.value} ({named.path})"
-    own = base.toolkit(asked) if asked else None
-    weight = _weight(base, own or named)
+    whole = base.toolkit(asked) if asked else None
+    weight = _weight(base, whole or named)
     if not asked:
         message = f"{has}, which the recipe does not use{weight}"
         advice = "a base without CUDA is smaller"
         yield warning(CheckCode.CUDA_UNUSED, "base.image", message, advice=advice, source=named.source)
-    elif own is None:
+    elif whole is None:
         minor = ".".join(named.value.split(".")[:2])
         is_whole = base.toolkit(minor) is not None
         part = "" if is_whole else " without nvcc or its headers"
@@ -136,7 +141,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         advice = (
             "a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries"
         )
-        yield warning(CheckCode.CUDA_TWICE, "base.image", message, advice=advice, source=own.source)
+        yield warning(CheckCode.CUDA_TWICE, "base.image", message, advice=advice, source=whole.source)
 
 
 def check_cudas(context: CheckContext) -> Iterator[Problem]:
@@ -146,13 +151,9 @@ def check_cudas(context: CheckContext) -> Iterator[Problem]:
     plain, asked = base.cuda, context.recipe.cuda
     fits = plain is None or not asked or is_version(plain.value, asked)
     default = f"; /usr/local/cuda is {plain.value}" + ("" if fits else f", not {asked}") if plain else ""
-    yield Problem(
-        CheckCode.CUDA_SEVERAL,
-        "base.image",
-        f"the base has {_listing('CUDA', base.cudas)}{default}",
-        advice="take a base with one CUDA: which one a build takes is decided by paths",
-        severity=Severity.WARNING if fits else Severity.ERROR,
-    )
+    message = f"the base has {_listing('CUDA', base.cudas)}{default}"
+    advice = "take a base with one CUDA: which one a build takes is decided by paths"
+    yield (warning if fits else Problem)(CheckCode.CUDA_SEVERAL, "base.image", message, advice=advice)
 
 
 def check_required_driver(context: CheckContext) -> Iterator[Problem]:
@@ -161,21 +162,18 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     if base is None or host is None or not host.driver:
         return
     text = base.env.get("NVIDIA_REQUIRE_CUDA", "")
-    require = parse_require(text)
     versions = {row.cuda: row.driver for row in context.tables.cudas.rows if row.driver}
     brands = {"tesla" if gpu.has_forward_compatibility else "" for gpu in known_gpus(context)}
-    if require.holds(driver=host.driver, brands=brands, drivers=versions) is not False:
+    if not is_refused(text, driver=host.driver, brands=brands, drivers=versions):
         return
-    least = versions.get(require.cuda, "")
-    asks = f"CUDA {require.cuda}, which driver {least} was the first to have" if least else f"`{text}`"
-    yield Problem(
-        CheckCode.DRIVER_REQUIRED,
-        "base.image",
-        f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}: "
-        "NVIDIA's container runtime would not start it",
-        advice="have the host's driver updated, or take a base of an older CUDA",
-        source="NVIDIA_REQUIRE_CUDA in the image's config",
-    )
+    alone = (word.removeprefix("cuda>=") for word in text.split())
+    cuda = next((version for version in alone if version in versions), "")
+    asks = f"CUDA {cuda}, which driver {versions[cuda]} was the first to have" if cuda else f"`{text}`"
+    has = f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}"
+    message = f"{has}: NVIDIA's container runtime would not start it"
+    advice = "have the host's driver updated, or take a base of an older CUDA"
+    source = "NVIDIA_REQUIRE_CUDA in the image's config"
+    yield Problem(CheckCode.DRIVER_REQUIRED, "base.image", message, advice=advice, source=source)
 
 
 def check_own_torch(context: CheckContext) -> Iterator[Problem]:
@@ -199,17 +197,14 @@ def check_packages(context: CheckContext) -> Iterator[Problem]:
             advice = "leave it out, or take a base that has it"
             yield Problem(CheckCode.BASE_PARTS, f"apt[{index}]", message, advice=advice)
     if recipe.extensions and "ninja-build" not in there and not demands(context, "ninja"):
-        yield Problem(
-            CheckCode.BASE_PARTS,
-            "extensions",
-            f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
-            moves=((Change(f"packages[{len(recipe.packages)}]", "ninja"),),),
-            advice="its wheel serves as well",
-        )
+        reason = _reason(base, None, "ninja", ())
+        message = f"the base does not have ninja, which compiles extensions; {reason}"
+        moves = ((Change(f"packages[{len(recipe.packages)}]", "ninja"),),)
+        advice = "its wheel serves as well"
+        yield Problem(CheckCode.BASE_PARTS, "extensions", message, moves=moves, advice=advice)
 
 
 def _fit(context: CheckContext) -> Base | None:
-    """Return the base if programs can run in it."""
     return context.base if context.base and not is_foreign(context.base) else None
 
 
@@ -244,3 +239,30 @@ def _weight(base: Base, cuda: Fact) -> str:
             amount = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
             words.append(f"{amount} of {kind} libraries")
     return f": {' and '.join(words)}" if words else ""
+
+
+def is_refused(text: str, *, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool:
+    """Whether no alternative of an NVIDIA_REQUIRE_CUDA can hold; what cannot be judged refuses nobody.
+
+    `cuda>=12.4 brand=tesla,driver>=470,driver<471`: blanks separate alternatives, commas the conditions of one
+    (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). `brands` are those
+    of the host's GPUs, "" if unknown. `drivers` maps each CUDA to its driver.
+    """
+    alternatives = text.split()
+    return bool(alternatives) and all(
+        any(_fails(condition, driver, brands, drivers) for condition in alternative.split(","))
+        for alternative in alternatives
+    )
+
+
+def _fails(condition: str, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool:
+    match = _CONDITION.fullmatch(condition)
+    name, sign, value = match.groups() if match else ("", "", "")
+    if (name, sign) == ("brand", "="):
+        return bool(brands) and value not in brands and ("" not in brands or value == "tesla")
+    if (name, sign) == ("cuda", ">="):
+        value = drivers.get(value, "")
+    elif name != "driver":
+        return False
+    is_known = all(re.fullmatch(r"\d+(\.\d+)*", version) for version in (driver, value))
+    return is_known and not _SIGNS[sign](version_key(driver), version_key(value))

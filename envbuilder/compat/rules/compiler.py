@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import CheckContext
-from envbuilder.compat.problem import Change, CheckCode, Move, Problem, warning
-from envbuilder.compat.tables.cuda import architecture_key
-from envbuilder.compat.tables.gpu import target
+from packaging.specifiers import SpecifierSet
+
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Move, Problem, warning
+from envbuilder.compat.tables.cuda import architecture_key, target
 from envbuilder.compat.tables.table import cite, version_key
-from envbuilder.core.findings import Severity
 
 _STANDARD: Final = re.compile(r"--?std=(?:c|gnu)\+\+(\d\w)")
 # The names of drafts. C++98 is compared as C++03.
@@ -35,14 +34,10 @@ def check_broken_gcc(context: CheckContext) -> Iterator[Problem]:
     cuda = context.cuda
     for broken in cuda.broken_gccs if cuda else ():
         if cuda and broken.holds(context.gcc):
-            yield Problem(
-                CheckCode.NVCC_GCC_BROKEN,
-                "gcc",
-                f"nvcc {cuda.cuda} accepts gcc {context.gcc} and fails with it: {broken.why}",
-                pins=("gcc", "cuda", "base"),
-                source=cite(cuda.source, "gcc-100102", "nccl-650"),
-                severity=Severity.ERROR if broken.certain else Severity.WARNING,
-            )
+            message = f"nvcc {cuda.cuda} accepts gcc {context.gcc} and fails with it: {broken.why}"
+            pins, source = ("gcc", "cuda", "base"), cite(cuda.source, "gcc-100102", "nccl-650")
+            make = Problem if broken.certain else warning
+            yield make(CheckCode.NVCC_GCC_BROKEN, "gcc", message, pins=pins, source=source)
 
 
 def check_nvcc_glibc(context: CheckContext) -> Iterator[Problem]:
@@ -74,7 +69,10 @@ def check_architectures(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
-    torch, sources = context.torch, [source for one in context.recipe.extensions for source in one.sources]
+    torch, sources = (
+        context.torch,
+        [source for extension in context.recipe.extensions for source in extension.sources],
+    )
     if torch is None or not any(PurePosixPath(source).suffix == ".cu" for source in sources):
         return
     for key, gpu in context.gpus:
@@ -82,14 +80,10 @@ def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
             continue
         able = [row.version for row in context.torches.rows if gpu.capability in row.arch_names]
         since = f"; torch {able[0]} was the first that does" if able else ""
-        yield Problem(
-            CheckCode.ARCHITECTURE_NAME,
-            key,
-            f"torch {torch.version} does not compile extensions for {gpu.name}: its TORCH_CUDA_ARCH_LIST "
-            f"does not know {gpu.capability}{since}",
-            pins=("pytorch",),
-            source=cite(torch.source, "wheels"),
-        )
+        why = f"its TORCH_CUDA_ARCH_LIST does not know {gpu.capability}{since}"
+        message = f"torch {torch.version} does not compile extensions for {gpu.name}: {why}"
+        source = cite(torch.source, "wheels")
+        yield Problem(CheckCode.ARCHITECTURE_NAME, key, message, pins=("pytorch",), source=source)
 
 
 def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:
@@ -101,12 +95,12 @@ def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
-    torch = context.torch
-    bound = torch.gcc_bound(context.recipe.cuda_minor) if torch else None
-    if torch and bound and not bound.allows(context.gcc):
+    torch, cuda = context.torch, context.recipe.cuda_minor
+    bound = dict(torch.gcc_bounds).get(cuda) if torch else None
+    if torch and bound and context.gcc not in SpecifierSet(bound):
         message = (
-            f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
-            f"{bound.allowed}); extensions of this recipe and `load()` are not asked"
+            f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {cuda} (it takes "
+            f"{bound}); extensions of this recipe and `load()` are not asked"
         )
         advice = "TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check"
         source = cite(torch.source, "wheels")
@@ -142,14 +136,17 @@ def check_extension_standards(context: CheckContext) -> Iterator[Problem]:
 def _check_flag(context: CheckContext, key: str, asked: int, *, is_nvcc: bool) -> Iterator[Problem]:
     torch, cuda = context.torch, context.cuda
     if torch and asked < torch.std_min:
+        message = f"the headers of torch {torch.version} need C++{torch.std_min} or newer, not C++{asked}"
+        moves, source = _flag(key, torch.std_min), cite(torch.source, "wheels")
+        advice = "or leave the flag out: torch adds the right one"
         yield Problem(
             CheckCode.STANDARD_TORCH,
             key,
-            f"the headers of torch {torch.version} need C++{torch.std_min} or newer, not C++{asked}",
-            moves=_flag(key, torch.std_min),
+            message,
+            moves=moves,
             pins=("pytorch",),
-            advice="or leave the flag out: torch adds the right one",
-            source=cite(torch.source, "wheels"),
+            advice=advice,
+            source=source,
         )
     if is_nvcc and cuda and asked > cuda.std_max:
         message = f"nvcc {cuda.cuda} knows C++{cuda.std_max} at most, not C++{asked}"
@@ -167,8 +164,8 @@ def asked_standard(flags: tuple[str, ...]) -> tuple[int, int]:
     The last flag wins, as in the compilers.
     """
     for number in range(len(flags) - 1, -1, -1):
-        if found := _STANDARD.fullmatch(flags[number]):
-            name = found[1]
+        if match := _STANDARD.fullmatch(flags[number]):
+            name = match[1]
             return number, _OLD_NAMES.get(name) or (int(name) if name.isdecimal() else 0)
     return 0, 0
 

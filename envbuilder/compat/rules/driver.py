@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.compat.context import CheckContext, Tables, can_run
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, Tables, can_run, warning
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.problem import Change, CheckCode, Problem, warning
-from envbuilder.compat.tables.cuda import Cuda
-from envbuilder.compat.tables.gpu import Gpu
+from envbuilder.compat.tables.cuda import Cuda, Gpu
 from envbuilder.compat.tables.table import cite, version_key
 
 _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")
@@ -32,22 +30,19 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
             advice = "the recipe's extensions hold machine code for its GPUs, so they are not concerned"
             yield warning(CheckCode.DRIVER_MINOR, "cuda", message, advice=advice, source=source)
         return
-    needs = (
+    message = (
         f"CUDA {cuda.cuda} needs driver {cuda.driver_floor} or newer, and `{host.path}` says {host.driver}"
     )
+    advice = "have the host's driver updated"
     package = f"cuda-compat-{cuda.cuda.replace('.', '-')}"
     branch = f"R{host.driver.partition('.')[0]}"
-    branches = [f"R{one}" for one in cuda.forward_branches or ()]
+    branches = [f"R{number}" for number in cuda.forward_branches or ()]
     consumer = [gpu.name for gpu in known_gpus(context) if not gpu.has_forward_compatibility]
     if branch in branches and not consumer:
-        yield warning(
-            CheckCode.DRIVER_FORWARD,
-            "cuda",
-            f"{needs}: it runs by forward compatibility alone, with NVIDIA's package {package}, which takes the "
-            f"branch {branch}",
-            advice=f"put the libcuda of {package} before the driver's on LD_LIBRARY_PATH, or have the host's driver updated",
-            source=cite(cuda.source, "nvidia-images", *_DRIVERS),
-        )
+        message += f": it runs by forward compatibility alone, with NVIDIA's package {package}, which takes the branch {branch}"
+        advice = f"put the libcuda of {package} before the driver's on LD_LIBRARY_PATH, or {advice}"
+        source = cite(cuda.source, "nvidia-images", *_DRIVERS)
+        yield warning(CheckCode.DRIVER_FORWARD, "cuda", message, advice=advice, source=source)
         return
     if branch in branches:
         why = f"forward compatibility ({package}) is not for {', '.join(dict.fromkeys(consumer))}"
@@ -55,10 +50,8 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
         why = f"whether forward compatibility ({package}) takes {branch} is not known"
     else:
         why = f"forward compatibility ({package}) takes {', '.join(branches)}, not {branch}"
-    advice = "have the host's driver updated"
-    yield Problem(
-        CheckCode.DRIVER, "cuda", f"{needs}; {why}", pins=("cuda", "pytorch"), advice=advice, source=source
-    )
+    message, pins = f"{message}; {why}", ("cuda", "pytorch")
+    yield Problem(CheckCode.DRIVER, "cuda", message, pins=pins, advice=advice, source=source)
 
 
 def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
@@ -67,13 +60,10 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
     if host is None or not context.recipe.cuda:
         return
     if host.gpus == ():
-        yield warning(
-            CheckCode.HOST_EMPTY,
-            "gpus",
-            f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node: "
-            "whether the environment runs on the nodes that have one is not checked",
-            advice="`envbuilder detect --save FILE` on a compute node writes facts that can be judged",
-        )
+        has = f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node"
+        message = f"{has}: whether the environment runs on the nodes that have one is not checked"
+        advice = "`envbuilder detect --save FILE` on a compute node writes facts that can be judged"
+        yield warning(CheckCode.HOST_EMPTY, "gpus", message, advice=advice)
     held = tuple(gpu.capability for _, gpu in context.gpus)
     targets = ", ".join(dict.fromkeys(gpu.target for _, gpu in context.gpus))
     for given in dict.fromkeys(host.gpus or ()):

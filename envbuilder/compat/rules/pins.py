@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import CheckContext
+from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, distance, is_ahead, warning
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
-from envbuilder.compat.problem import Change, CheckCode, Problem, distance, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import either, equally_near
@@ -21,7 +20,7 @@ def check_base(context: CheckContext) -> Iterator[Problem]:
     if context.suite is None and not context.recipe.image:
         asked, suites = context.recipe.base, context.tables.distributions
         # ubuntu/22.04 is ubuntu/jammy.
-        same = [one.name for one in suites.rows if asked == f"{one.family}/{one.release}"]
+        same = [suite.name for suite in suites.rows if asked == f"{suite.family}/{suite.release}"]
         message = f"no suite `{asked}` is known" + (f"; the closest is `{same[0]}`" if same else "")
         advice = f"suites: {', '.join(suites.by_name)}"
         moves = tuple((Change("base", name),) for name in same)
@@ -41,12 +40,12 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         if name in names or refused:
             continue
         whole = find_name(name, names)
-        others = tuple(one for one in names if one not in context.recipe.gpus)
+        others = tuple(other for other in names if other not in context.recipe.gpus)
         near = (whole,) if whole else equally_near(name, others)
-        closest = f"; the closest {'is' if len(near) == 1 else 'are'} " + either(
-            [f"`{one}`" for one in near], "and"
-        )
-        message = f"no GPU `{name}` is known" + (closest if near else "")
+        message = f"no GPU `{name}` is known"
+        if near:
+            closest = either([f"`{other}`" for other in near], "and")
+            message += f"; the closest {'is' if len(near) == 1 else 'are'} {closest}"
         moves = tuple((Change(key, other),) for other in near)
         advice = "" if near else f"GPUs: {', '.join(names)}"
         yield Problem(CheckCode.GPU, key, message, moves=moves, are_equal=True, advice=advice)
@@ -58,15 +57,13 @@ def check_platform(context: CheckContext) -> Iterator[Problem]:
     platform = context.recipe.platform
     if context.recipe.image and context.processor is not X86_64:
         message = f"a base image for {context.processor.platform} is not possible yet"
-        yield Problem(
-            CheckCode.PLATFORM, "base.image", message, advice="take a suite such as `base: debian/bookworm`"
-        )
+        advice = "take a suite such as `base: debian/bookworm`"
+        yield Problem(CheckCode.PLATFORM, "base.image", message, advice=advice)
     if arm and platform == X86_64.platform:
         gpu = arm[0]
         message = f"{gpu.name} exists only beside an Arm processor, and the recipe is for {platform}"
-        yield Problem(
-            CheckCode.PLATFORM, "platform", message, advice="leave out `platform`", source=cite(gpu.source)
-        )
+        advice, source = "leave out `platform`", cite(gpu.source)
+        yield Problem(CheckCode.PLATFORM, "platform", message, advice=advice, source=source)
 
 
 def check_processor(context: CheckContext) -> Iterator[Problem]:
@@ -119,7 +116,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         return
     if context.base and context.base.toolkit(asked):
         return
-    own = [release for release in tables.releases if is_version(release, minor)]
+    releases = [release for release in tables.releases if is_version(release, minor)]
     if context.cuda is None:
         codes = (CheckCode.CUDA, CheckCode.CUDA_NEWER)
         yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes)
@@ -129,19 +126,17 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         message = f"CUDA {asked} is in NVIDIA's apt repositories alone, and the recipe has no `apt_sources`"
         advice = "or add `apt_sources: [nvidia/ubuntu2004]`; its toolkit serves on any base"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
-    elif not own:
+    elif not releases:
         near = sorted(tables.toolkits, key=lambda version: distance(version, minor))[:2]
         nearest = either(sorted(near, key=version_key), "and")
         message = f"no source of packages has CUDA {asked}; the nearest that one has are {nearest}"
         advice = "or take an image that has it"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
-    elif version_key(asked) > version_key(own[-1]):
-        message = (
-            f"CUDA {asked} is newer than {own[-1]}, the newest known: `lock` asks whether a source has it"
-        )
+    elif version_key(asked) > version_key(releases[-1]):
+        message = f"CUDA {asked} is newer than {releases[-1]}, the newest known: `lock` asks whether a source has it"
         yield warning(CheckCode.CUDA_NEWER, "cuda", message)
     else:
-        message = f"no source of packages has CUDA {asked}; of {minor} there is {either(own, 'and')}"
+        message = f"no source of packages has CUDA {asked}; of {minor} there is {either(releases, 'and')}"
         yield Problem(CheckCode.TOOLKIT, "cuda", message, moves=((Change("cuda", minor),),))
 
 

@@ -2,16 +2,22 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from envbuilder.compat.context import CheckContext, can_run, demands
-from envbuilder.compat.problem import Change, CheckCode, Problem, is_ahead, warning
-from envbuilder.compat.tables.cuda import Cuda
-from envbuilder.compat.tables.gpu import target
+from envbuilder.compat.context import (
+    Change,
+    CheckCode,
+    CheckContext,
+    Problem,
+    can_run,
+    demands,
+    is_ahead,
+    warning,
+)
+from envbuilder.compat.tables.cuda import Cuda, target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.spelling import either
@@ -25,15 +31,15 @@ _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
 
 def check_torch_processor(context: CheckContext) -> Iterator[Problem]:
     """The package index had CUDA builds for x86-64 alone at first: `pip install torch` gave Arm one for the CPU."""
-    row, cuda = context.tables.torches.by_name.get(context.recipe.pytorch), context.recipe.cuda
-    if row is None or (context.torch and not (cuda and context.torch.pypi == CPU)):
+    release, cuda = context.tables.torches.by_name.get(context.recipe.pytorch), context.recipe.cuda
+    if release is None or (context.torch and not (cuda and context.torch.pypi == CPU)):
         return
-    message = f"the package index has no wheel of torch {row.version} for {context.processor.title}"
+    message = f"the package index has no wheel of torch {release.version} for {context.processor.title}"
     if context.torch:
         message += " with CUDA, only one for the CPU"
-    if able := next((one for one in context.torches.rows if one.pypi != CPU or not cuda), None):
+    if able := next((row for row in context.torches.rows if row.pypi != CPU or not cuda), None):
         message += f"; the first that it has is {able.version}" + (f"+{able.pypi}" if cuda else "")
-    pins, source = ("pytorch",), cite(row.source, "wheels")
+    pins, source = ("pytorch",), cite(release.source, "wheels")
     yield Problem(CheckCode.TORCH_PROCESSOR, "pytorch", message, pins=pins, source=source)
 
 
@@ -61,7 +67,7 @@ def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
         return
     if not context.cuda and not is_ahead(cuda, context.tables.cudas.rows[-1].cuda):
         return  # that there is no such release is enough
-    builds = either([build.cuda, *(one.cuda for one in torch.builds if one is not build)])
+    builds = either([build.cuda, *(other.cuda for other in torch.builds if other is not build)])
     message = f"torch {torch.version} is built against CUDA {builds}, not {cuda}"
     pins, source = ("cuda", "pytorch"), cite(torch.source, "wheels")
     if build.cuda.partition(".")[0] != cuda.partition(".")[0]:
@@ -81,10 +87,10 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
         if can_run(gpu.capability, build.architectures, build.ptx):
             continue
         able = [
-            f"{row.version}+{one.name}"
+            f"{row.version}+{other.name}"
             for row in context.torches.rows
-            for one in row.builds
-            if can_run(gpu.capability, one.architectures, one.ptx)
+            for other in row.builds
+            if can_run(gpu.capability, other.architectures, other.ptx)
         ]
         span = f"; the first that has is {able[0]}, the last {able[-1]}" if able else ""
         held = " ".join(map(target, build.architectures))
@@ -109,13 +115,20 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
             CheckCode.SETUPTOOLS,
             "setuptools-trial",
         ),
-        *((name, f"=={one}", "fits", CheckCode.COMPANION, "wheels") for name, one in torch.companions),
+        *(
+            (name, f"=={version}", "fits", CheckCode.COMPANION, "wheels")
+            for name, version in torch.companions
+        ),
     ):
         asked = demands(context, name)
-        wanted = SpecifierSet(",".join(str(one.specifier) for _, one in asked))
+        wanted = SpecifierSet(",".join(str(requirement.specifier) for _, requirement in asked))
         if not bound or not asked or not (wanted & SpecifierSet(bound)).is_unsatisfiable():
             continue
-        alone = (key for key, one in asked if (one.specifier & SpecifierSet(bound)).is_unsatisfiable())
+        alone = (
+            key
+            for key, requirement in asked
+            if (requirement.specifier & SpecifierSet(bound)).is_unsatisfiable()
+        )
         key = next(alone, asked[-1][0])
         message = f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}"
         moves = (tuple(Change(key, f"{name}{bound}") for key, _ in asked),)
@@ -127,60 +140,43 @@ def check_compiler_parts(context: CheckContext) -> Iterator[Problem]:
 
     `ptxas` refuses the newer `nvvm`'s code ("Unsupported .version"); only some releases of `cuda-toolkit` hold them.
     """
-    held = {part: demands(context, part) for part in COMPILER_PARTS}
-    if all(any(_holds(requirement) for _, requirement in asked) for asked in held.values()):
+    held = [demands(context, part) for part in COMPILER_PARTS]
+    if all(any(_holds(requirement) for _, requirement in asked) for asked in held):
         return
-    missing = [part for part in COMPILER_PARTS if not held[part]]
-    for loose in _loose_compilers(context):
-        pins = tuple(
-            Change(f"packages[{len(context.recipe.packages) + index}]", f"{part}=={loose.parts}")
-            for index, part in enumerate(missing)
-        )
-        yield Problem(
-            CheckCode.COMPILER_PARTS,
-            loose.key,
-            f"{loose.asker} leaves {' and '.join(COMPILER_PARTS)} to the resolver, which takes those of CUDA "
-            f"{context.tables.cudas.rows[-1].cuda}: every compile fails (`Unsupported .version`)",
-            pins=loose.pins,
-            moves=(pins,) if pins else (),
-            advice=f"hold {' and '.join(COMPILER_PARTS)} at the compiler's own version",
-            source=cite(loose.cuda.source, "toolkit_metadata"),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loose:
-    """A compiler that is asked for without its parts."""
-
-    key: str
-    asker: str  # for the message
-    cuda: Cuda
-    parts: str  # the version that its parts must have
-    pins: tuple[str, ...]
-
-
-def _loose_compilers(context: CheckContext) -> Iterator[_Loose]:
-    pinned = context.torch.cuda_toolkit if context.torch and context.build is context.torch.build else ""
+    cudas, torch = context.tables.cudas, context.torch
+    pinned = torch.cuda_toolkit if torch and context.build is torch.build else ""
     for key, requirement in demands(context, TOOLKIT_PACKAGE):
         release = _exact(requirement) or pinned
-        cuda = _with_unpinned(context, release)
+        cuda = next((row for row in cudas.rows if release in row.unpinned), None)
         if requirement.extras & _COMPILER_EXTRAS and cuda:
             asker = f"`{requirement}`, of which torch and the recipe make {release},"
-            yield _Loose(key=key, asker=asker, cuda=cuda, parts=_parts(cuda), pins=("pytorch",))
+            yield _loose_compiler(context, key, asker, cuda, pins=("pytorch",))
     for key, requirement in demands(context, COMPILER):
         release = _exact(requirement)
-        cuda = context.tables.cudas.by_name.get(".".join(release.split(".")[:2]))
-        if cuda and cuda is not context.tables.cudas.rows[-1]:
-            parts = release if release.count(".") > 1 else _parts(cuda)
-            yield _Loose(key=key, asker=f"`{requirement}`", cuda=cuda, parts=parts, pins=())
+        cuda = cudas.by_name.get(".".join(release.split(".")[:2]))
+        if cuda and cuda is not cudas.rows[-1]:
+            version = release if release.count(".") > 1 else ""
+            yield _loose_compiler(context, key, f"`{requirement}`", cuda, version)
 
 
-def _parts(cuda: Cuda) -> str:
-    return cuda.compiler or f"{cuda.cuda}.*"
-
-
-def _with_unpinned(context: CheckContext, release: str) -> Cuda | None:
-    return next((row for row in context.tables.cudas.rows if release in row.unpinned), None)
+def _loose_compiler(
+    context: CheckContext, key: str, asker: str, cuda: Cuda, version: str = "", *, pins: tuple[str, ...] = ()
+) -> Problem:
+    """Return the problem of a compiler that is asked for without its parts, which must have its own `version`."""
+    parts, end = " and ".join(COMPILER_PARTS), len(context.recipe.packages)
+    missing = [part for part in COMPILER_PARTS if not demands(context, part)]
+    requirements = [f"{part}=={version or cuda.compiler or f'{cuda.cuda}.*'}" for part in missing]
+    move = tuple(Change(f"packages[{end + at}]", requirement) for at, requirement in enumerate(requirements))
+    return Problem(
+        CheckCode.COMPILER_PARTS,
+        key,
+        f"{asker} leaves {parts} to the resolver, which takes those of CUDA {context.tables.cudas.rows[-1].cuda}: "
+        "every compile fails (`Unsupported .version`)",
+        pins=pins,
+        moves=(move,) if move else (),
+        advice=f"hold {parts} at the compiler's own version",
+        source=cite(cuda.source, "toolkit_metadata"),
+    )
 
 
 def _exact(requirement: Requirement) -> str:

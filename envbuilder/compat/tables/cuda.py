@@ -1,17 +1,18 @@
-"""The CUDA toolkits: which compilers and C libraries each takes, what it compiles for, and the drivers that run it.
+"""The GPUs, the CUDA toolkits with their compilers and drivers, and the variables that make projects compile for a GPU.
 
 What envbuilder lays out of a toolkit is another table, `toolkits.yaml`: a toolkit can be known here and not be built.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.processor import AARCH64
 
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
 Version = Annotated[str, Shape(pattern=r"\d+(\.\d+)+", expected='a version such as "12.4.131"')]
@@ -41,10 +42,10 @@ def _check_broken(broken: BrokenGcc) -> Iterator[Mistake]:
 
 def architecture_key(name: str) -> tuple[int, int, str]:
     """Return the sort key of an architecture: 9.0 before 9.0a before 10.0."""
-    found = re.fullmatch(r"(\d+)\.(\d+)([a-z]*)", name)
-    if found is None:
+    match = re.fullmatch(r"(\d+)\.(\d+)([a-z]*)", name)
+    if match is None:
         raise ValueError(f"expected an architecture such as 9.0a, found {name!r}")
-    return int(found[1]), int(found[2]), found[3]
+    return int(match[1]), int(match[2]), match[3]
 
 
 def _check_order(text: str) -> Iterator[Mistake]:
@@ -70,7 +71,6 @@ class Cuda:
     gcc_min: Major  # documented, not enforced
     gcc_max: Major  # enforced by its header
     broken_gccs: tuple[Annotated[BrokenGcc, Rule(_check_broken)], ...] = ()
-    clang_max: Major
     std_max: Whole  # the newest C++ standard that nvcc takes: 17
     # Ascending: 8.0, 9.0, 9.0a, 10.0f.
     architectures: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
@@ -91,7 +91,6 @@ class Cuda:
         return self.minor_driver or self.driver
 
     def can_target(self, capability: str) -> bool:
-        """Return whether it compiles for this architecture by this name."""
         return capability in self.architectures
 
 
@@ -108,3 +107,77 @@ def _check(row: Cuda) -> Iterator[Mistake]:
 
 
 load_cudas = reader("cuda.yaml", Cuda, key="cuda", check=_check, overridden="cuda")  # oldest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    name: Line
+    capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
+    market: Literal["data-center", "workstation", "consumer", "embedded"]
+    interconnect: Line  # how GPUs of this kind reach each other, for people
+    refused: Line = ""  # why no environment can be made for it
+    note: Line = ""
+    source: Sources
+
+    @property
+    def target(self) -> str:
+        """As the compiler says it: sm_80."""
+        return target(self.capability)
+
+    @property
+    def arm_host(self) -> bool:
+        """Whether it exists only beside a 64-bit Arm processor."""
+        return self.name in AARCH64.gpus
+
+    @property
+    def has_forward_compatibility(self) -> bool:
+        """NVIDIA promises that of the driver for data centers only."""
+        return self.market == "data-center"
+
+
+def target(capability: str) -> str:
+    """8.0 → sm_80"""
+    return f"sm_{capability.replace('.', '')}"
+
+
+def capabilities(names: Iterable[str], known: Iterable[Gpu]) -> tuple[str, ...]:
+    """Return the compute capabilities of these GPUs, ascending and unique. Raises KeyError for an unknown name."""
+    by_name = {gpu.name: gpu.capability for gpu in known}
+    return tuple(sorted({by_name[name] for name in names}, key=version_key))
+
+
+load_gpus = reader("gpus.yaml", Gpu, key="name", order=lambda row: (*version_key(row.capability), row.name))
+
+
+_VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sdist:
+    """A package with CUDA sources and without wheels for every torch: a build compiles its sdist."""
+
+    newest: Line  # for lines without a version
+    needs: tuple[Line, ...] = ()  # what its setup.py imports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    variable: Annotated[str, _VARIABLE]
+    effect: Literal["cuda", "architectures", "compile"]
+    value: Line
+    projects: tuple[Line, ...]
+    sdists: dict[str, Sdist] = field(default_factory=dict)
+    source: Sources
+
+    def setting(self, architectures: tuple[str, ...]) -> str:
+        """Return the line for the extension's `env` in a recipe, for these GPUs."""
+        numbers = [number.replace(".", "") for number in architectures]
+        value = self.value.format(
+            digits=";".join(numbers),
+            dots=";".join(architectures),
+            gencode=" ".join(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
+        )
+        return f'{self.variable}: "{value}"'
+
+
+load_switches = reader("switches.yaml", Switch, key="variable", order=lambda row: (row.variable,))

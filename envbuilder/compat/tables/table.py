@@ -32,9 +32,9 @@ Row = TypeVar("Row")
 class Source:
     """A source of facts, and the day it was read."""
 
-    name: str  # as a row's `source` says it
-    text: str
-    read: str  # the day, YYYY-MM-DD
+    name: str = ""  # as a row's `source` says it; in the file, it is the key
+    text: Line
+    read: Date
 
 
 def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]:
@@ -72,17 +72,11 @@ class Table(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceText:
-    text: Line
-    read: Date
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     """The file of a table. Its rows are read after the overrides have changed them."""
 
     read: Date
-    sources: dict[str, _SourceText]
+    sources: dict[str, Source]
     rows: tuple[Any, ...]
 
 
@@ -91,7 +85,7 @@ class _Overrides:
     """The file with the overrides of every table; a section is read by the table that it is for."""
 
     read: Date
-    sources: dict[str, _SourceText]
+    sources: dict[str, Source]
     torch: Any = None
     cuda: Any = None
     glibc_clashes: Any = None  # for `refresh`
@@ -110,6 +104,11 @@ class _Override:
 def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a plain version such as 2.10.0."""
     return tuple(int(part) for part in version.split("."))
+
+
+def pairs(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return a map of a file as what can be hashed."""
+    return tuple(values.items())
 
 
 def in_span(version: tuple[int, ...], span: str) -> bool:
@@ -176,7 +175,7 @@ _load_overrides = functools.cache(_load)
 
 
 def _sources(file: _File | _Overrides) -> dict[str, Source]:
-    return {name: Source(name=name, text=one.text, read=one.read) for name, one in file.sources.items()}
+    return {name: replace(source, name=name) for name, source in file.sources.items()}
 
 
 def _override(
@@ -207,8 +206,8 @@ def _version(row: Any, key: str) -> tuple[int, ...]:
 
 def _merge(row: Map, override: Map) -> Map:
     """Return the row with the keys of `set`, and with the override's sources added to its own."""
-    change, more, own = override["set"], override["source"], row.get("source")
-    before = own if isinstance(own, List) else List((), ())
+    change, more, named = override["set"], override["source"], row.get("source")
+    before = named if isinstance(named, List) else List((), ())
     source = List([*before, *more], [*before.places, *more.places])
     places = row.places | change.places | {"source": override.places["source"]}
     return Map(row | change | {"source": source}, places)

@@ -6,14 +6,15 @@ installs it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal, TypeVar, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from envbuilder.compat.tables.table import Span, in_span, reader, version_key
+from envbuilder.compat.tables.table import Span, in_span, pairs, reader, version_key
 from envbuilder.core.cache import Sha256
 from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
 from envbuilder.core.processor import X86_64, Processor
@@ -38,6 +39,9 @@ Pin = Annotated[str, Shape(pattern=r"[a-z0-9-]+==[0-9.]+", expected="`name==vers
 Wheel = Annotated[str, Shape(pattern=r"[a-z0-9-]+(==[0-9.]+)?", expected="`name==version` or `name`")]
 Component = Annotated[str, Shape(pattern=r"[a-z0-9_]+", expected="the name of a component")]
 Release = Annotated[str, Shape(pattern=r"[0-9]+\.[0-9]+\.[0-9]+", expected='a release such as "12.4.1"')]
+CudaPackage = Annotated[
+    str, Shape(pattern=rf"[a-z0-9-]+-{re.escape(CUDA)}", expected=f"a name that ends with -{CUDA}")
+]
 Manifest = Annotated[Sha256, Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")]
 Word = Annotated[str, Shape(pattern=r"[a-z0-9][a-z0-9+.-]*", expected="a name in small letters")]
 Folder = Annotated[str, Shape(pattern=r"\w+|\*", expected="the name of a folder below nvidia/, or `*`")]
@@ -46,7 +50,7 @@ Target = Annotated[
     Shape(pattern=r"(?!/)[^\x00-\x1f\x7f]+", expected=f"a relative target or one that begins with {SITE}"),
 ]
 Text = Annotated[str, Shape(pattern=r"(?s:.*)", expected="text")]
-_Found = TypeVar("_Found")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,134 +70,57 @@ def _check_take(take: Take) -> Iterator[Mistake]:
         )
 
 
-Takes = Annotated[
-    tuple[Annotated[Take, Rule(_check_take)], ...],
-    Rule(lambda rules: () if rules else (Mistake(message="a part of which nothing is taken"),)),
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebPart:
-    """A Debian package of one suite. The lock has its version."""
+class Part:
+    """A package, named by the key of its kind, and what of it belongs to a toolkit. The lock has the versions."""
 
-    name: Annotated[Word, Field(alias="deb")]
-    suite: Word
-    component: Word
-    take: Takes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelPart:
-    """A wheel of exactly one version."""
-
-    name: str
-    version: str  # "" in a row whose versions are the lock's
-    take: tuple[Take, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivePart:
-    """A component of NVIDIA's redistributable archive. The lock has its version."""
-
-    name: str
-    take: tuple[Take, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AptPart:
-    """A package of NVIDIA's apt repositories, which a recipe or its image names. The lock has its version."""
-
-    name: str
-    take: tuple[Take, ...]
-
-
-Part = DebPart | WheelPart | ArchivePart | AptPart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPart:
-    """A part as a row has it, with the toolkits that need it."""
-
-    part: Part
-    span: Span = ""  # of minor versions; "" for all of the row's
+    deb: Word | None = None  # of Debian's `suite` and `component`
+    wheel: Wheel | None = None  # of a version that the row or the lock names
+    archive: Component | None = None  # of NVIDIA's redistributable archive
+    apt: CudaPackage | None = None  # of NVIDIA's apt repositories, which a recipe or its image names
+    suite: Word = ""
+    component: Word = ""
+    take: tuple[Annotated[Take, Rule(_check_take)], ...]
+    span: Annotated[Span, Field(alias="for")] = ""  # the minor versions that need it; "" for all of the row's
     headers: Flag = False  # for its headers alone, where torch's wheels bring libraries without headers
 
+    @property
+    def name(self) -> str:
+        return (self.deb or self.wheel or self.archive or self.apt or "").partition("==")[0]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowWheel:
-    wheel: Wheel
-    take: Takes
-    span: Annotated[Span, Field(alias="for")] = ""
+    @property
+    def version(self) -> str:
+        """Return the version that the row asks for; "" where the lock's is right."""
+        return (self.wheel or "").partition("==")[2]
 
+    @property
+    def kind(self) -> str:
+        return "wheel" if self.wheel else "archive" if self.archive else "deb"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowArchive:
-    archive: Component
-    take: Takes
-    span: Annotated[Span, Field(alias="for")] = ""
-    headers: Flag = False
+    def is_made_by(self, package: Wanted) -> bool:
+        return package.kind == self.kind and self.version in ("", package.version)
 
+    def of(self, minor: str) -> "Part":
+        """Return the part of one toolkit, by its own name if each toolkit has another package."""
+        take = tuple(replace(rule, source=rule.source.replace(CUDA, minor)) for rule in self.take)
+        apt = self.apt and self.apt.replace(CUDA, minor.replace(".", "-"))
+        return replace(self, apt=apt, take=take, span="", headers=False)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowApt:
-    apt: Annotated[
-        str, Shape(pattern=rf"[a-z0-9-]+-{re.escape(CUDA)}", expected=f"a name that ends with -{CUDA}")
-    ]
-    take: Takes
-    span: Annotated[Span, Field(alias="for")] = ""
-    headers: Flag = False
-
-
-def _apt_part(row: _RowApt) -> RowPart:
-    return RowPart(part=AptPart(name=row.apt, take=row.take), span=row.span, headers=row.headers)
-
-
-def _wheel_part(row: _RowWheel) -> RowPart:
-    name, _, version = row.wheel.partition("==")
-    return RowPart(part=WheelPart(name=name, version=version, take=row.take), span=row.span)
+    def at(self, version: str) -> "Part":
+        """Return the part in the version of the lock."""
+        if not self.wheel or self.version:
+            return self
+        take = tuple(replace(rule, source=rule.source.replace(VERSION, version)) for rule in self.take)
+        return replace(self, wheel=f"{self.wheel}=={version}", take=take)
 
 
-def _archive_part(row: _RowArchive) -> RowPart:
-    return RowPart(part=ArchivePart(name=row.archive, take=row.take), span=row.span, headers=row.headers)
-
-
-def _tag(part: object) -> str:
-    kinds = {"deb": "a deb", "archive": "an archive", "apt": "an apt package"}
-    found = part if isinstance(part, dict) else {}
-    return next((kind for key, kind in kinds.items() if key in found), "a wheel")
-
-
-_RowPart = Annotated[
-    Annotated[RowPart, ReadAs(DebPart, lambda part: RowPart(part=part)), Tag("a deb")]
-    | Annotated[RowPart, ReadAs(_RowWheel, _wheel_part), Tag("a wheel")]
-    | Annotated[RowPart, ReadAs(_RowArchive, _archive_part), Tag("an archive")]
-    | Annotated[RowPart, ReadAs(_RowApt, _apt_part), Tag("an apt package")],
-    Discriminator(_tag),
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitLink:
-    """A symbolic link below the toolkit folder; the target is relative or begins with `{site}`."""
-
-    path: PurePosixPath
-    target: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitFile:
-    """A small file below the toolkit folder."""
-
-    path: PurePosixPath
-    text: str
-
-
-def _links(found: Mapping[str, str]) -> tuple[ToolkitLink, ...]:
-    return tuple(ToolkitLink(path=PurePosixPath(path), target=target) for path, target in found.items())
-
-
-def _files(found: Mapping[str, str]) -> tuple[ToolkitFile, ...]:
-    return tuple(ToolkitFile(path=PurePosixPath(path), text=text) for path, text in found.items())
+def _check_part(part: Part) -> Iterator[Mistake]:
+    if sum(name is not None for name in (part.deb, part.wheel, part.archive, part.apt)) != 1:
+        yield Mistake(message="a part has one of the keys deb, wheel, archive and apt")
+    if bool(part.deb) != bool(part.suite and part.component):
+        yield Mistake(message="a deb, and nothing else, has a suite and a component")
+    if not part.take:
+        yield Mistake(message="a part of which nothing is taken")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,18 +131,16 @@ class Toolkit:
     constraints: tuple[Pin, ...]  # on the Python environment, so that its headers fit this compiler
     parts: tuple[Part, ...]
     header_wheels: tuple[Folder, ...]
-    links: tuple[ToolkitLink, ...]
-    files: tuple[ToolkitFile, ...]
+    links: tuple[tuple[str, str], ...]  # path below the toolkit folder, and target: relative or with `{site}`
+    files: tuple[tuple[str, str], ...]  # path below the toolkit folder, and text
 
     def on(self, processor: Processor) -> "Toolkit":
         """Return the toolkit for a processor, whose folder below `targets` has another name."""
         names = (f"targets/{X86_64.cuda_target}/", f"targets/{processor.cuda_target}/")
-        links = tuple(replace(one, path=PurePosixPath(str(one.path).replace(*names))) for one in self.links)
-        return replace(self, links=links)
+        return replace(self, links=tuple((path.replace(*names), target) for path, target in self.links))
 
     @property
     def folder(self) -> PurePosixPath:
-        """Its folder, relative to the root of the tree."""
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
@@ -225,23 +150,19 @@ class Layout:
 
     source: Source
     releases: tuple[Release, ...]  # oldest first
-    # Releases that are newer than the listed ones are asked for as well.
-    further: Flag = False
-    # For locks that hold these packages; a new lock takes another row.
-    kept: Flag = False
-    manifests: Annotated[Mapping[str, Sha256], ReadAs(dict[Release, Manifest], dict)] = field(
-        default_factory=dict
-    )
+    further: Flag = False  # releases that are newer than the listed ones are asked for as well
+    kept: Flag = False  # for locks that hold these packages; a new lock takes another row
+    manifests: dict[Release, Manifest] = field(default_factory=dict)
     constraints: tuple[Pin, ...] = ()
-    parts: tuple[_RowPart, ...]
+    parts: tuple[Annotated[Part, Rule(_check_part)], ...]
     header_wheels: tuple[Folder, ...]
-    links: Annotated[tuple[ToolkitLink, ...], ReadAs(dict[Below, Target], _links)]
+    links: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[Below, Target], pairs)]
     libraries: tuple[Glob, ...] = ()  # of torch's wheels
-    files: Annotated[tuple[ToolkitFile, ...], ReadAs(dict[Below, Text], _files)]
+    files: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[Below, Text], pairs)]
 
     def releases_of(self, cuda: str) -> tuple[str, ...]:
         """Return the listed releases that a recipe's `cuda` allows, newest first: of "12.4" all, of "12.4.1" that one."""
-        return tuple(one for one in reversed(self.releases) if f"{one}.".startswith(f"{cuda}."))
+        return tuple(release for release in reversed(self.releases) if f"{release}.".startswith(f"{cuda}."))
 
     def may_have(self, cuda: str) -> bool:
         """Return whether the source is to be asked for a recipe's `cuda`."""
@@ -253,57 +174,28 @@ class Layout:
     def parts_of(self, minor: str, *, headers: bool = False) -> tuple[Part, ...]:
         """Return the parts of a toolkit, or those that only bring `headers`."""
         return tuple(
-            _of(one.part, minor)
-            for one in self.parts
-            if one.headers == headers and (not one.span or in_span(version_key(minor), one.span))
+            part.of(minor)
+            for part in self.parts
+            if part.headers == headers and (not part.span or in_span(version_key(minor), part.span))
         )
 
     def toolkit(self, minor: str, locked: Iterable[Wanted]) -> Toolkit | None:
         """Return the toolkit that this row makes of the locked packages, None if they are not its parts."""
-        have = {one.name: one for one in locked}
-        headers = self.parts_of(minor, headers=True)
-        parts = (*self.parts_of(minor), *(part for part in headers if part.name in have))
-        if set(have) != {part.name for part in parts} or not all(
-            _is_part(part, have[part.name]) for part in parts
+        have = {package.name: package for package in locked}
+        headers = [part for part in self.parts_of(minor, headers=True) if part.name in have]
+        parts = (*self.parts_of(minor), *headers)
+        if have.keys() != {part.name for part in parts} or not all(
+            part.is_made_by(have[part.name]) for part in parts
         ):
             return None
-        found = (
-            ToolkitLink(path=PurePosixPath(LIBRARIES), target=f"{SITE}/{glob}") for glob in self.libraries
-        )
         return Toolkit(
             cuda=minor,
             constraints=self.constraints,
-            parts=tuple(_at(part, have[part.name].version) for part in parts),
+            parts=tuple(part.at(have[part.name].version) for part in parts),
             header_wheels=self.header_wheels,
-            links=(*self.links, *found),
+            links=(*self.links, *((LIBRARIES, f"{SITE}/{glob}") for glob in self.libraries)),
             files=self.files,
         )
-
-
-def _is_part(part: Part, locked: Wanted) -> bool:
-    match part:
-        case WheelPart():
-            return locked.kind == "wheel" and part.version in ("", locked.version)
-        case DebPart() | AptPart():
-            return locked.kind == "deb"
-        case ArchivePart():
-            return locked.kind == "archive"
-
-
-def _of(part: Part, minor: str) -> Part:
-    """Return the part of a toolkit, by its own name if each toolkit has another package."""
-    if not isinstance(part, AptPart):
-        return part
-    take = tuple(replace(one, source=one.source.replace(CUDA, minor)) for one in part.take)
-    return AptPart(name=part.name.replace(CUDA, minor.replace(".", "-")), take=take)
-
-
-def _at(part: Part, version: str) -> Part:
-    """Return the part in the version of the lock."""
-    if not isinstance(part, WheelPart) or part.version:
-        return part
-    take = tuple(replace(one, source=one.source.replace(VERSION, version)) for one in part.take)
-    return replace(part, version=version, take=take)
 
 
 def _check(layout: Layout) -> Iterator[Mistake]:
@@ -311,11 +203,11 @@ def _check(layout: Layout) -> Iterator[Mistake]:
         yield Mistake(message="a toolkit without parts")
     if unknown := sorted(set(layout.manifests) - set(layout.releases)):
         yield Mistake(message=f"a manifest of {', '.join(unknown)}, which is not among the releases")
-    spans = [(one.part.name, one.span) for one in layout.parts]
-    names = [name for at, (name, span) in enumerate(spans) if (name, span) in spans[:at]]
-    paths = [str(link.path) for link in layout.links] + [str(file.path) for file in layout.files]
-    for double in (*names, *(path for at, path in enumerate(paths) if path in paths[:at])):
-        yield Mistake(message=f"`{double}` is there twice")
+    names = Counter((part.name, part.span) for part in layout.parts)
+    paths = Counter((path, "") for path, _ in (*layout.links, *layout.files))
+    for (name, _), count in (*names.items(), *paths.items()):
+        if count > 1:
+            yield Mistake(message=f"`{name}` is there twice")
 
 
 load_toolkits = reader(
@@ -324,19 +216,20 @@ load_toolkits = reader(
 
 
 def newer_releases(
-    minor: str, known: Iterable[str], ask: Callable[[str], _Found | None]
-) -> Iterator[tuple[str, _Found]]:
+    minor: str, known: Iterable[str], ask: Callable[[str], _Answer | None]
+) -> Iterator[tuple[str, _Answer]]:
     """Yield the releases of a minor version after the known ones, with what `ask` finds.
 
     NVIDIA's archive has no list, so they are asked for one by one, until it lacks two in a row.
     """
-    number = max((version_key(one)[2] for one in known if one.startswith(f"{minor}.")), default=-1)
+    patches = (version_key(release)[2] for release in known if release.startswith(f"{minor}."))
+    number = max(patches, default=-1)
     misses = 0
     while misses < 2:
         number += 1
-        if found := ask(f"{minor}.{number}"):
-            yield f"{minor}.{number}", found
-        misses = 0 if found else misses + 1
+        if answer := ask(f"{minor}.{number}"):
+            yield f"{minor}.{number}", answer
+        misses = 0 if answer else misses + 1
 
 
 def toolkit_of(
@@ -344,10 +237,12 @@ def toolkit_of(
 ) -> tuple[Layout, Toolkit] | None:
     """Return the toolkit that a lock's packages make, with its row; None if they are of no row."""
     have = tuple(locked)
-    found = ((layout, layout.toolkit(minor, have)) for layout in layouts if have)
-    return next(((layout, toolkit) for layout, toolkit in found if toolkit), None)
+    for layout in layouts if have else ():
+        if toolkit := layout.toolkit(minor, have):
+            return layout, toolkit
+    return None
 
 
 def all_releases(layouts: Iterable[Layout]) -> tuple[str, ...]:
     """Return every release that a source is known to have, oldest first."""
-    return tuple(sorted({one for layout in layouts for one in layout.releases}, key=version_key))
+    return tuple(sorted({release for layout in layouts for release in layout.releases}, key=version_key))

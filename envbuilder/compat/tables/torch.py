@@ -9,7 +9,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
-from envbuilder.compat.tables.table import Sources, reader
+from envbuilder.compat.tables.table import Sources, pairs, reader
 from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64, Processor
@@ -24,8 +24,6 @@ _ARM_BUILD: Final = Shape(pattern=r"cu\d{2,3}|cpu", expected="a build such as cu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build of a release for one CUDA."""
-
     name: str  # cu124
     architectures: tuple[str, ...]  # with machine code, ascending: 8.0; empty where not known
     ptx: tuple[str, ...]  # those of them that newer GPUs can compile for themselves at start
@@ -36,33 +34,14 @@ class Build:
         return "" if self.name == CPU else cuda_of(self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GccBound:
-    """The gcc versions that torch's own check accepts with a CUDA toolkit."""
-
-    cuda: str  # 12.4
-    allowed: str  # a PEP 440 specifier: <14
-
-    def allows(self, gcc: str) -> bool:
-        return SpecifierSet(self.allowed).contains(gcc)
-
-
 @functools.cache
 def _build(name: str, targets: str) -> Build:
-    ptx = tuple(one.removesuffix("+PTX") for one in targets.split() if one.endswith("+PTX"))
+    ptx = architectures(" ".join(name for name in targets.split() if name.endswith("+PTX")))
     return Build(name=name, architectures=architectures(targets), ptx=ptx)
 
 
 def _builds(others: Mapping[str, str | None]) -> tuple[Build, ...]:
     return tuple(_build(name, targets or "") for name, targets in others.items())
-
-
-def _bounds(found: Mapping[str, str]) -> tuple[GccBound, ...]:
-    return tuple(GccBound(cuda=cuda, allowed=allowed) for cuda, allowed in found.items())
-
-
-def _pairs(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(found.items())
 
 
 def _check_specifier(text: str) -> Iterator[Mistake]:
@@ -108,15 +87,15 @@ class Torch:
     std: Whole  # the C++ standard that its extensions are compiled with unless they say otherwise: 17
     std_min: Whole  # the oldest that its headers take
     gcc_min: Major = ""  # the oldest that its headers take; "" where only `std` decides
-    # A CUDA without a row is not checked by torch.
-    gcc_bounds: Annotated[tuple[GccBound, ...], ReadAs(dict[MajorMinor, Specifier], _bounds)] = ()
-    checks_cuda: Flag  # an extension's setup.py fails where nvcc and torch differ in CUDA's major version
-    # Of TORCH_CUDA_ARCH_LIST: 8.0, 9.0a.
-    arch_names: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
+    # The gcc that torch's own check accepts with a CUDA toolkit: 12.4, <14. A CUDA that is not there is not checked.
+    gcc_bounds: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[MajorMinor, Specifier], pairs)] = ()
+    arch_names: Annotated[
+        tuple[str, ...], ReadAs(Targets, architectures)
+    ]  # of TORCH_CUDA_ARCH_LIST: 8.0, 9.0a
     setuptools: Specifier = ""  # that `cpp_extension` needs; "" for any
     numpy: Specifier = ""  # likewise; "" for any
     # The releases of torchvision and torchaudio that require exactly this one; a project without one is not checked.
-    companions: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[str, Version], _pairs)] = ()
+    companions: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[str, Version], pairs)] = ()
     aarch64: ArmWheels | None = None  # None: no wheels for it
     note: Line = ""
     source: Sources
@@ -146,10 +125,7 @@ class Torch:
 
     def build_for(self, cuda: str) -> Build | None:
         """Return the build against exactly this CUDA."""
-        return next((one for one in self.builds if one.name == build_of(cuda)), None)
-
-    def gcc_bound(self, cuda: str) -> GccBound | None:
-        return next((bound for bound in self.gcc_bounds if bound.cuda == cuda), None)
+        return next((build for build in self.builds if build.name == build_of(cuda)), None)
 
 
 def index_build(torch: Torch | None, cuda: str) -> str:
@@ -160,7 +136,7 @@ def index_build(torch: Torch | None, cuda: str) -> str:
     """
     if not cuda:
         return "" if torch and torch.pypi == CPU else CPU
-    others = [one.name for one in torch.other_builds] if torch else []
+    others = [build.name for build in torch.other_builds] if torch else []
     return build_of(cuda) if build_of(cuda) in others else ""
 
 

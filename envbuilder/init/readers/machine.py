@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.tables.gpu import load_gpus
+from envbuilder.compat.tables.cuda import load_gpus
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command, Runner
 from envbuilder.init.requests import Requests

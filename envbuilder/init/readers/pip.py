@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
-from envbuilder.compat.tables.switch import Switch, load_switches
+from envbuilder.compat.tables.cuda import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.compat.tables.standalone import Standalone
+from envbuilder.compat.tables.distribution import Distribution, Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console

@@ -12,7 +12,7 @@ from typing import Final
 from envbuilder.compat.image_facts import suite_of
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.table import version_key
-from envbuilder.compat.tables.toolkit import DebPart
+from envbuilder.compat.tables.toolkit import Part
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
 from envbuilder.lock.base_image.apt_lists import TRUSTED
@@ -159,7 +159,7 @@ def older_packages(python: str) -> tuple[str, ...]:
 
 
 def resolve_toolkit_debs(
-    recipe: Recipe, parts: Sequence[DebPart], context: ResolveContext, *, options: LockOptions
+    recipe: Recipe, parts: Sequence[Part], context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
     """Return the toolkit's own packages without dependencies: those are in the wheels or not wanted."""
     debs: list[Artifact] = []

@@ -19,7 +19,7 @@ from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
-from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.archive import archived_files
 from envbuilder.core.beneath import TEXT_LIMIT
 from envbuilder.core.errors import blaming_content

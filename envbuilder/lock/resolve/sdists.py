@@ -20,9 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
 from envbuilder.core.cache import sha256_bytes
-from envbuilder.core.cause import Cause, find_cause
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
+from envbuilder.lock.cause import Cause, find_cause
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.runners.sandbox import Mount, sandbox

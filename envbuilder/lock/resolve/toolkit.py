@@ -14,24 +14,21 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from envbuilder.compat.problem import distance
+from envbuilder.compat.context import distance
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
-    AptPart,
-    ArchivePart,
-    DebPart,
     Layout,
+    Part,
     Source,
     Toolkit,
-    WheelPart,
     all_releases,
     load_toolkits,
     newer_releases,
     toolkit_of,
 )
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
 from envbuilder.core.spelling import either
@@ -123,10 +120,10 @@ def _resolve(
 ) -> tuple[Artifact, ...]:
     minor = recipe.cuda_minor
     parts = (*layout.parts_of(minor), *layout.parts_of(minor, headers=True))
-    debs = tuple(part for part in parts if isinstance(part, DebPart))
-    wheels = tuple(part for part in parts if isinstance(part, WheelPart))
-    archives = tuple(part for part in parts if isinstance(part, ArchivePart))
-    packages = [part.name for part in parts if isinstance(part, AptPart)]
+    debs = tuple(part for part in parts if part.deb)
+    wheels = tuple(part for part in parts if part.wheel)
+    archives = tuple(part for part in parts if part.archive)
+    packages = [part.name for part in parts if part.apt]
     return (
         *(resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()),
         *(resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()),
@@ -220,7 +217,7 @@ def _not_understood(release: str, why: str) -> FetchError:
 
 
 def resolve_archives(
-    cuda: str, parts: Iterable[ArchivePart], layout: Layout, context: ResolveContext, *, options: LockOptions
+    cuda: str, parts: Iterable[Part], layout: Layout, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
     """Return the components of the newest release that the archive has of a recipe's `cuda`.
 

@@ -10,7 +10,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
+from envbuilder.compat.tables.toolkit import Part, Toolkit
 from envbuilder.compat.tables.torch import Torch, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
@@ -156,7 +156,7 @@ def _undeclared_bounds(torch: Torch) -> tuple[str, ...]:
 
 
 def resolve_toolkit_wheels(
-    recipe: Recipe, target: Target, parts: Sequence[WheelPart], context: ResolveContext, *, before: date | None
+    recipe: Recipe, target: Target, parts: Sequence[Part], context: ResolveContext, *, before: date | None
 ) -> tuple[Artifact, ...]:  # fmt: skip
     """Return the toolkit's own wheels: those of fixed versions, or those that the package `cuda-toolkit` requires."""
     names = {part.name for part in parts}

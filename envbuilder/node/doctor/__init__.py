@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.plain import columns
 from envbuilder.node.doctor import build, node
 from envbuilder.node.doctor.item import Item, State
 from envbuilder.node.doctor.machine import Machine

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store
-from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.full import lacks_inodes
-from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.errors import CommandError, ToolError, lacks_inodes
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
+from envbuilder.core.system import install_command, install_hint
 from envbuilder.node.doctor.item import (
     DoctorCode,
     Fix,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.install import install_command, install_hint
+from envbuilder.core.system import install_command, install_hint
 from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
 from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.answer import Answer, Reply
-from envbuilder.core.columns import columns
 from envbuilder.core.errors import LaunchError
 from envbuilder.core.findings import Finding
-from envbuilder.core.plain import pasted
+from envbuilder.core.plain import columns, pasted
 from envbuilder.core.process import Runner
 from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
 from envbuilder.run.launch.site import OPTION, Site, find_slurm_site, need_shape

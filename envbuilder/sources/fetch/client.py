@@ -17,7 +17,7 @@ import pypi_simple
 import requests
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.foreign_json import parse_json
+from envbuilder.core.budget import parse_json
 from envbuilder.sources.http import PAGE, Limits, Progress, Waiting, session, wait_silently
 from envbuilder.sources.http.failure import SourceError, TransientError
 from envbuilder.sources.names import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path, shown

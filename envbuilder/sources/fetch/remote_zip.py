@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.core.archive import BoundedZip
-from envbuilder.core.block_reader import BlockReader
+from envbuilder.core.archive import BlockReader, BoundedZip
 from envbuilder.core.budget import BudgetError
 from envbuilder.core.errors import FetchError
 from envbuilder.sources.fetch.client import Listed, SourceClient

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.core.cause import find_cause
 from envbuilder.core.errors import CommandError
+from envbuilder.lock.cause import find_cause
 
 CMAKE = """\
 -- Configuring
