@@ -7,7 +7,6 @@ pending frames are in memory.
 """
 
 import hashlib
-import io
 import json
 import threading
 from collections import deque
@@ -74,8 +73,8 @@ class Layer:
     def to_json(self) -> str:
         """Return the text of `layer.json`: the fields, and their sha256."""
         facts = {key: value for key, value in asdict(self).items() if key != "folder"}
-        own = sha256_text(json.dumps(facts, sort_keys=True))
-        return json.dumps(facts | {"sha256": own}, indent=1, sort_keys=True) + "\n"
+        digest = sha256_text(json.dumps(facts, sort_keys=True))
+        return json.dumps(facts | {"sha256": digest}, indent=1, sort_keys=True) + "\n"
 
     @property
     def blob(self) -> Path:
@@ -133,7 +132,7 @@ class LayerWriter:
         self._entries.append(entry)
         self._gather(make_header(entry))
 
-    def add_file(self, entry: Entry, stream: io.FileIO) -> Entry:
+    def add_file(self, entry: Entry, stream: IO[bytes]) -> Entry:
         """Add a file whose content begins at the stream's position; return the entry with the digest."""
         self._gather(make_header(entry))
         digest = self._add_small(entry, stream) if entry.size < BLOCK_SIZE else self._add_large(entry, stream)
@@ -173,7 +172,7 @@ class LayerWriter:
         save_text(self._folder / "layer.json", layer.to_json())
         return layer
 
-    def _add_small(self, entry: Entry, stream: io.FileIO) -> str:
+    def _add_small(self, entry: Entry, stream: IO[bytes]) -> str:
         content = _read(stream, entry.size, entry)
         if len(self._stretch) + entry.size > BLOCK_SIZE:
             self._flush()
@@ -182,7 +181,7 @@ class LayerWriter:
         self._gather(content)
         return digest
 
-    def _add_large(self, entry: Entry, stream: io.FileIO) -> str:
+    def _add_large(self, entry: Entry, stream: IO[bytes]) -> str:
         self._flush()
         digest, left = hashlib.sha256(), entry.size
         frames: list[Frame] = []
@@ -258,11 +257,8 @@ class _Packer:
         return [(self._own.compressor.compress(block), len(block)) for block in blocks]
 
 
-def _read(stream: io.FileIO, size: int, entry: Entry) -> bytes:
+def _read(stream: IO[bytes], size: int, entry: Entry) -> bytes:
     content = stream.read(size)
-    while len(content) < size:
-        more = stream.read(size - len(content))
-        if not more:
-            raise BuildError(f"`{entry.path}` changed its size while it was read")
-        content += more
+    if len(content) < size:
+        raise BuildError(f"`{entry.path}` changed its size while it was read")
     return content

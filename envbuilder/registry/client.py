@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.artifacts.oci.model import load_json
-from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
+from envbuilder.artifacts.oci.naming import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import (
     AbsentError,
     AccessError,

@@ -15,7 +15,7 @@ from envbuilder.artifacts.oci.model import (
     parse_configuration,
     parse_manifest,
 )
-from envbuilder.artifacts.oci.reference import Reference, parse_reference
+from envbuilder.artifacts.oci.naming import Reference, parse_reference
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.registry.client import Client, translate_errors

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
-from envbuilder.artifacts.oci.reference import LATEST, Reference
+from envbuilder.artifacts.oci.naming import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
-from envbuilder.artifacts.signing import read_signed_release
+from envbuilder.artifacts.statement import BUNDLE_TYPE, PROVENANCE_TYPE, read_signed_release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
@@ -27,7 +27,7 @@ from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
-from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
+from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest, small_source
 from envbuilder.sources.fetch import each
 
 
@@ -142,7 +142,7 @@ class _Shipment:
             source = _sif(outputs)
             if image:
                 marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
-            config = _small(naming.SIF_CONFIG, model.EMPTY_CONTENT)
+            config = small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
             sources += [source, config]
             sif = model.make_manifest(
                 config=config.blob,
@@ -152,7 +152,7 @@ class _Shipment:
             )
             manifests.append(("sif", sif))
         documents += _signature(outputs, tagged, manifests)
-        sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
+        sources += [small_source(model.EMPTY, model.EMPTY_CONTENT), *documents]
         attached = [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
@@ -212,7 +212,7 @@ def _sif(outputs: Outputs) -> Source:
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:
     return model.make_manifest(
-        config=_small(model.EMPTY, model.EMPTY_CONTENT).blob,
+        config=small_source(model.EMPTY, model.EMPTY_CONTENT).blob,
         layers=[document.blob],
         artifact_type=document.blob.media_type,
         subject=subject.descriptor(),
@@ -227,8 +227,8 @@ def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
     sif = read_sif(outputs.sif)
     sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
     found = [
-        _small(kind, text)
-        for kind, text in ((naming.SBOM_TYPE, sbom), (naming.PROVENANCE_TYPE, provenance))
+        small_source(kind, text)
+        for kind, text in ((naming.SBOM_TYPE, sbom), (PROVENANCE_TYPE, provenance))
         if text
     ]
     try:
@@ -244,7 +244,7 @@ def _signature(
     if not outputs.bundle.is_file():
         return []
     content = outputs.bundle.read_bytes()
-    signed = read_signed_release(content, None, str(outputs.bundle))
+    signed = read_signed_release(content, str(outputs.bundle))
     for form, manifest in manifests:
         if naming.digest_that_is_signed(form, manifest) not in signed.digests:
             hint = "push with `--sign KEY`, or sign the artifacts again"
@@ -255,11 +255,7 @@ def _signature(
             f"`{outputs.bundle}` is signed for `{release.name}:{release.tag}`, not for `{tagged.name}:{tagged.tag}`",
             hint=f"push with `--sign KEY`, or `envbuilder sign {pasted(outputs.name)} --key KEY --tag {tagged.tag}` first",
         )
-    return [_small(naming.BUNDLE_TYPE, content)]
-
-
-def _small(media_type: str, content: bytes) -> Source:
-    return Source(blob=model.describe(content, media_type), content=content)
+    return [small_source(BUNDLE_TYPE, content)]
 
 
 def _absent(outputs: Outputs, path: str) -> UsageError:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlencode
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, describe, make_index
+from envbuilder.artifacts.oci.naming import Reference
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
 from envbuilder.core.processor import processor_of
@@ -52,8 +52,12 @@ class Source:
 
     def need_right(self) -> None:
         """Raise VerifyError when the file does not match the digest."""
-        if isinstance(self.content, Path) and (found := sha256_file(self.content)) != self.blob.digest:
-            raise damaged(self.content, f"its sha256 is {found}, not {self.blob.digest}")
+        if isinstance(self.content, Path) and (digest := sha256_file(self.content)) != self.blob.digest:
+            raise damaged(self.content, f"its sha256 is {digest}, not {self.blob.digest}")
+
+
+def small_source(media_type: str, content: bytes) -> Source:
+    return Source(blob=describe(content, media_type), content=content)
 
 
 def damaged(path: Path, why: str) -> VerifyError:

@@ -16,8 +16,7 @@ import pytest
 
 from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.artifacts.oci.naming import FORMS
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import FORMS, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
