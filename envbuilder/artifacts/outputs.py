@@ -202,24 +202,24 @@ def find_outputs(name: str, folder: Path) -> Outputs:
     )
     if named.exist or Path(name).suffix == SIF:
         return named
-    own = own_processor()
-    return next((one for processor, one in _by_processor(named) if processor is own), named)
+    return _by_processor(named).get(own_processor(), named)
 
 
 def names_built(name: str, folder: Path) -> tuple[str, ...]:
     """Return the name of a recipe, or the names of its variants if it was built for several processors."""
     named = Outputs(folder=folder, name=environment_name(name))
-    found = () if named.exist or Path(name).suffix == SIF else _by_processor(named)
-    end = next((one for one in _RECIPE if name.endswith(one)), "")
+    if named.exist or Path(name).suffix == SIF:
+        return (name,)
+    end = next((suffix for suffix in _RECIPE if name.endswith(suffix)), "")
     base = name.removesuffix(f"{named.name}{end}")
-    return tuple(f"{base}{one.name}{end}" for _, one in found) or (name,)
+    return tuple(f"{base}{outputs.name}{end}" for outputs in _by_processor(named).values()) or (name,)
 
 
-def _by_processor(named: Outputs) -> tuple[tuple[Processor, Outputs], ...]:
+def _by_processor(named: Outputs) -> dict[Processor | None, Outputs]:
     """Return those of a recipe's variants for one processor that are there; `envbuilder.recipe.matrix` names them."""
     mark = "-" if VARIANT in named.name else VARIANT
-    every = ((one, replace(named, name=f"{named.name}{mark}{one.debian}")) for one in PROCESSORS)
-    return tuple((one, outputs) for one, outputs in every if outputs.exist)
+    every = ((kind, replace(named, name=f"{named.name}{mark}{kind.debian}")) for kind in PROCESSORS)
+    return {kind: outputs for kind, outputs in every if outputs.exist}
 
 
 def read_record(outputs: Outputs) -> Record | None:

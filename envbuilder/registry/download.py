@@ -54,10 +54,10 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
     manifest = read_manifest(client, reference)
     if not manifest.is_index:
         return manifest
-    for one in manifest.manifests:
-        if one.platform == platform or one.platform.startswith(f"{platform}/"):
-            return read_manifest(client, reference.with_digest(one.digest))
-    there = ", ".join(sorted({one.platform for one in manifest.manifests if one.platform})) or "none"
+    for listed in manifest.manifests:
+        if f"{listed.platform}/".startswith(f"{platform}/"):
+            return read_manifest(client, reference.with_digest(listed.digest))
+    there = ", ".join(sorted({listed.platform for listed in manifest.manifests} - {""})) or "none"
     raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has them for: {there}")
 
 
@@ -149,7 +149,7 @@ def fetch_part(
         raise SourceError(client.url(reference, artifact.path), "not found", kind="gone") from error
 
 
-def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
+def read_referrers(client: Client, reference: Reference, artifact_type: str) -> tuple[Descriptor, ...]:
     """Return the referrers of the manifest: artifacts that name it as their subject.
 
     Raises ContentError for a list without end.
@@ -165,7 +165,7 @@ def read_referrers(client: Client, reference: Reference, artifact_type: str = ""
             listed = read_manifest(client, reference.with_tag(fallback_tag(reference))).manifests
         except AbsentError:
             listed = ()
-    return tuple(one for one in listed if not artifact_type or one.artifact_type == artifact_type)
+    return tuple(blob for blob in listed if blob.artifact_type == artifact_type)
 
 
 def fallback_tag(reference: Reference) -> str:

@@ -8,11 +8,13 @@ listed in the same way.
 A tag has one image for each platform, and a SIF tag of each. Pushing one keeps the others.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
@@ -29,6 +31,8 @@ from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest, small_source
 from envbuilder.sources.fetch import each
+
+_LOCK: Final = "opt/envbuilder/lock.json"
 
 
 class SentBlobs(Answer):
@@ -131,8 +135,7 @@ class _Shipment:
         image = layout.manifest if layout else None
         sources: list[Source] = []
         manifests: list[tuple[naming.Form, model.Manifest]] = []
-        lock, documents = _documents(outputs)
-        marks = {naming.LOCK_KEY: f"sha256:{lock}"} if lock else {}
+        marks, documents = _documents(outputs)
         if "image" in forms:
             if layout is None or image is None:
                 raise _absent(outputs, str(outputs.image))
@@ -185,7 +188,10 @@ def _remembered(memory: Path) -> dict[str, dict[str, str]]:
     """Return the record of pushed blobs. An unreadable one counts as empty, and all is sent."""
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
-        return {str(one): {str(key): str(name) for key, name in known[one].items()} for one in known}
+        return {
+            str(registry): {str(key): str(name) for key, name in blobs.items()}
+            for registry, blobs in known.items()
+        }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -220,21 +226,19 @@ def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, s
     )
 
 
-def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
-    """Return the digest of the lock, and SBOM and provenance from the SIF, if there is one."""
+def _documents(outputs: Outputs) -> tuple[dict[str, str], list[Source]]:
+    """Return the annotation with the digest of the lock, and SBOM and provenance from the SIF, if there is one."""
     if not outputs.sif.is_file():
-        return None, []
+        return {}, []
     sif = read_sif(outputs.sif)
-    sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
-    found = [
-        small_source(kind, text)
-        for kind, text in ((naming.SBOM_TYPE, sbom), (PROVENANCE_TYPE, provenance))
-        if text
-    ]
-    try:
-        return naming.locked_in(provenance), found
-    except ValueError:
-        return None, found
+    provenance = sif.read(DataType.JSON)
+    texts = ((naming.SBOM_TYPE, sif.read(DataType.SBOM)), (PROVENANCE_TYPE, provenance))
+    documents = [small_source(kind, text) for kind, text in texts if text]
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # another program's provenance
+        files = model.load_json(provenance)["predicate"]["buildDefinition"]["externalParameters"]["files"]
+        digests = [parse_sha256(file["digest"]["sha256"]) for file in files if file["name"] == _LOCK]
+        return {naming.LOCK_KEY: f"sha256:{digests[0]}"}, documents
+    return {}, documents
 
 
 def _signature(

@@ -124,9 +124,9 @@ def put_image(client: Client, reference: Reference, manifest: Manifest, platform
         put_manifest(client, reference, manifest)
         return (platform,)
     put_manifest(client, reference.with_digest(manifest.digest), manifest)
-    listed = sorted((*others, _in_index(manifest, platform)), key=lambda one: one.platform)
+    listed = sorted((*others, _in_index(manifest, platform)), key=lambda image: image.platform)
     put_manifest(client, reference, make_index(listed))
-    return tuple(one.platform for one in listed)
+    return tuple(image.platform for image in listed)
 
 
 def _others(client: Client, reference: Reference, platform: str) -> tuple[Descriptor, ...]:
@@ -137,10 +137,9 @@ def _others(client: Client, reference: Reference, platform: str) -> tuple[Descri
         return ()
     listed = there.manifests
     if not there.is_index:
-        found = read_platform(client, reference, there)
-        listed = (_in_index(there, found),)
-    own = processor_of(platform)
-    return tuple(one for one in listed if processor_of(one.platform) not in (None, own))
+        listed = (_in_index(there, read_platform(client, reference, there)),)
+    ours = processor_of(platform)
+    return tuple(image for image in listed if processor_of(image.platform) not in (None, ours))
 
 
 def _in_index(manifest: Manifest, platform: str) -> Descriptor:
@@ -149,16 +148,16 @@ def _in_index(manifest: Manifest, platform: str) -> Descriptor:
     return Descriptor(media_type=manifest.media_type, digest=manifest.digest, size=size, platform=platform)
 
 
-def _add_referrer(client: Client, subject: Reference, one: Descriptor) -> None:
+def _add_referrer(client: Client, subject: Reference, referrer: Descriptor) -> None:
     """Add an entry to the index of referrers under the fallback tag."""
     place = subject.with_tag(fallback_tag(subject))
     try:
         listed = read_manifest(client, place).manifests
     except AbsentError:
         listed = ()
-    if one not in listed:
-        kept = tuple(other for other in listed if other.digest != one.digest)
-        put_manifest(client, place, make_index((*kept, one)))
+    if referrer not in listed:
+        others = tuple(other for other in listed if other.digest != referrer.digest)
+        put_manifest(client, place, make_index((*others, referrer)))
 
 
 def _is_there(client: Client, reference: Reference, blob: Descriptor) -> bool:

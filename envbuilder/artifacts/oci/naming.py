@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json
+from envbuilder.artifacts.oci.model import Descriptor, Manifest
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
 from envbuilder.core.errors import UsageError
@@ -19,7 +19,6 @@ TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
 LATEST: Final = "latest"
-_LOCK: Final = "opt/envbuilder/lock.json"
 _VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0
 _SCHEMES: Final = ("oras://", "docker://")  # which Apptainer and skopeo put before a reference
 _PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
@@ -150,12 +149,3 @@ def is_sif(manifest: Manifest) -> bool:
 def sif_of(manifest: Manifest) -> Descriptor:
     """Return digest and size of the SIF that the manifest `is_sif` is of."""
     return manifest.layers[0]
-
-
-def locked_in(provenance: bytes) -> Sha256:
-    """Return the sha256 of the lock that the provenance names; raises ValueError when it names none."""
-    try:
-        files = load_json(provenance)["predicate"]["buildDefinition"]["externalParameters"]["files"]
-        return next(parse_sha256(file["digest"]["sha256"]) for file in files if file["name"] == _LOCK)
-    except (LookupError, TypeError, StopIteration) as error:
-        raise ValueError("it names no lock") from error

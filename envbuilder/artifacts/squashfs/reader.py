@@ -143,8 +143,8 @@ class Squashfs:
         contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
         digest = self._digest if known is None else functools.partial(self._known_digest, known)
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
-            found = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
-            digests = dict(itertools.chain.from_iterable(found))
+            pairs = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
+            digests = dict(itertools.chain.from_iterable(pairs))
         entries = [
             replace(inode.entry, sha256=digests[inode.content]) if inode.content else inode.entry
             for inode in inodes
@@ -343,7 +343,7 @@ class Squashfs:
         pairs_at, count, _ = _XATTRS.unpack(self.read(at, _XATTRS.size))
         table = _Table(self, pairs_at, self._first(at + _XATTRS.size))
         numbers = self._indexed(at + _XATTRS.size, count * _XATTRS.size)
-        found = []
+        sets = []
         size = 0
         for reference, pairs, _ in _XATTRS.iter_unpack(numbers):
             place = table.place(reference >> 16, reference & 0xFFFF)
@@ -360,8 +360,8 @@ class Squashfs:
                 need_within("bytes of attributes", size, _MOST_INDEXED)
                 read.append((name, value))
                 place = after
-            found.append(tuple(sorted(read)))
-        return found
+            sets.append(tuple(sorted(read)))
+        return sets
 
     def _first(self, at: int) -> int:
         """Return the place of the first block of an indexed table, before its index."""
