@@ -7,10 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
+from envbuilder.core.models import adapter
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.processor import PROCESSORS, Processor, own_processor
@@ -227,10 +228,8 @@ def read_record(outputs: Outputs) -> Record | None:
     if not outputs.record.is_file() or not is_trusted(str(outputs.record)):
         return None
     try:
-        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        files = tuple((name, digest, state) for name, digest, state in record.files)
-        return replace(record, files=files, tested=tuple(record.tested))
-    except (OSError, ValueError, TypeError):
+        return cast("Record", adapter(Record).validate_json(outputs.record.read_bytes()))
+    except (OSError, ValueError):
         return None
 
 

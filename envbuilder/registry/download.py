@@ -149,7 +149,7 @@ def fetch_part(
         raise SourceError(client.url(reference, artifact.path), "not found", kind="gone") from error
 
 
-def read_referrers(client: Client, reference: Reference, artifact_type: str) -> tuple[Descriptor, ...]:
+def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
     """Return the referrers of the manifest: artifacts that name it as their subject.
 
     Raises ContentError for a list without end.
@@ -165,7 +165,7 @@ def read_referrers(client: Client, reference: Reference, artifact_type: str) -> 
             listed = read_manifest(client, reference.with_tag(fallback_tag(reference))).manifests
         except AbsentError:
             listed = ()
-    return tuple(blob for blob in listed if blob.artifact_type == artifact_type)
+    return tuple(blob for blob in listed if not artifact_type or blob.artifact_type == artifact_type)
 
 
 def fallback_tag(reference: Reference) -> str:

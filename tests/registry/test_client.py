@@ -515,7 +515,7 @@ def test_referrers_are_found_through_the_api_and_through_the_tag(state: State, t
     )
     index = make_index([listed])
     subject = here(state).with_digest(IMAGE.digest)
-    assert read_referrers(client(tmp_path), subject, "application/x") == ()
+    assert read_referrers(client(tmp_path), subject) == ()
     state.files[f"team/a/manifests/sha256-{IMAGE.digest}"] = (index.media_type, index.content)
     assert read_referrers(client(tmp_path), subject, "application/x") == (listed,)
     state.files = {f"team/a/referrers/sha256:{IMAGE.digest}": (index.media_type, index.content)}

@@ -41,7 +41,7 @@ _MOST_BLOCK: Final = 1 << 20
 _MOST_XZ: Final = 256 << 20  # bytes of memory that a block may need to be unpacked
 _FRAGMENTS: Final = 32  # shared blocks that are kept, for all threads together
 _BUFFER: Final = 1 << 16  # bytes that a stream of a file reads at once
-_JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, at least
+_JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, about
 
 _INODE: Final = struct.Struct("<4H2I")
 _FOLDER: Final = struct.Struct("<2I2HI")
@@ -202,17 +202,14 @@ class Squashfs:
 
     @functools.cached_property
     def _inodes(self) -> list[_Inode]:
-        return list(self._walk())
-
-    def _walk(self) -> Iterator[_Inode]:
-        left = [("", self._root)]
+        left, inodes = [("", self._root)], list[_Inode]()
         entries = Entries()
         seen: set[int] = set()  # folders: one that is met twice lies within itself, or is a second root
         while left:
             path, reference = left.pop()
             inode = self._inode(path, reference)
             entries.add(path, len(inode.entry.target))
-            yield inode
+            inodes.append(inode)
             if inode.listing:
                 if reference in seen:
                     raise ValueError(f"the folder {path!r} is there twice")
@@ -221,6 +218,7 @@ class Squashfs:
                     (f"{path}/{name}" if path else name, child)
                     for name, child in self._listed(*inode.listing)
                 ]
+        return inodes
 
     def _listed(self, block: int, offset: int, size: int) -> Iterator[tuple[str, int]]:
         """Yield the names and inode references of a folder."""
@@ -432,18 +430,11 @@ def _place(content: Content) -> tuple[int, int, int]:
     return content.fragment if not content.blocks else -1, content.start, content.offset
 
 
-def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
+def _jobs(contents: list[Content]) -> list[list[Content]]:
     """Split the contents into portions of work, in their order."""
-    job: list[Content] = []
-    size = 0
-    for content in contents:
-        job.append(content)
-        size += content.size
-        if size >= _JOB:
-            yield job
-            job, size = [], 0
-    if job:
-        yield job
+    ends = itertools.accumulate(content.size for content in contents)
+    jobs = itertools.groupby(zip(ends, contents, strict=True), key=lambda pair: pair[0] // _JOB)
+    return [[content for _, content in job] for _, job in jobs]
 
 
 def _decompressor(number: int) -> Callable[[bytes, int], bytes]:
