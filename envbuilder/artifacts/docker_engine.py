@@ -172,15 +172,6 @@ class DockerEngine:
 
     def run(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Completed:
         """Run a command in a new container and keep its output; raises UsageError, ToolError, BuildError."""
-        with self._container(image, argv, options) as container:
-            _start(container)
-            code = int(container.wait()["StatusCode"])
-            # `attach` with its earlier output may lose that of a short command (https://github.com/moby/moby/issues/29285).
-            output = container.logs(stdout=True, stderr=True)
-            return Completed(code=code, output=output.decode(errors="replace"))
-
-    @contextlib.contextmanager
-    def _container(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Iterator[Container]:
         try:
             container = self._client.containers.create(
                 image,
@@ -199,7 +190,11 @@ class DockerEngine:
         except docker.errors.APIError as error:
             raise _rejected(f"make a container of `{image}`", error) from error
         try:
-            yield container
+            _start(container)
+            code = int(container.wait()["StatusCode"])
+            # `attach` with its earlier output may lose that of a short command (https://github.com/moby/moby/issues/29285).
+            output = container.logs(stdout=True, stderr=True)
+            return Completed(code=code, output=output.decode(errors="replace"))
         finally:
             with contextlib.suppress(docker.errors.APIError):
                 container.remove(force=True)

@@ -7,24 +7,25 @@ rename. Running jobs keep their file, on NFS too, as long as a version of it is 
 """
 
 import contextlib
+import glob
 import os
-import re
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.private import is_trusted, refused
+from envbuilder.core.system import utc_time
 
 DIGITS: Final = 16  # of the sha256 in a version's name
 
 
-class Version(NamedTuple):
-    """A version of a SIF; `time` is when it was made or came here, in seconds."""
+class Version(Answer):
+    """A version of a SIF: the first digits of its sha256, and when it was made or came here."""
 
-    digest: str
-    path: Path
-    size: int
-    time: float
+    version: str
+    time: str
+    bytes: int
     current: bool
 
 
@@ -33,15 +34,19 @@ def versions(sif: Path) -> list[Version]:
 
     A file of another user under such a name is none, unless the SIF itself is that user's.
     """
-    pattern = re.compile(rf"\.{re.escape(sif.stem)}\.([0-9a-f]{{{DIGITS}}})\.sif")
-    listed = []
-    for path in sif.parent.glob(".*.sif"):
-        match = pattern.fullmatch(path.name)
-        if match and not path.is_symlink() and _is_own(path, sif):
-            status = path.stat()
-            is_current = sif.exists() and path.samefile(sif)
-            listed.append(Version(match[1], path, status.st_size, status.st_mtime, is_current))
-    return sorted(listed, key=lambda version: (-version.time, version.digest))
+    trusted = {0, os.geteuid(), *([sif.lstat().st_uid] if sif.exists() else [])}
+    paths = sif.parent.glob(f".{glob.escape(sif.stem)}.{'[0-9a-f]' * DIGITS}.sif")
+    files = [(path.lstat(), path) for path in paths if not path.is_symlink()]
+    files = [(status, path) for status, path in files if status.st_uid in trusted]
+    return [
+        Version(
+            version=path.name[-DIGITS - 4 : -4],
+            time=utc_time(status.st_mtime).strftime("%Y-%m-%d %H:%M UTC"),
+            bytes=status.st_size,
+            current=sif.exists() and path.samefile(sif),
+        )
+        for status, path in sorted(files, key=lambda file: (-file[0].st_mtime, file[1]))
+    ]
 
 
 def install(new: Path, sif: Path, digest: str, keep: int) -> None:
@@ -70,28 +75,28 @@ def adopt(sif: Path) -> None:
 
 def switch(sif: Path, version: Version) -> None:
     """Put a version in place by one rename."""
-    beside = version.path.with_name(f"{version.path.name}.{os.urandom(8).hex()}")
-    beside.hardlink_to(version.path)
+    path = path_of(sif, version.version)
+    beside = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
+    beside.hardlink_to(path)
     beside.replace(sif)
     beside.unlink(missing_ok=True)  # a rename between two links to one file does nothing
 
 
-def prune(sif: Path, keep: int) -> list[Version]:
+def prune(sif: Path, keep: int) -> tuple[str, ...]:
     """Remove all but the newest `keep` versions and the current one; return those that were removed."""
-    removed = sorted(versions(sif), key=lambda version: not version.current)[keep:]
-    for version in removed:
-        version.path.unlink()
-    return removed
+    old = sorted(versions(sif), key=lambda version: not version.current)[keep:]
+    for version in old:
+        path_of(sif, version.version).unlink()
+    return tuple(version.version for version in old)
 
 
-def _is_own(path: Path, sif: Path) -> bool:
-    """Whether the file is this user's or root's, or of the user whose SIF has the name."""
-    return is_trusted(str(path)) or (sif.exists() and path.stat().st_uid == sif.lstat().st_uid)
+def path_of(sif: Path, digest: str) -> Path:
+    return sif.with_name(f".{sif.stem}.{digest[:DIGITS]}.sif")
 
 
 def _link(path: Path, sif: Path, digest: str) -> None:
     """Give a file its name as a version of the SIF. A version of that name with the same bytes is replaced."""
-    version = sif.with_name(f".{sif.stem}.{digest[:DIGITS]}.sif")
+    version = path_of(sif, digest)
     with contextlib.suppress(OSError):  # no hard links here, or too many of this file
         version.unlink(missing_ok=True)
         version.hardlink_to(path)

@@ -7,10 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.core.errors import UsageError
+from envbuilder.core.models import adapter
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.processor import PROCESSORS, Processor, own_processor
@@ -202,24 +203,24 @@ def find_outputs(name: str, folder: Path) -> Outputs:
     )
     if named.exist or Path(name).suffix == SIF:
         return named
-    own = own_processor()
-    return next((one for processor, one in _by_processor(named) if processor is own), named)
+    return _by_processor(named).get(own_processor(), named)
 
 
 def names_built(name: str, folder: Path) -> tuple[str, ...]:
     """Return the name of a recipe, or the names of its variants if it was built for several processors."""
     named = Outputs(folder=folder, name=environment_name(name))
-    found = () if named.exist or Path(name).suffix == SIF else _by_processor(named)
-    end = next((one for one in _RECIPE if name.endswith(one)), "")
+    if named.exist or Path(name).suffix == SIF:
+        return (name,)
+    end = next((suffix for suffix in _RECIPE if name.endswith(suffix)), "")
     base = name.removesuffix(f"{named.name}{end}")
-    return tuple(f"{base}{one.name}{end}" for _, one in found) or (name,)
+    return tuple(f"{base}{outputs.name}{end}" for outputs in _by_processor(named).values()) or (name,)
 
 
-def _by_processor(named: Outputs) -> tuple[tuple[Processor, Outputs], ...]:
+def _by_processor(named: Outputs) -> dict[Processor | None, Outputs]:
     """Return those of a recipe's variants for one processor that are there; `envbuilder.recipe.matrix` names them."""
     mark = "-" if VARIANT in named.name else VARIANT
-    every = ((one, replace(named, name=f"{named.name}{mark}{one.debian}")) for one in PROCESSORS)
-    return tuple((one, outputs) for one, outputs in every if outputs.exist)
+    every = ((kind, replace(named, name=f"{named.name}{mark}{kind.debian}")) for kind in PROCESSORS)
+    return {kind: outputs for kind, outputs in every if outputs.exist}
 
 
 def read_record(outputs: Outputs) -> Record | None:
@@ -227,10 +228,8 @@ def read_record(outputs: Outputs) -> Record | None:
     if not outputs.record.is_file() or not is_trusted(str(outputs.record)):
         return None
     try:
-        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        files = tuple((name, digest, state) for name, digest, state in record.files)
-        return replace(record, files=files, tested=tuple(record.tested))
-    except (OSError, ValueError, TypeError):
+        return cast("Record", adapter(Record).validate_json(outputs.record.read_bytes()))
+    except (OSError, ValueError):
         return None
 
 

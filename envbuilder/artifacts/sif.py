@@ -68,18 +68,18 @@ _MISTAKEN: Final = (
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
 
+_TYPES: Final = range(0x4001, 0x400C)  # of all objects that a SIF may hold
+
+
 class DataType(IntEnum):
+    """The types of objects that envbuilder reads or writes."""
+
     DEFINITION = 0x4001
-    ENVIRONMENT = 0x4002
     LABELS = 0x4003
     PARTITION = 0x4004
     SIGNATURE = 0x4005
     JSON = 0x4006
-    RAW = 0x4007
-    CRYPTO = 0x4008
     SBOM = 0x4009
-    OCI_ROOT_INDEX = 0x400A
-    OCI_BLOB = 0x400B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class SifFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SifObject:
-    data_type: DataType
+    data_type: int
     number: int
     offset: int
     size: int
@@ -116,8 +116,6 @@ class Sif:
     """A SIF as read: its descriptors."""
 
     path: Path
-    identity: uuid.UUID
-    created: int  # seconds
     descriptors: tuple[SifObject, ...]
 
     @property
@@ -128,12 +126,12 @@ class Sif:
     @property
     def signatures(self) -> tuple[int, ...]:
         """The numbers of the objects that are signatures."""
-        return tuple(item.number for item in self.descriptors if item.data_type is DataType.SIGNATURE)
+        return tuple(item.number for item in self.descriptors if item.data_type == DataType.SIGNATURE)
 
     def read(self, data_type: DataType) -> bytes:
         """Return the content of the first object of that type, b"" without one."""
         for item in self.descriptors:
-            if item.data_type is data_type:
+            if item.data_type == data_type:
                 if item.size > DOCUMENT:
                     raise VerifyError(
                         f"`{self.path}`: its {data_type.name} has {item.size} bytes, expected at most {DOCUMENT}"
@@ -159,17 +157,15 @@ def write_sif(
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     system = _layout(layers, epoch)
+    text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
     diff_ids = [layer.diff_id for layer in layers]
-    identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
+    identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, text]))
     objects = (
         Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
-        Document(data_type=DataType.LABELS, name="labels.json", content=_json(labels).encode()),
+        Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
         *documents,
     )
-    offset = -(-(_DATA_AT + sum(len(one.content) for one in objects)) // _ALIGNMENT) * _ALIGNMENT
-    front = _front(
-        objects, offset=offset, size=system.size, epoch=epoch, identity=identity, processor=processor
-    )
+    front = _front(objects, size=system.size, epoch=epoch, identity=identity, processor=processor)
     return _write(out, front, system)
 
 
@@ -321,8 +317,8 @@ def processor_in(path: Path) -> Processor | None:
     if not is_sif(path):
         return None
     with path.open("rb") as stream:
-        found = stream.read(_HEADER.size)[_PROCESSOR]
-    return next((one for one in PROCESSORS if one.sif.encode() == found), None)
+        code = stream.read(_HEADER.size)[_PROCESSOR]
+    return next((processor for processor in PROCESSORS if processor.sif.encode() == code), None)
 
 
 def need_recorded(outputs: Outputs) -> Sha256:
@@ -351,43 +347,29 @@ def check_place(out: Path) -> None:
 
 
 def _front(
-    objects: Sequence[Document],
-    *,
-    offset: int,
-    size: int,
-    epoch: int,
-    identity: uuid.UUID,
-    processor: Processor,
+    objects: Sequence[Document], *, size: int, epoch: int, identity: uuid.UUID, processor: Processor
 ) -> bytes:
-    """Return all bytes before the file system."""
+    """Return all bytes before the file system, which has `size` bytes."""
     runs_on = f"{processor.sif}\0".encode()
-    parts: list[bytes] = []
-    at = _DATA_AT
-    for number, one in enumerate(objects, 1):
-        length = len(one.content)
-        parts.append(_descriptor(one.data_type, number, at, length, epoch, name=one.name, extra=one.extra))
-        at += length
-    parts.append(
-        _descriptor(
-            DataType.PARTITION, len(parts) + 1, offset, size, epoch,
-            name="rootfs.squashfs", extra=_PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, runs_on),
-        )
+    places = list(itertools.accumulate((len(item.content) for item in objects), initial=_DATA_AT))
+    offset = -(-places[-1] // _ALIGNMENT) * _ALIGNMENT
+    partition = _PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, runs_on)
+    rows = (
+        *((item.data_type, at, len(item.content), item.name, item.extra) for item, at in zip(objects, places, strict=False)),
+        (DataType.PARTITION, offset, size, "rootfs.squashfs", partition),
     )  # fmt: skip
-    free = _SLOTS - len(parts)
+    descriptors = b"".join(
+        _DESCRIPTOR.pack(
+            kind, True, number, _GROUP, 0, at, length, length, epoch, epoch, 0, 0, name.encode(), extra
+        )
+        for number, (kind, at, length, name, extra) in enumerate(rows, 1)
+    )
     header = _HEADER.pack(
         _LAUNCH, _MAGIC, _VERSION, runs_on, identity.bytes, epoch, epoch,
-        free, _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
+        _SLOTS - len(rows), _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
     )  # fmt: skip
-    front = header.ljust(_DESCRIPTORS_AT, b"\0") + b"".join(parts).ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
-    return (front + b"".join(one.content for one in objects)).ljust(offset, b"\0")
-
-
-def _descriptor(
-    data_type: DataType, number: int, offset: int, size: int, epoch: int, *, name: str, extra: bytes = b""
-) -> bytes:
-    return _DESCRIPTOR.pack(
-        data_type, True, number, _GROUP, 0, offset, size, size, epoch, epoch, 0, 0, name.encode(), extra
-    )
+    front = header.ljust(_DESCRIPTORS_AT, b"\0") + descriptors.ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
+    return (front + b"".join(item.content for item in objects)).ljust(offset, b"\0")
 
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
@@ -395,10 +377,10 @@ def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     head = start[: _HEADER.size]
     _need_start(path, start)
     need_within("not a SIF that can be read: its bytes", total, SIF)
-    _, _, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
+    _, _, version, _, _, _, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
     if version != _VERSION:
-        found, expected = (text.rstrip(b"\0").decode(errors="replace") for text in (version, _VERSION))
-        raise ValueError(f"a SIF of version {found!r}, expected {expected!r}")
+        actual, expected = (text.rstrip(b"\0").decode(errors="replace") for text in (version, _VERSION))
+        raise ValueError(f"a SIF of version {actual!r}, expected {expected!r}")
     if not 0 < slots <= _MOST_SLOTS or size < slots * _DESCRIPTOR.size or at < _HEADER.size:
         raise ValueError(f"damaged: it claims {slots} descriptors in {size} bytes at byte {at}")
     end = at + slots * _DESCRIPTOR.size
@@ -413,7 +395,7 @@ def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     descriptors = tuple(descriptor for descriptor in parsed if descriptor)
     if not any(descriptor.is_primary for descriptor in descriptors):
         raise ValueError("damaged: no object of it is a squashfs to start from")
-    return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
+    return Sif(path=path, descriptors=descriptors)
 
 
 def _need_start(path: Path, head: bytes) -> None:
@@ -422,9 +404,9 @@ def _need_start(path: Path, head: bytes) -> None:
         raise ValueError(f"empty, expected a header of {_HEADER.size} bytes")
     magic = head[len(_LAUNCH) + 1 :][: len(_MAGIC)]  # the launch line has a field of 32 bytes
     if not _MAGIC.startswith(magic) or (len(head) <= len(_LAUNCH) and not _LAUNCH.startswith(head)):
-        found = (row[2:] for row in _MISTAKEN if head[row[0] :].lstrip().startswith(row[1]))
+        mistakes = (row[2:] for row in _MISTAKEN if head[row[0] :].lstrip().startswith(row[1]))
         begins = f"begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
-        what, hint = next(found, (begins, "build or pull it again"))
+        what, hint = next(mistakes, (begins, "build or pull it again"))
         raise ForeignError(f"`{path}` is not a SIF: it {what}", hint=hint)
     if len(head) < _HEADER.size:
         raise ValueError(f"cut off: the header has {_HEADER.size} bytes, the file {len(head)}")
@@ -434,7 +416,7 @@ def _parse_descriptor(raw: bytes, total: int) -> SifObject | None:
     data_type, used, number, _, _, offset, size, _, _, _, _, _, name, extra = _DESCRIPTOR.unpack(raw)
     if not used:
         return None
-    if data_type not in set(DataType):
+    if data_type not in _TYPES:
         raise ValueError(f"damaged: object {number} has the unknown type {data_type}")
     if offset < _HEADER.size or size < 0:
         raise ValueError(f"damaged: object {number} begins at byte {offset} and has {size} bytes")
@@ -442,17 +424,13 @@ def _parse_descriptor(raw: bytes, total: int) -> SifObject | None:
         raise ValueError(f"cut off: object {number} ends at byte {offset + size}, the file at {total}")
     file_system, role, _ = _PARTITION.unpack_from(extra)
     return SifObject(
-        data_type=DataType(data_type),
+        data_type=data_type,
         number=number,
         offset=offset,
         size=size,
         name=name.rstrip(b"\0").decode(errors="replace"),
         is_primary=data_type == DataType.PARTITION and (file_system, role) == (_SQUASHFS, _PRIMARY_SYSTEM),
     )
-
-
-def _json(labels: Mapping[str, str]) -> str:
-    return json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
 
 
 def read_documents(path: Path) -> tuple[str, str]:

@@ -8,10 +8,10 @@ No service is contacted.
 
 import base64
 import contextlib
+import functools
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,41 +20,31 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.statement import (
-    SLSA_PROVENANCE,
+    BUNDLE_TYPE,
+    MOST_BUNDLE,
+    PROVENANCE_TYPE,
+    IsSigned,
     Release,
     Subject,
-    read_release,
+    encode,
+    read_signed_release,
     restate,
-    subject_digests,
 )
 from envbuilder.core.beneath import read_beneath
-from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError, blaming_path
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
-_MOST: Final = 64 << 20  # bytes of a bundle that is read
-
 _KINDS: Final = "ECDSA, Ed25519 and RSA of 2048 bits or more are taken"
 _RSA_BITS: Final = 2048
 
 PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 Passphrase = Callable[[], str | None]  # None when nobody can be asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedRelease:
-    """A statement that a key signed: the digests of the artifacts, and what they were signed for."""
-
-    digests: frozenset[str]
-    release: Release
-    text: bytes  # of the bundle
 
 
 def sign(
@@ -95,8 +85,8 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
             hint=f"`envbuilder sign {pasted(sif.stem)} --key KEY` signs them; "
             "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
-    content = read_beneath(bundle.parent.resolve(), bundle.name, limit=_MOST)
-    signed = read_signed_release(content, key, str(bundle))
+    content = read_beneath(bundle.parent.resolve(), bundle.name, limit=MOST_BUNDLE)
+    signed = read_signed_release(content, str(bundle), signed_by(public))
     verify_sif_signature(sif, key=key, runner=runner)
     for subject in _subjects(image, sif):
         if subject.sha256 not in signed.digests:
@@ -123,7 +113,7 @@ def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
 
 def make_bundle(statement: str, key: PrivateKey) -> str:
     """Return a Sigstore bundle, version 0.3, around an in-toto statement. It does not contain the public key."""
-    signature = _sign(key, _encoded(statement.encode()))
+    signature = _sign(key, encode(statement.encode()))
     envelope = {
         "payload": base64.b64encode(statement.encode()).decode(),
         "payloadType": PROVENANCE_TYPE,
@@ -143,66 +133,11 @@ def key_name(key: PublicKey) -> str:
     return sha256_text(spki.decode())[:16]
 
 
-def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
-    """Return a bundle's statement; raises VerifyError unless `key` signed it. None skips the check."""
-    try:
-        payload, signatures = _parse(content)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _not_signed(name, error) from error
-    if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
-        raise VerifyError(
-            f"`{name}` is not signed with this key", hint="ask for the public key of the person who signed it"
-        )
-    return payload.decode(errors="replace")
-
-
-def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
-    if len(content) > _MOST:
-        raise ValueError("it is too large")
-    envelope = parse_json(content)["dsseEnvelope"]
-    if envelope["payloadType"] != PROVENANCE_TYPE:
-        raise ValueError(f"it holds {envelope['payloadType']!r}")
-    signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
-    return base64.b64decode(envelope["payload"], validate=True), signatures
-
-
-def signed_digests(content: bytes, key: PublicKey, name: str, predicate_type: str) -> frozenset[str]:
-    """Return the digests that a bundle's statement of this type names; raises VerifyError as `read_bundle`."""
-    statement = read_bundle(content, key, name)
-    try:
-        return subject_digests(statement, predicate_type)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _not_signed(name, error) from error
-
-
-def read_signed_release(content: bytes, key: Path | None, name: str) -> SignedRelease:
-    """Return the release that a bundle is about; raises VerifyError as `read_bundle`, and for any other statement."""
-    statement = read_bundle(content, load_public(key) if key else None, name)
-    try:
-        return SignedRelease(
-            digests=subject_digests(statement, SLSA_PROVENANCE), release=read_release(statement), text=content
-        )
-    except ValueError as error:
-        raise VerifyError(
-            f"`{name}` is not the signed statement of a release: {error}",
-            hint="`envbuilder sign` and `push --sign` write it; sign again what an earlier version signed",
-        ) from error
-
-
-def _not_signed(name: str, error: Exception) -> VerifyError:
-    return VerifyError(f"`{name}` is not a signed statement: {error}", hint="`envbuilder sign` writes it")
-
-
 def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
     return (
         Subject(name=image.name, sha256=read_layout(image).manifest.digest),
         Subject(name=sif.name, sha256=sha256_file(sif)),
     )
-
-
-def _encoded(payload: bytes) -> bytes:
-    """Return the bytes that are signed: DSSE's encoding of the payload, version 1."""
-    return b"DSSEv1 %d %b %d %b" % (len(PROVENANCE_TYPE), PROVENANCE_TYPE.encode(), len(payload), payload)
 
 
 def _sign(key: PrivateKey, data: bytes) -> bytes:
@@ -211,6 +146,10 @@ def _sign(key: PrivateKey, data: bytes) -> bytes:
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+
+
+def signed_by(key: PublicKey) -> IsSigned:
+    return functools.partial(_is_signed, key)
 
 
 def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:

@@ -11,25 +11,15 @@ from envbuilder.commands.context import Artifacts, Session, command, recipe_argu
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
-from envbuilder.core.system import utc_time
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.named import need_file
-
-
-class KeptVersion(Answer):
-    """A version of the SIF: the first digits of its sha256, and when it was made or came here."""
-
-    version: str
-    time: str
-    bytes: int
-    current: bool
 
 
 class History(Answer):
     """The versions, the newest first, and those that `--prune` removed."""
 
     sif: Path
-    versions: tuple[KeptVersion, ...]
+    versions: tuple[past.Version, ...]
     removed: tuple[str, ...]
 
 
@@ -55,37 +45,33 @@ def history(
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
-        if rollback and past.versions(sif):
-            past.adopt(sif)  # a copy of a version decides which one is before it
-        chosen = _chosen(sif, switch)
-        past.adopt(sif)
-        past.switch(sif, chosen)
-    removed = () if prune is None else tuple(version.digest for version in past.prune(sif, prune))
-    listed = tuple(
-        KeptVersion(
-            version=version.digest, time=_day(version.time), bytes=version.size, current=version.current
-        )
-        for version in past.versions(sif)
-    )
+        if past.versions(sif):
+            past.adopt(sif)  # also a copy of a version: it decides which one is before it
+        past.switch(sif, _chosen(sif, switch))
+    removed = past.prune(sif, prune) if prune else ()
+    listed = tuple(past.versions(sif))
     rows = [
         ("*" if row.current else "", row.version, row.time, f"{row.bytes / 1e9:.2f} GB") for row in listed
     ]
-    table = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
-    return Reply(
-        data=History(sif=sif, versions=listed, removed=removed),
-        text=table if listed else f"{sif.name} has no earlier versions: {_hint(session)}",
-    )
+    text = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
+    if not listed:
+        keep = versions_to_keep(session.environment)
+        hint = (
+            f"{VERSIONS} is {keep}" if keep > 1 else f"`export {VERSIONS}=3` keeps three from the next one on"
+        )
+        text = f"{sif.name} has no earlier versions: {hint}"
+    return Reply(data=History(sif=sif, versions=listed, removed=removed), text=text)
 
 
 def _chosen(sif: Path, wanted: str) -> past.Version:
     """Return the version that begins with these digits, otherwise the one before the current one."""
     there = past.versions(sif)
-    names = ", ".join(version.digest for version in there) or "none"
     if wanted:
         digits = wanted.removeprefix("sha256:")[: past.DIGITS]
-        chosen = [version for version in there if version.digest.startswith(digits)]
+        chosen = [version for version in there if version.version.startswith(digits)]
         if len(chosen) != 1:
             how_many = "several versions begin" if chosen else "no version begins"
+            names = ", ".join(version.version for version in there) or "none"
             raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
         return chosen[0]
     current = next((number for number, version in enumerate(there) if version.current), -1)
@@ -95,12 +81,3 @@ def _chosen(sif: Path, wanted: str) -> past.Version:
             hint=f"`{VERSIONS}=3` keeps three versions from the next build or pull on",
         )
     return there[current + 1]
-
-
-def _hint(session: Session) -> str:
-    keep = versions_to_keep(session.environment)
-    return f"{VERSIONS} is {keep}" if keep > 1 else f"`export {VERSIONS}=3` keeps three from the next one on"
-
-
-def _day(seconds: float) -> str:
-    return utc_time(seconds).strftime("%Y-%m-%d %H:%M UTC")

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.oci.reference import LATEST
+from envbuilder.artifacts.oci.naming import LATEST, find_reference
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.builder.built import make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.oci.reference import LATEST
+from envbuilder.artifacts.oci.naming import LATEST
 from envbuilder.artifacts.outputs import VARIANT, environment_name, names_built
 from envbuilder.builder.built import Signed, make_release, sign_artifacts
 from envbuilder.commands._build_context import build_context

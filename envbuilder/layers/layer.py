@@ -5,14 +5,12 @@ paths, numeric owners, times clamped to the epoch, nothing that depends on the m
 """
 
 import contextlib
-import io
 import json
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import zstandard
 
@@ -21,11 +19,10 @@ from envbuilder.core.cache import Sha256, sha256_bytes, sha256_file, space_error
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
-from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
-from envbuilder.layers.extract import BlobReader, unpack
-from envbuilder.layers.import_root import index_root, walk
-from envbuilder.layers.import_tar import Owner, Owners, index_tar, plain_parts, some_lines
-from envbuilder.layers.tar import Member, is_normal
+from envbuilder.layers.blob import BlobReader, unpack
+from envbuilder.layers.entry import Entry, Kind, parse_manifest, to_bytes, tree_digest
+from envbuilder.layers.import_tree import Owner, Owners, index_root, index_tar, index_tree, some_lines
+from envbuilder.layers.tar import Member
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
 if TYPE_CHECKING:
@@ -46,88 +43,54 @@ def write_layer(
     modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of its own (a cache
     may link where another machine copies). Raises BuildError with every path that a layer cannot hold.
     """
-    entries = _scan(tree, omit=omit, epoch=epoch)
+    parts = index_tree(tree, epoch=epoch, omit=omit)
     if step:
-        step.expect(sum(entry.size for entry in entries))
-    root = os.fsencode(tree) + b"/"
-    with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
-        for entry in entries:
-            if entry.size:
-                with _open_file(root + to_bytes(entry.path)) as stream:
-                    writer.add_file(entry, stream)
-                if step:
-                    step.advance(entry.size)
-            else:
-                writer.add(entry)
-        return writer.finish()
+        step.expect(sum(part.entry.size for part in parts))
+    return _write_parts(name, folder, parts, _files_of(tree), threads=threads, step=step)
 
 
 def write_layer_from_tar(
-    *,
-    name: str,
-    tar: Path,
-    folder: Path,
-    epoch: int,
-    threads: int,
-    drop: Collection[str] = (),
-    omit: Collection[str] = (),
-    plain: bool = False,
-    owners: Owners | None = None,
-) -> Layer:
+    *, name: str, tar: Path, folder: Path, epoch: int, threads: int,
+    drop: Collection[str] = (), omit: Collection[str] = (), plain: bool = False, owners: Owners | None = None,
+) -> Layer:  # fmt: skip
     """Make a layer of another program's tar of a root file system, root folder included; see `index_tar`.
 
     Modes stay, and owners unless others are given; times are clamped to the epoch, and files of container runtimes are
     dropped or emptied. With `plain`, owners, modes, times and links are those of `write_layer`.
     Folders in `omit` are left out.
     """
-    parts = index_tar(tar, epoch=epoch, drop=drop, owners=owners)
-    if plain:
-        parts = plain_parts(parts, epoch=epoch)
+    parts = index_tar(tar, epoch=epoch, drop=drop, owners=owners, plain=plain)
     parts = tuple(part for part in parts if part.entry.path not in omit)
-    with io.FileIO(tar) as stream:
+    with tar.open("rb") as stream:
 
-        @contextlib.contextmanager
-        def content(part: Member) -> Iterator[io.FileIO]:
+        def content(part: Member) -> AbstractContextManager[IO[bytes]]:
             stream.seek(part.offset)
-            yield stream
+            return contextlib.nullcontext(stream)
 
         return _write_parts(name, folder, parts, content, threads=threads)
 
 
 def write_layer_from_root(
-    *,
-    name: str,
-    root: Path,
-    owners: Owners,
-    folder: Path,
-    epoch: int,
-    threads: int,
-    drop: Collection[str] = (),
-) -> Layer:
+    *, name: str, root: Path, owners: Owners, folder: Path, epoch: int, threads: int, drop: Collection[str] = ()
+) -> Layer:  # fmt: skip
     """Make a layer of a root file system in a folder, root folder included, as `write_layer_from_tar` does of a tar.
 
     A file that `owners` does not name is root's.
     """
     parts = index_root(root, owners, epoch=epoch, drop=drop)
-    top = os.fsencode(root) + b"/"
-    return _write_parts(
-        name, folder, parts, lambda part: _open_file(top + to_bytes(part.entry.path)), threads=threads
-    )
+    return _write_parts(name, folder, parts, _files_of(root), threads=threads)
 
 
-def _open_file(path: bytes) -> io.FileIO:
-    """Open a file of a tree. It was a regular file when the tree was listed; a link is not followed."""
-    return io.FileIO(os.open(path, os.O_RDONLY | NO_LINKS))
+def _files_of(tree: Path) -> Callable[[Member], IO[bytes]]:
+    """Open files of a tree. Each was a regular file when the tree was listed; a link is not followed."""
+    top = os.fsencode(tree) + b"/"
+    return lambda part: os.fdopen(os.open(top + to_bytes(part.entry.path), os.O_RDONLY | NO_LINKS), "rb")
 
 
 def _write_parts(
-    name: str,
-    folder: Path,
-    parts: Sequence[Member],
-    content: Callable[[Member], AbstractContextManager[io.FileIO]],
-    *,
-    threads: int,
-) -> Layer:
+    name: str, folder: Path, parts: Sequence[Member], content: Callable[[Member], AbstractContextManager[IO[bytes]]],
+    *, threads: int, step: "Step | None" = None,
+) -> Layer:  # fmt: skip
     """Write indexed parts. `content` opens the file of a part, at its beginning."""
     written: dict[str, Entry] = {}
     with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
@@ -137,6 +100,8 @@ def _write_parts(
             elif part.entry.size:
                 with content(part) as stream:
                     written[part.entry.path] = writer.add_file(part.entry, stream)
+                if step:
+                    step.advance(part.entry.size)
             else:
                 writer.add(part.entry)
         return writer.finish()
@@ -147,14 +112,14 @@ def load_layer(folder: Path) -> Layer | None:
 
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
-    found = _load(folder)
-    return found if isinstance(found, Layer) else None
+    layer = _load(folder)
+    return layer if isinstance(layer, Layer) else None
 
 
 def damage_of(folder: Path) -> str:
     """Return how a layer that cannot be loaded is damaged, "" if it is missing or of an earlier format."""
-    found = _load(folder)
-    return found if isinstance(found, str) else ""
+    damage = _load(folder)
+    return damage if isinstance(damage, str) else ""
 
 
 def _load(folder: Path) -> Layer | str:
@@ -190,13 +155,13 @@ def _load(folder: Path) -> Layer | str:
 
 def find_blobs(folders: Iterable[Path], digests: Collection[Sha256]) -> dict[Sha256, Path]:
     """Return the blobs with these digests among layers in folders. The bytes are not read."""
-    found = {}
+    blobs = {}
     for folder in folders:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             digest = json.loads((folder / "layer.json").read_text(encoding="utf-8"))["digest"]
             if digest in digests:
-                found[Sha256(digest)] = folder / "layer.tar.zst"
-    return found
+                blobs[Sha256(digest)] = folder / "layer.tar.zst"
+    return blobs
 
 
 @contextlib.contextmanager
@@ -223,14 +188,14 @@ def read_blocks(layer: Layer) -> Blocks:
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
     """Return the contents of the wanted files that exist: from the folder `tree` if they are the layer's, otherwise from the blob."""
-    found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
+    files = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
     if tree is not None:
         with contextlib.suppress(OSError, BuildError):
-            contents = {entry.path: read_beneath(tree, entry.path, limit=entry.size) for entry in found}
-            if all(sha256_bytes(contents[entry.path]) == entry.sha256 for entry in found):
+            contents = {entry.path: read_beneath(tree, entry.path, limit=entry.size) for entry in files}
+            if all(sha256_bytes(contents[entry.path]) == entry.sha256 for entry in files):
                 return contents
     with _open_blob(layer) as reader:
-        return {entry.path: b"".join(reader.content(entry)) for entry in found}
+        return {entry.path: b"".join(reader.content(entry)) for entry in files}
 
 
 def contents_of(layer: Layer) -> dict[str, str]:
@@ -264,39 +229,3 @@ def check_disjoint(layers: Sequence[Layer]) -> None:
             owners[entry.path] = (layer.name, entry.kind)
     if mistakes:
         raise BuildError("the layers do not fit together:\n" + some_lines(mistakes))
-
-
-def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
-    """Return the entries of a folder, sorted. Contents are not read yet."""
-    entries: list[Entry] = []
-    mistakes: list[str] = []
-    for path, status in sorted(walk(os.fsencode(tree))):
-        name = from_bytes(path)
-        if name in omit:
-            if not stat.S_ISDIR(status.st_mode):
-                mistakes.append(f"`{name}` is not a folder, and another layer has it as one")
-            continue
-        try:
-            entries.append(_make_entry(name, status, os.fsencode(tree) + b"/" + path, epoch))
-        except ValueError as error:
-            mistakes.append(f"`{name}`: {error}")
-    if mistakes:
-        raise BuildError(f"`{tree}` cannot become a layer:\n" + some_lines(mistakes))
-    return entries
-
-
-def _make_entry(path: str, status: os.stat_result, full: bytes, epoch: int) -> Entry:
-    mode = status.st_mode
-    if not is_normal(path):
-        raise ValueError("a name like this would delete files of lower layers")
-    if stat.S_ISLNK(mode):
-        target = from_bytes(os.readlink(full))  # noqa: PTH115  # names are bytes
-        return Entry(path=path, kind=Kind.LINK, mode=0o777, uid=0, gid=0, mtime=epoch, target=target)
-    if stat.S_ISDIR(mode):
-        return Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
-    if not stat.S_ISREG(mode):
-        raise ValueError("it is neither a file nor a folder nor a link")
-    if mode & (stat.S_ISUID | stat.S_ISGID):
-        raise ValueError("it would run with the rights of another user (set-id bit)")
-    kept = 0o755 if mode & stat.S_IXUSR else 0o644
-    return Entry(path=path, kind=Kind.FILE, mode=kept, uid=0, gid=0, mtime=epoch, size=status.st_size)

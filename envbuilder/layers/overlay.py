@@ -1,22 +1,31 @@
 """Lay the layers of any image over each other, as a container sees them: tars of gzip or zstd, with whiteouts.
 
-A layer is read once, as a stream, and compared with its digest and its diff_id. Nothing is written.
+A layer is read once, as a stream, and compared with its digest and its diff_id. `Overlay` writes nothing.
+`ImageRoot` also unpacks the layers into a folder, which belongs to whoever builds: the owners that the layers name are
+for the packing of the folder. Device nodes, pipes and sockets are left out. No link of the image is followed.
 """
 
+import contextlib
 import gzip
 import hashlib
+import os
+import shutil
 import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Final, Protocol, cast
 
 import zstandard
 
 from envbuilder.core.archive import BoundedTar
 from envbuilder.core.budget import Entries, most_unpacked, need_within
-from envbuilder.layers.entry import Entry, Kind
+from envbuilder.core.cache import space_errors
+from envbuilder.core.errors import BuildError
+from envbuilder.layers.entry import Entry, Kind, to_bytes
+from envbuilder.layers.import_tree import Owner, Owners
 from envbuilder.layers.tar import CHUNK, Member, read_member
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
@@ -76,38 +85,38 @@ class Overlay(dict[str, Entry]):
         tar = _Hashing(_unpacked(packed), packed)
         with BoundedTar.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
             self._lay(archive)
-        found, whole = tar.finish(), packed.finish()
-        if sha256 and whole != sha256:
-            raise ValueError(f"`{name}` does not hold what its name says; its sha256 is {whole}")
-        if found != diff_id:
+        inner, outer = tar.finish(), packed.finish()
+        if sha256 and outer != sha256:
+            raise ValueError(f"`{name}` does not hold what its name says; its sha256 is {outer}")
+        if inner != diff_id:
             raise ValueError(
-                f"the tar in `{name}` is not the one that the config names; its sha256 is {found}"
+                f"the tar in `{name}` is not the one that the config names; its sha256 is {inner}"
             )
 
     def _lay(self, archive: tarfile.TarFile) -> None:
         """Apply a layer's tar to the tree. A whiteout hides paths of lower layers, wherever it stands in the tar."""
-        own: set[str] = set()
-        for found in archive:
+        added: set[str] = set()
+        for info in archive:
             archive.members.clear()  # type: ignore[attr-defined]  # it keeps every member, and each is needed once
-            member = read_member(found)
+            member = read_member(info)
             path = self._real(member.entry.path)
             self._entries.add(
                 path, len(member.entry.target) + sum(len(value) for _, value in member.entry.xattrs)
             )
             folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
-                self._hide_below(folder, own)
+                self._hide_below(folder, added)
             elif name.startswith(_WHITEOUT):
                 hidden = f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
-                if hidden not in own:
-                    self._hide(hidden, own)
+                if hidden not in added:
+                    self._hide(hidden, added)
             else:
                 if member.entry.kind is not Kind.DIRECTORY:
-                    self._hide(path, own)
+                    self._hide(path, added)
                 member = replace(member, entry=replace(member.entry, path=path))
-                self[path] = self._entry(member, archive.extractfile(found) if found.isreg() else None)
-                own.add(path)
-        for path in own:
+                self[path] = self._entry(member, archive.extractfile(info) if info.isreg() else None)
+                added.add(path)
+        for path in added:
             self._note(path)
 
     def _real(self, path: str) -> str:
@@ -126,18 +135,18 @@ class Overlay(dict[str, Entry]):
                 parts = entry.target.split("/") + parts
         return "/".join(real)
 
-    def _hide(self, path: str, own: Collection[str]) -> None:
+    def _hide(self, path: str, added: Collection[str]) -> None:
         entry = self._forget(path)
         if entry is None or entry.kind is Kind.DIRECTORY:  # a layer need not name a folder
-            self._hide_below(path, own)
+            self._hide_below(path, added)
 
-    def _hide_below(self, folder: str, own: Collection[str]) -> None:
+    def _hide_below(self, folder: str, added: Collection[str]) -> None:
         """Hide what the layers below have in a folder. Each path is met once, whatever the number of whiteouts."""
         folders = [folder]
         while folders:
             for path in self._lower.pop(folders.pop(), ()):
                 folders.append(path)
-                if path not in own:
+                if path not in added:
                     self._forget(path)
 
     def _note(self, path: str) -> None:
@@ -167,25 +176,17 @@ class Overlay(dict[str, Entry]):
 
     def _read(self, file: Entry, content: IO[bytes]) -> str:
         """Return the digest of a file's content."""
-        path = file.path
-        digest = hashlib.sha256()
-        is_kept = self.keep(path) and file.size <= MOST_KEPT
-        scanner = (
-            self.scanner if self.scanner and file.size <= MOST_KEPT and self.scanner.wants(file) else None
-        )
-        pieces: list[bytes] | None = [] if is_kept or scanner else None
-        while chunk := content.read(CHUNK):
-            digest.update(chunk)
-            if pieces is not None:
-                pieces.append(chunk)
-        whole = b"".join(pieces or ())
-        if scanner:
-            self._found[path] = tuple(scanner.finds(whole))
+        self._kept.pop(file.path, None)
+        is_kept = self.keep(file.path)
+        is_scanned = self.scanner is not None and self.scanner.wants(file)
+        if file.size > MOST_KEPT or not (is_kept or is_scanned):
+            return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # a buffered reader
+        whole = content.read()
+        if self.scanner and is_scanned:
+            self._found[file.path] = tuple(self.scanner.finds(whole))
         if is_kept:
-            self._kept[path] = whole
-        else:
-            self._kept.pop(path, None)
-        return digest.hexdigest()
+            self._kept[file.path] = whole
+        return hashlib.sha256(whole).hexdigest()
 
 
 class _Hashing:
@@ -233,3 +234,95 @@ def _unpacked(stream: _Hashing) -> Readable:
     if magic == b"\x28\xb5\x2f\xfd":
         return zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=True)
     return stream
+
+
+# Bits of modes without which the builder cannot work on it.
+_NEEDED: Final = {Kind.DIRECTORY: 0o700, Kind.FILE: 0o600}
+
+
+def owners_of(image: Overlay) -> Owners:
+    """Return the owner of each path of an image."""
+    return {
+        path: Owner(
+            uid=entry.uid, gid=entry.gid, special=entry.mode & 0o6000, xattrs=entry.xattrs,
+            added=_NEEDED.get(entry.kind, 0) & ~entry.mode,
+        )
+        for path, entry in image.items()
+    }  # fmt: skip
+
+
+class ImageRoot(Overlay):
+    """An image's tree that is also written into a new folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(keep=lambda _: False)
+        folder.mkdir()
+        folder.chmod(0o755)
+        self._top = os.fsencode(folder)
+        self._emptied: set[str] = set()  # folders that a layer hides, and which may have files of its own
+
+    def lay_over(self, stream: IO[bytes], *, name: str, sha256: str, diff_id: str) -> None:  # type: ignore[override]
+        """Add one layer. Raises BuildError for one that is damaged or does not fit."""
+        try:
+            with space_errors(Path(os.fsdecode(self._top))):
+                super().lay_over(stream, name=name, sha256=sha256, diff_id=diff_id)
+        except DAMAGED as error:
+            raise BuildError(f"a layer of the image cannot be unpacked: {error}") from error
+        self._remove_emptied()
+
+    def _place(self, path: str) -> bytes:
+        return os.path.join(self._top, to_bytes(path))  # noqa: PTH118 - names are bytes
+
+    def _forget(self, path: str) -> Entry | None:
+        entry = super()._forget(path)
+        if entry is None or entry.kind is Kind.DIRECTORY:
+            self._emptied.add(path)
+        elif entry.kind is not Kind.SPECIAL:
+            os.unlink(self._place(path))  # noqa: PTH108
+        return entry
+
+    def _remove_emptied(self) -> None:
+        for path in sorted(self._emptied, reverse=True):  # the deepest first
+            if path not in self:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self._place(path))  # noqa: PTH106
+        self._emptied.clear()
+
+    def _entry(self, member: Member, content: IO[bytes] | None) -> Entry:
+        """Write a member. Nothing but folders is above it, because the tree's links were followed."""
+        entry, place = member.entry, self._place(member.entry.path)
+        self._remove_emptied()
+        _need_folder(os.path.dirname(place))  # noqa: PTH120
+        if member.hard:
+            first = self._real(member.hard.lstrip("/"))
+            entry = replace(self[first], path=entry.path)
+            if entry.kind is not Kind.SPECIAL:
+                os.link(self._place(first), place, follow_symlinks=False)
+            return entry
+        match entry.kind:
+            case Kind.DIRECTORY:
+                old = self.get(entry.path)
+                if old is not None and old.kind is not Kind.DIRECTORY:
+                    self._forget(entry.path)
+                _need_folder(place)
+            case Kind.LINK:
+                os.symlink(to_bytes(entry.target), place)  # noqa: PTH211
+                os.utime(place, (entry.mtime, entry.mtime), follow_symlinks=False)
+            case Kind.FILE:
+                with open(place, "xb") as stream:  # noqa: PTH123
+                    if content:
+                        shutil.copyfileobj(content, stream, CHUNK)
+                os.utime(place, (entry.mtime, entry.mtime))
+            case Kind.SPECIAL:
+                return entry
+        if entry.kind is not Kind.LINK:
+            os.chmod(place, entry.mode | _NEEDED[entry.kind])  # noqa: PTH101
+        return entry
+
+
+def _need_folder(place: bytes) -> None:
+    """Make a folder, and those above it that no layer names."""
+    if not os.path.isdir(place):  # noqa: PTH112
+        _need_folder(os.path.dirname(place))  # noqa: PTH120
+        os.mkdir(place)  # noqa: PTH102
+        os.chmod(place, 0o755)  # noqa: PTH101, S103

@@ -71,34 +71,39 @@ def padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % BLOCK)
 
 
-def read_member(found: tarfile.TarInfo) -> Member:
+def read_member(info: tarfile.TarInfo) -> Member:
     """Read a member of any tar; raises ValueError for a path that could leave the root or an invalid time.
 
     Whiteouts and special files are members as well: callers decide about them.
     """
-    path = _below_root(found.name)
+    path = _below_root(info.name)
     if path and not {"", ".", ".."}.isdisjoint(path.split("/")):
-        raise ValueError(f"the path {found.name!r} is not plain")
-    if not math.isfinite(found.mtime):
-        raise ValueError(f"`{path}`: its time is {found.mtime}")
-    kind = _kind(found)
+        raise ValueError(f"the path {info.name!r} is not plain")
+    if not math.isfinite(info.mtime):
+        raise ValueError(f"`{path}`: its time is {info.mtime}")
+    kind = (
+        Kind.DIRECTORY if info.isdir()
+        else Kind.LINK if info.issym()
+        else Kind.FILE if info.isreg() or info.islnk()
+        else Kind.SPECIAL
+    )  # fmt: skip
     entry = Entry(
         path=path,
         kind=kind,
-        mode=0o777 if kind is Kind.LINK else stat.S_IMODE(found.mode),
-        uid=found.uid,
-        gid=found.gid,
-        mtime=int(found.mtime),
-        size=found.size if kind is Kind.FILE and not found.islnk() else 0,
-        target={Kind.LINK: found.linkname, Kind.SPECIAL: _special(found)}.get(kind, ""),
+        mode=0o777 if kind is Kind.LINK else stat.S_IMODE(info.mode),
+        uid=info.uid,
+        gid=info.gid,
+        mtime=int(info.mtime),
+        size=info.size if kind is Kind.FILE and not info.islnk() else 0,
+        target={Kind.LINK: info.linkname, Kind.SPECIAL: _special(info)}.get(kind, ""),
         xattrs=tuple(
             (name.removeprefix(_XATTR_NAME), to_bytes(value))
-            for name, value in sorted(found.pax_headers.items())
+            for name, value in sorted(info.pax_headers.items())
             if name.startswith(_XATTR_NAME)
         ),
     )
     return Member(
-        entry=entry, hard=_below_root(found.linkname) if found.islnk() else "", offset=found.offset_data
+        entry=entry, hard=_below_root(info.linkname) if info.islnk() else "", offset=info.offset_data
     )
 
 
@@ -107,18 +112,10 @@ def _below_root(name: str) -> str:
     return "" if path == "." else path
 
 
-def _kind(found: tarfile.TarInfo) -> Kind:
-    if found.isdir():
-        return Kind.DIRECTORY
-    if found.issym():
-        return Kind.LINK
-    return Kind.FILE if found.isreg() or found.islnk() else Kind.SPECIAL
-
-
-def _special(found: tarfile.TarInfo) -> str:
-    if found.isblk() or found.ischr():
-        return f"{'block' if found.isblk() else 'char'} {found.devmajor}:{found.devminor}"
-    return "fifo" if found.isfifo() else "special"
+def _special(info: tarfile.TarInfo) -> str:
+    if info.isblk() or info.ischr():
+        return f"{'block' if info.isblk() else 'char'} {info.devmajor}:{info.devminor}"
+    return "fifo" if info.isfifo() else "special"
 
 
 def is_normal(path: str) -> bool:

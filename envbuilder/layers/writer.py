@@ -7,11 +7,9 @@ pending frames are in memory.
 """
 
 import hashlib
-import io
 import json
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,8 +72,8 @@ class Layer:
     def to_json(self) -> str:
         """Return the text of `layer.json`: the fields, and their sha256."""
         facts = {key: value for key, value in asdict(self).items() if key != "folder"}
-        own = sha256_text(json.dumps(facts, sort_keys=True))
-        return json.dumps(facts | {"sha256": own}, indent=1, sort_keys=True) + "\n"
+        digest = sha256_text(json.dumps(facts, sort_keys=True))
+        return json.dumps(facts | {"sha256": digest}, indent=1, sort_keys=True) + "\n"
 
     @property
     def blob(self) -> Path:
@@ -106,7 +104,10 @@ class LayerWriter:
         blob = folder / "layer.tar.zst"
         blob.unlink(missing_ok=True)
         self._stream: IO[bytes] = blob.open("xb")
-        self._packer = _Packer(threads)
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="pack")
+        self._most = 4 * max(1, threads)  # pending pieces, of a MiB at most
+        self._local = threading.local()  # a compressor serves one thread at a time
+        self._pending: deque[tuple[Future[list[tuple[bytes, int]]], list[Frame]]] = deque()
         self._blob_digest = hashlib.sha256()
         self._tar_digest = hashlib.sha256()
         self._size = 0
@@ -115,7 +116,7 @@ class LayerWriter:
         self._entries: list[Entry] = []
         self._stretch = bytearray()  # headers and small files, not yet in a frame
         self._held: dict[str, int] = {}  # of those files, by digest: the place in the stretch
-        self._fragments: list[Frame] = []
+        self._fragments: list[list[Frame]] = []  # one frame each, once it is written
         self._small: dict[str, tuple[int, int]] = {}
         self._large: dict[str, list[Frame]] = {}
 
@@ -123,7 +124,7 @@ class LayerWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._packer.close()
+        self._pool.shutdown(cancel_futures=True)
         self._stream.close()
 
     def add(self, entry: Entry) -> None:
@@ -133,7 +134,7 @@ class LayerWriter:
         self._entries.append(entry)
         self._gather(make_header(entry))
 
-    def add_file(self, entry: Entry, stream: io.FileIO) -> Entry:
+    def add_file(self, entry: Entry, stream: IO[bytes]) -> Entry:
         """Add a file whose content begins at the stream's position; return the entry with the digest."""
         self._gather(make_header(entry))
         digest = self._add_small(entry, stream) if entry.size < BLOCK_SIZE else self._add_large(entry, stream)
@@ -151,11 +152,12 @@ class LayerWriter:
     def finish(self) -> Layer:
         self._gather(END)
         self._flush()
-        self._packer.drain()
+        self._drain()
         self._stream.flush()
         manifest = make_manifest(self._entries)
         large = {digest: tuple(frames) for digest, frames in self._large.items()}
-        blocks = Blocks(fragments=tuple(self._fragments), small=self._small, large=large).to_json()
+        fragments = tuple(frame for (frame,) in self._fragments)
+        blocks = Blocks(fragments=fragments, small=self._small, large=large).to_json()
         layer = Layer(
             name=self._name,
             folder=self._folder,
@@ -173,7 +175,7 @@ class LayerWriter:
         save_text(self._folder / "layer.json", layer.to_json())
         return layer
 
-    def _add_small(self, entry: Entry, stream: io.FileIO) -> str:
+    def _add_small(self, entry: Entry, stream: IO[bytes]) -> str:
         content = _read(stream, entry.size, entry)
         if len(self._stretch) + entry.size > BLOCK_SIZE:
             self._flush()
@@ -182,7 +184,7 @@ class LayerWriter:
         self._gather(content)
         return digest
 
-    def _add_large(self, entry: Entry, stream: io.FileIO) -> str:
+    def _add_large(self, entry: Entry, stream: IO[bytes]) -> str:
         self._flush()
         digest, left = hashlib.sha256(), entry.size
         frames: list[Frame] = []
@@ -190,7 +192,7 @@ class LayerWriter:
             piece = _read(stream, min(left, CHUNK), entry)
             left -= len(piece)
             digest.update(piece)
-            self._pass_on(piece, frames.append)
+            self._pack(piece, frames)
         self._large.setdefault(digest.hexdigest(), frames)
         return digest.hexdigest()
 
@@ -204,65 +206,42 @@ class LayerWriter:
         if not self._stretch:
             return
         piece, self._stretch = bytes(self._stretch[:most]), self._stretch[most:]
+        frames: list[Frame] = []
         if self._held:
-            number = len(self._fragments)
-            self._fragments.append((0, 0, 0))
             for digest, at in self._held.items():
-                self._small.setdefault(digest, (number, at))
+                self._small.setdefault(digest, (len(self._fragments), at))
+            self._fragments.append(frames)
             self._held = {}
-            self._pass_on(piece, lambda frame: self._fragments.__setitem__(number, frame))
-        else:
-            self._pass_on(piece, lambda _: None)
+        self._pack(piece, frames)
 
-    def _pass_on(self, piece: bytes, note: Callable[[Frame], None]) -> None:
+    def _pack(self, piece: bytes, frames: list[Frame]) -> None:
+        """Compress a piece in another thread. `frames` gets the places of its frames, once they are written."""
         self._tar_digest.update(piece)
         self._tar_size += len(piece)
-        self._packer.pack(piece, lambda packed, size: self._write(packed, size, note))
+        self._pending.append((self._pool.submit(self._compress, piece), frames))
+        self._drain(self._most)
 
-    def _write(self, packed: bytes, size: int, note: Callable[[Frame], None]) -> None:
-        note((self._size, len(packed), size))
-        self._blob_digest.update(packed)
-        self._size += len(packed)
-        self._stream.write(packed)
+    def _drain(self, most: int = 0) -> None:
+        """Write what is compressed, in its order, until at most `most` pieces are pending."""
+        while len(self._pending) > most:
+            packed, frames = self._pending.popleft()
+            for frame, size in packed.result():
+                frames.append((self._size, len(frame), size))
+                self._blob_digest.update(frame)
+                self._size += len(frame)
+                self._stream.write(frame)
 
-
-class _Packer:
-    """Compresses pieces in parallel and passes them on in their order."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="pack")
-        self._most = 4 * max(1, threads)  # pending pieces, of a MiB at most
-        self._own = threading.local()  # a compressor serves one thread at a time
-        self._coming: deque[tuple[Future[list[tuple[bytes, int]]], Callable[[bytes, int], None]]] = deque()
-
-    def pack(self, piece: bytes, done: Callable[[bytes, int], None]) -> None:
-        """Compress a piece. `done` is called in this thread with each frame and its uncompressed size."""
-        self._coming.append((self._pool.submit(self._frames, piece), done))
-        self.drain(self._most)
-
-    def drain(self, most: int = 0) -> None:
-        """Wait until at most `most` pieces are pending."""
-        while len(self._coming) > most:
-            frames, done = self._coming.popleft()
-            for packed, size in frames.result():
-                done(packed, size)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def _frames(self, piece: bytes) -> list[tuple[bytes, int]]:
-        if not hasattr(self._own, "compressor"):
-            self._own.compressor = make_compressor()
+    def _compress(self, piece: bytes) -> list[tuple[bytes, int]]:
+        """Return each frame and its uncompressed size."""
+        if not hasattr(self._local, "compressor"):
+            self._local.compressor = make_compressor()
         whole = memoryview(piece)
         blocks = [whole[at : at + BLOCK_SIZE] for at in range(0, len(whole), BLOCK_SIZE)]
-        return [(self._own.compressor.compress(block), len(block)) for block in blocks]
+        return [(self._local.compressor.compress(block), len(block)) for block in blocks]
 
 
-def _read(stream: io.FileIO, size: int, entry: Entry) -> bytes:
+def _read(stream: IO[bytes], size: int, entry: Entry) -> bytes:
     content = stream.read(size)
-    while len(content) < size:
-        more = stream.read(size - len(content))
-        if not more:
-            raise BuildError(f"`{entry.path}` changed its size while it was read")
-        content += more
+    if len(content) < size:
+        raise BuildError(f"`{entry.path}` changed its size while it was read")
     return content

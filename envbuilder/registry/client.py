@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.artifacts.oci.model import load_json
-from envbuilder.artifacts.oci.reference import LATEST, Reference, default_registry, default_registry_url
+from envbuilder.artifacts.oci.naming import LATEST, Reference, default_registry, default_registry_url
 from envbuilder.core.errors import (
     AbsentError,
     AccessError,
@@ -181,27 +181,27 @@ class Client:
                 return token
         raise AccessError(f"the token service of `{reference.registry}` sends no token")
 
-    def _read_errors(self, response: Response) -> list[tuple[str, str]]:
-        """Return code and message of each error that the registry names; nothing where it does so in another form."""
+    def _read_errors(self, response: Response) -> tuple[list[object], str]:
+        """Return the codes of the registry's errors, and their messages in one printable line; nothing for errors in another form."""
         try:
             errors = load_json(self.read(response, _MOST_WORDS))["errors"]
-            texts = [(error.get("code"), error.get("message")) for error in errors]
+            codes = [error.get("code") for error in errors]
+            messages = [error.get("message") for error in errors]
         except (ValueError, LookupError, TypeError, AttributeError, TransientError, SourceError):
-            return []
-        return [
-            (code if isinstance(code, str) else "", message if isinstance(message, str) else "")
-            for code, message in texts
-        ]
+            return [], ""
+        text = "; ".join(message for message in messages if message and isinstance(message, str))
+        plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
+        return codes, f": {plain}" if plain else ""
 
     def _judge(self, reference: Reference, response: Response) -> Exception:
         """Return the error for an answer with an unexpected status."""
         if passing := busy(response):
             return passing
-        errors = self._read_errors(response)
-        status, words = response.status_code, _words(errors)
-        if any(code == _UNKNOWN_BLOB for code, _ in errors):
+        codes, words = self._read_errors(response)
+        status = response.status_code
+        if _UNKNOWN_BLOB in codes:
             return TransientError(f"it answered {status}{words}", status=status)
-        host, name = reference.registry, f"`{reference}`"
+        host = reference.registry
         if status in (401, 403):
             return AccessError(
                 f"`{host}` refuses access to `{reference.repository}` ({status}{words}); {self._used(reference)}",
@@ -213,7 +213,7 @@ class Client:
             return AbsentError(
                 f"there is no `{sought}` ({status}{words})", hint="look at the name, the tag and the registry"
             )
-        return RegistryError(f"`{host}` rejected the request for {name}: it answered {status}{words}")
+        return RegistryError(f"`{host}` rejected the request for `{reference}`: it answered {status}{words}")
 
 
 @contextlib.contextmanager
@@ -222,11 +222,11 @@ def translate_errors(reference: Reference) -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        raise _registry_error(f"`{reference}`", reference.registry, error) from error
+        raise _registry_error(reference, error) from error
 
 
-def _registry_error(what: str, registry: str, error: SourceError) -> RegistryError:
-    why = error.why
+def _registry_error(reference: Reference, error: SourceError) -> RegistryError:
+    what, registry, why = f"`{reference}`", reference.registry, error.why
     if error.kind == "wrong":
         return ContentError(
             f"the registry sends other bytes for {what} than its digest says: {why}",
@@ -259,13 +259,6 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
         f"the transfer of {what} stopped: {why}",
         hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
     )
-
-
-def _words(errors: list[tuple[str, str]]) -> str:
-    """Return the registry's error messages in one printable line."""
-    text = "; ".join(message for _, message in errors if message)
-    plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
-    return f": {plain}" if plain else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
+from envbuilder.artifacts.oci.naming import Reference, default_registry, default_registry_url
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command, Runner
 

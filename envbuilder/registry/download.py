@@ -15,7 +15,7 @@ from envbuilder.artifacts.oci.model import (
     parse_configuration,
     parse_manifest,
 )
-from envbuilder.artifacts.oci.reference import Reference, parse_reference
+from envbuilder.artifacts.oci.naming import Reference, parse_reference
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.registry.client import Client, translate_errors
@@ -54,10 +54,10 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
     manifest = read_manifest(client, reference)
     if not manifest.is_index:
         return manifest
-    for one in manifest.manifests:
-        if one.platform == platform or one.platform.startswith(f"{platform}/"):
-            return read_manifest(client, reference.with_digest(one.digest))
-    there = ", ".join(sorted({one.platform for one in manifest.manifests if one.platform})) or "none"
+    for listed in manifest.manifests:
+        if f"{listed.platform}/".startswith(f"{platform}/"):
+            return read_manifest(client, reference.with_digest(listed.digest))
+    there = ", ".join(sorted({listed.platform for listed in manifest.manifests} - {""})) or "none"
     raise AbsentError(f"`{reference}` has no image for {platform}", hint=f"it has them for: {there}")
 
 
@@ -165,7 +165,7 @@ def read_referrers(client: Client, reference: Reference, artifact_type: str = ""
             listed = read_manifest(client, reference.with_tag(fallback_tag(reference))).manifests
         except AbsentError:
             listed = ()
-    return tuple(one for one in listed if not artifact_type or one.artifact_type == artifact_type)
+    return tuple(blob for blob in listed if not artifact_type or blob.artifact_type == artifact_type)
 
 
 def fallback_tag(reference: Reference) -> str:

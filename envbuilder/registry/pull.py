@@ -11,17 +11,16 @@ from pathlib import Path
 
 from envbuilder.artifacts.oci.model import Manifest
 from envbuilder.artifacts.oci.naming import (
-    BUNDLE_TYPE,
+    LATEST,
     SIF_CONFIG,
     Form,
+    Reference,
     digest_that_is_signed,
     is_sif,
     sif_reference,
 )
-from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.signing import SignedRelease, load_public, read_signed_release
-from envbuilder.artifacts.statement import Release
+from envbuilder.artifacts.statement import BUNDLE_TYPE, IsSigned, Release, SignedRelease, read_signed_release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store, held, remove_tree, save_text, space_errors
 from envbuilder.core.console import Console
@@ -83,16 +82,17 @@ def pull(
     Without a `platform`, this machine's is taken, or the only one that is there. Layers come from the cache `store`,
     and stay in it; None: it cannot be written, and the SIF is fetched whole. The folder keeps so many `versions` of the SIF.
     """
-    if key:
-        load_public(key)  # a mistake in it ends a pull at its start
+    is_signed = _key_check(key) if key else None  # a mistake in the key ends a pull at its start
     manifests = find_artifacts(client, reference, forms, platform)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
-        signed = _signed_release(client, reference, manifests, key=key) if key else None
-        if signed and not_older_than and signed.release.time < not_older_than:
-            raise VerifyError(
-                f"`{reference}` is {signed.release}, before {not_older_than:%Y-%m-%d %H:%M} UTC",
-                hint="the registry may serve an old release under this tag; nothing was pulled",
-            )
+        signed = None
+        if key and is_signed:
+            signed = _signed_release(client, reference, manifests, key=key, is_signed=is_signed)
+            if not_older_than and signed.release.time < not_older_than:
+                raise VerifyError(
+                    f"`{reference}` is {signed.release}, before {not_older_than:%Y-%m-%d %H:%M} UTC",
+                    hint="the registry may serve an old release under this tag; nothing was pulled",
+                )
         transfer = Transfer(
             client=client, reference=reference, outputs=outputs, folder=folder, store=store, console=console
         )
@@ -100,16 +100,14 @@ def pull(
         if signed:
             save_text(outputs.bundle, signed.text.decode())
         for path in folder.iterdir():
-            remove_tree(
-                path
-            ) if path.is_dir() else path.unlink()  # a folder: of a run that was killed while it wrote
+            if path.is_dir():  # of a run that was killed while it wrote
+                remove_tree(path)
+            else:
+                path.unlink()
+    places = {"image": outputs.image, "sif": outputs.sif}
     return Pulled(
         files=tuple(
-            PulledFile(
-                form=form,
-                path=outputs.image if form == "image" else outputs.sif,
-                digest=f"sha256:{digest_that_is_signed(form, manifest)}",
-            )
+            PulledFile(form=form, path=places[form], digest=f"sha256:{digest_that_is_signed(form, manifest)}")
             for form, manifest in manifests.items()
         ),
         signature_verified=signed is not None,
@@ -119,6 +117,12 @@ def pull(
         bytes_resumed=transfer.resumed,
         bytes_here=transfer.here,
     )
+
+
+def _key_check(key: Path) -> IsSigned:
+    from envbuilder.artifacts.signing import load_public, signed_by  # noqa: PLC0415 - cryptography, for `--key` alone
+
+    return signed_by(load_public(key))
 
 
 def find_artifacts(
@@ -180,31 +184,32 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None, plat
 
 
 def _signed_release(
-    client: Client, reference: Reference, manifests: Mapping[Form, Manifest], *, key: Path
+    client: Client,
+    reference: Reference,
+    manifests: Mapping[Form, Manifest],
+    *,
+    key: Path,
+    is_signed: IsSigned,
 ) -> SignedRelease:
     """Return the newest statement of the key that names all these artifacts together, for the name and tag asked for.
 
     Raises VerifyError when there is none.
     """
-    hint = "ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled"
     statements: list[SignedRelease] = []
     reasons: list[str] = []
-    for form, manifest in manifests.items():
-        digest = digest_that_is_signed(form, manifest)
-        subject = reference.with_digest(manifest.digest)
-        signed = [
-            statement
-            for statement in _statements(client, subject, key, reasons)
-            if digest in statement.digests
-        ]
+    digests = {form: digest_that_is_signed(form, manifest) for form, manifest in manifests.items()}
+    for form, digest in digests.items():
+        subject = reference.with_digest(manifests[form].digest)
+        about = _statements(client, subject, is_signed, reasons)
+        signed = [statement for statement in about if digest in statement.digests]
         if not signed:
             why = f": {reasons[-1]}" if reasons else ""
             raise VerifyError(
-                f"the {form} at `{subject}` is not signed with the key of `{key}`{why}", hint=hint
+                f"the {form} at `{subject}` is not signed with the key of `{key}`{why}",
+                hint="ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled",
             )
         statements += signed
-    every = {digest_that_is_signed(form, manifest) for form, manifest in manifests.items()}
-    together = [statement for statement in statements if every <= statement.digests]
+    together = [statement for statement in statements if statement.digests.issuperset(digests.values())]
     if not together:
         raise VerifyError(
             f"image and SIF at `{reference}` are signed with the key of `{key}`, but not as one release",
@@ -220,13 +225,16 @@ def _signed_release(
     return max(asked, key=lambda statement: statement.release.time)
 
 
-def _statements(client: Client, subject: Reference, key: Path, reasons: list[str]) -> Iterator[SignedRelease]:
+def _statements(
+    client: Client, subject: Reference, is_signed: IsSigned, reasons: list[str]
+) -> Iterator[SignedRelease]:
     """Yield the releases that the key signed, among the referrers of the manifest. `reasons` gets why others do not count."""
     for listed in read_referrers(client, subject, BUNDLE_TYPE):
         holder = read_manifest(client, subject.with_digest(listed.digest))
         for layer in holder.layers[:1]:
+            bundle = read_blob(client, subject, layer)
             try:
-                yield read_signed_release(read_blob(client, subject, layer), key, f"sha256:{layer.digest}")
+                yield read_signed_release(bundle, f"sha256:{layer.digest}", is_signed)
             except VerifyError as error:
                 reasons.append(error.message)
 

@@ -8,18 +8,20 @@ listed in the same way.
 A tag has one image for each platform, and a SIF tag of each. Pushing one keeps the others.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
-from envbuilder.artifacts.oci.reference import LATEST, Reference
+from envbuilder.artifacts.oci.naming import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
-from envbuilder.artifacts.signing import read_signed_release
+from envbuilder.artifacts.statement import BUNDLE_TYPE, PROVENANCE_TYPE, read_signed_release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
@@ -27,8 +29,10 @@ from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, Processor, processor_of
 from envbuilder.registry.client import Client
-from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest
+from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest, small_source
 from envbuilder.sources.fetch import each
+
+_LOCK: Final = "opt/envbuilder/lock.json"
 
 
 class SentBlobs(Answer):
@@ -131,8 +135,7 @@ class _Shipment:
         image = layout.manifest if layout else None
         sources: list[Source] = []
         manifests: list[tuple[naming.Form, model.Manifest]] = []
-        lock, documents = _documents(outputs)
-        marks = {naming.LOCK_KEY: f"sha256:{lock}"} if lock else {}
+        marks, documents = _documents(outputs)
         if "image" in forms:
             if layout is None or image is None:
                 raise _absent(outputs, str(outputs.image))
@@ -142,7 +145,7 @@ class _Shipment:
             source = _sif(outputs)
             if image:
                 marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
-            config = _small(naming.SIF_CONFIG, model.EMPTY_CONTENT)
+            config = small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
             sources += [source, config]
             sif = model.make_manifest(
                 config=config.blob,
@@ -152,7 +155,7 @@ class _Shipment:
             )
             manifests.append(("sif", sif))
         documents += _signature(outputs, tagged, manifests)
-        sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
+        sources += [small_source(model.EMPTY, model.EMPTY_CONTENT), *documents]
         attached = [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
@@ -185,7 +188,10 @@ def _remembered(memory: Path) -> dict[str, dict[str, str]]:
     """Return the record of pushed blobs. An unreadable one counts as empty, and all is sent."""
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
-        return {str(one): {str(key): str(name) for key, name in known[one].items()} for one in known}
+        return {
+            str(registry): {str(key): str(name) for key, name in blobs.items()}
+            for registry, blobs in known.items()
+        }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -212,7 +218,7 @@ def _sif(outputs: Outputs) -> Source:
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:
     return model.make_manifest(
-        config=_small(model.EMPTY, model.EMPTY_CONTENT).blob,
+        config=small_source(model.EMPTY, model.EMPTY_CONTENT).blob,
         layers=[document.blob],
         artifact_type=document.blob.media_type,
         subject=subject.descriptor(),
@@ -220,21 +226,19 @@ def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, s
     )
 
 
-def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
-    """Return the digest of the lock, and SBOM and provenance from the SIF, if there is one."""
+def _documents(outputs: Outputs) -> tuple[dict[str, str], list[Source]]:
+    """Return the annotation with the digest of the lock, and SBOM and provenance from the SIF, if there is one."""
     if not outputs.sif.is_file():
-        return None, []
+        return {}, []
     sif = read_sif(outputs.sif)
-    sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
-    found = [
-        _small(kind, text)
-        for kind, text in ((naming.SBOM_TYPE, sbom), (naming.PROVENANCE_TYPE, provenance))
-        if text
-    ]
-    try:
-        return naming.locked_in(provenance), found
-    except ValueError:
-        return None, found
+    provenance = sif.read(DataType.JSON)
+    texts = ((naming.SBOM_TYPE, sif.read(DataType.SBOM)), (PROVENANCE_TYPE, provenance))
+    documents = [small_source(kind, text) for kind, text in texts if text]
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # another program's provenance
+        files = model.load_json(provenance)["predicate"]["buildDefinition"]["externalParameters"]["files"]
+        digests = [parse_sha256(file["digest"]["sha256"]) for file in files if file["name"] == _LOCK]
+        return {naming.LOCK_KEY: f"sha256:{digests[0]}"}, documents
+    return {}, documents
 
 
 def _signature(
@@ -244,7 +248,7 @@ def _signature(
     if not outputs.bundle.is_file():
         return []
     content = outputs.bundle.read_bytes()
-    signed = read_signed_release(content, None, str(outputs.bundle))
+    signed = read_signed_release(content, str(outputs.bundle))
     for form, manifest in manifests:
         if naming.digest_that_is_signed(form, manifest) not in signed.digests:
             hint = "push with `--sign KEY`, or sign the artifacts again"
@@ -255,11 +259,7 @@ def _signature(
             f"`{outputs.bundle}` is signed for `{release.name}:{release.tag}`, not for `{tagged.name}:{tagged.tag}`",
             hint=f"push with `--sign KEY`, or `envbuilder sign {pasted(outputs.name)} --key KEY --tag {tagged.tag}` first",
         )
-    return [_small(naming.BUNDLE_TYPE, content)]
-
-
-def _small(media_type: str, content: bytes) -> Source:
-    return Source(blob=model.describe(content, media_type), content=content)
+    return [small_source(BUNDLE_TYPE, content)]
 
 
 def _absent(outputs: Outputs, path: str) -> UsageError:

@@ -5,18 +5,16 @@ wheel is packed as such a layer. An entry is code that will run, so a signed sta
 the digests of its files, and only an entry with the right signature is used. No failure here fails a build.
 """
 
-import contextlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.oci.model import EMPTY, EMPTY_CONTENT, Descriptor, Manifest, describe, make_manifest
-from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, ENTRY_KEY, ENTRY_TYPE, TITLE, find_reference
-from envbuilder.artifacts.oci.reference import Reference
-from envbuilder.artifacts.signing import PrivateKey, PublicKey, load_either, make_bundle, signed_digests
-from envbuilder.artifacts.statement import Subject, make_statement
+from envbuilder.artifacts.oci.model import EMPTY, EMPTY_CONTENT, Descriptor, Manifest, make_manifest
+from envbuilder.artifacts.oci.naming import TITLE, Reference, find_reference
+from envbuilder.artifacts.signing import PrivateKey, PublicKey, load_either, make_bundle, signed_by
+from envbuilder.artifacts.statement import BUNDLE_TYPE, Subject, make_statement, read_bundle, subject_digests
 from envbuilder.core.cache import Sha256, Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import (
@@ -32,114 +30,95 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.layers.layer import Layer, extract, load_layer, write_layer
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_blob, read_blob, read_manifest
-from envbuilder.registry.upload import Source, push_blob, put_manifest
+from envbuilder.registry.upload import Source, push_blob, put_manifest, small_source
 
-KEY: Final = "ENVBUILDER_STORE_KEY"
-ANYONE: Final = "none"  # in place of a key
-FILES: Final = ("layer.tar.zst", "manifest.txt", "blocks.json", "layer.json")
-FILE_TYPE: Final = "application/octet-stream"
-MOST_SMALL: Final = 256 << 20  # bytes of a file that is not the layer's blob
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """Whose entries are believed, and who signs new ones. Without a public key, the registry is believed."""
-
-    public: PublicKey | None = None
-    private: PrivateKey | None = None
-
-    @property
-    def may_put(self) -> bool:
-        return self.private is not None or self.public is None
+ENTRY_TYPE: Final = "application/vnd.envbuilder.entry.v1"
+ENTRY_KEY: Final = "io.envbuilder.key"  # annotation: the build key of the entry
+_KEY: Final = "ENVBUILDER_STORE_KEY"
+_ANYONE: Final = "none"  # in place of a key
+_FILES: Final = ("layer.tar.zst", "manifest.txt", "blocks.json", "layer.json")
+_FILE_TYPE: Final = "application/octet-stream"
+_MOST_SMALL: Final = 256 << 20  # bytes of a file that is not the layer's blob
 
 
-class _NoEntryError(Exception):
-    """The store has no entry that can be used."""
-
-
+@dataclass(kw_only=True)
 class SharedStore:
     """One repository of entries; safe to use from several threads. After a failure it is not asked again."""
 
-    def __init__(
-        self, client: Client, place: Reference, *, keys: Keys, cache: Store, console: Console
-    ) -> None:
-        self._client, self._place, self._keys = client, place, keys
-        self._cache, self._console = cache, console
-        self._guard = threading.Lock()
-        self._is_lost = False
-        self._stop = threading.Event()
-        self._refused: set[Sha256] = set()
-        self._fetched: set[Sha256] = set()
+    client: Client
+    place: Reference
+    public: PublicKey | None = None  # whose entries are believed; without one, the registry is
+    private: PrivateKey | None = None  # which signs new entries
+    cache: Store
+    console: Console
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _is_lost: bool = False
+    _refused: set[Sha256] = field(default_factory=set)
+    _fetched: set[Sha256] = field(default_factory=set)
 
     def fetch(self, key: Sha256, folder: Path, name: str, *, packed: bool) -> bool:
         """Put the entry of the key into the cache as `folder`. Returns False when there is none that can be used.
 
         The folder gets the files of the layer, or with `packed` the files that the layer holds.
         """
-        contents: dict[str, str] | None = None if packed else {}  # a layer names the digests of its own files
-        with contextlib.suppress(_NoEntryError), self._cache.renewed(folder, contents) as out:
-            self._fetch(key, out.parent / "layer" if packed else out, out if packed else None, name)
-            self._fetched.add(key)
-            return True
-        return False
-
-    def put(self, key: Sha256, folder: Path, name: str, *, packed: bool) -> None:
-        """Send the entry of the key unless the store has it. A refused entry is replaced."""
-        reference = self._place.with_tag(key)
-        if self._is_lost or key in self._fetched or not self._keys.may_put:
-            return
-        try:
-            if key not in self._refused and self._find(reference):
-                return
-            with self._cache.workspace() as work, self._console.step(f"share {name}") as step:
-                if packed:
-                    write_layer(name="entry", tree=folder, folder=work / "layer", epoch=0, threads=1)
-                files = work / "layer" if packed else folder
-                sources = [_source(files / file) for file in FILES]
-                if self._keys.private:
-                    bundle = _sign(key, sources, self._keys.private)
-                    sources.append(Source(blob=describe(bundle, BUNDLE_TYPE), content=bundle))
-                config = Source(blob=describe(EMPTY_CONTENT, EMPTY), content=EMPTY_CONTENT)
-                for source in (*sources, config):
-                    push_blob(self._client, reference, source, progress=step, stop=self._stop)
-                put_manifest(
-                    self._client,
-                    reference,
-                    make_manifest(
-                        config=config.blob,
-                        layers=[source.blob for source in sources],
-                        artifact_type=ENTRY_TYPE,
-                        annotations={ENTRY_KEY: f"sha256:{key}"},
-                    ),
-                )
-        except (RegistryError, VerifyError, BuildError) as error:
-            self._lose(error.message)
-
-    def _fetch(self, key: Sha256, files: Path, out: Path | None, name: str) -> None:
-        reference = self._place.with_tag(key)
+        reference = self.place.with_tag(key)
         if self._is_lost:
-            raise _NoEntryError
+            return False
         try:
             manifest = self._find(reference)
             if manifest is None:
-                raise _NoEntryError
+                return False
             blobs = self._need_believed(key, reference, manifest)
-            layer = self._download(reference, blobs, files, name)
-            if out:
-                extract(layer, out)
+            contents: dict[str, str] | None = (
+                None if packed else {}
+            )  # a layer names the digests of its own files
+            with self.cache.renewed(folder, contents) as out:
+                layer = self._download(reference, blobs, out.parent / "layer" if packed else out, name)
+                if packed:
+                    extract(layer, out)
         except SpaceError:
             raise
         except (AbsentError, ContentError, VerifyError, BuildError, ValueError, RecursionError) as error:
             self._refused.add(key)
-            self._console.say(f"warning: the entry `{reference}` is refused: {error}")
-            raise _NoEntryError from error
+            self.console.say(f"warning: the entry `{reference}` is refused: {error}")
+            return False
         except RegistryError as error:
             self._lose(error.message)
-            raise _NoEntryError from error
+            return False
+        self._fetched.add(key)
+        return True
+
+    def put(self, key: Sha256, folder: Path, name: str, *, packed: bool) -> None:
+        """Send the entry of the key unless the store has it. A refused entry is replaced."""
+        reference = self.place.with_tag(key)
+        if self._is_lost or key in self._fetched or (self.public and not self.private):
+            return
+        try:
+            if key not in self._refused and self._find(reference):
+                return
+            with self.cache.workspace() as work, self.console.step(f"share {name}") as step:
+                if packed:
+                    write_layer(name="entry", tree=folder, folder=work / "layer", epoch=0, threads=1)
+                files = work / "layer" if packed else folder
+                sources = [_source(files / file) for file in _FILES]
+                if self.private:
+                    sources.append(_signature(key, sources, self.private))
+                config = small_source(EMPTY, EMPTY_CONTENT)
+                for source in (*sources, config):
+                    push_blob(self.client, reference, source, progress=step, stop=self.client.stop)
+                entry = make_manifest(
+                    config=config.blob,
+                    layers=[source.blob for source in sources],
+                    artifact_type=ENTRY_TYPE,
+                    annotations={ENTRY_KEY: f"sha256:{key}"},
+                )
+                put_manifest(self.client, reference, entry)
+        except (RegistryError, VerifyError, BuildError) as error:
+            self._lose(error.message)
 
     def _find(self, reference: Reference) -> Manifest | None:
         try:
-            return read_manifest(self._client, reference)
+            return read_manifest(self.client, reference)
         except AbsentError:
             return None
 
@@ -147,33 +126,33 @@ class SharedStore:
         self, key: Sha256, reference: Reference, manifest: Manifest
     ) -> Mapping[str, Descriptor]:
         """Return the blobs by the names of the files; raises ContentError or VerifyError for what may not be used."""
-        names = [dict(one.annotations).get(TITLE, "") for one in manifest.layers[: len(FILES)]]
-        if manifest.artifact_type != ENTRY_TYPE or names != list(FILES):
+        layers, others = manifest.layers[: len(_FILES)], manifest.layers[len(_FILES) :]
+        names = [dict(layer.annotations).get(TITLE, "") for layer in layers]
+        if manifest.artifact_type != ENTRY_TYPE or names != list(_FILES):
             raise ContentError("it is no entry of a store of envbuilder")
         if dict(manifest.annotations).get(ENTRY_KEY) != f"sha256:{key}":
             raise VerifyError("it is the entry of another key")
-        blobs = dict(zip(FILES, manifest.layers, strict=False))
-        if self._keys.public:
-            signatures = [one for one in manifest.layers[len(FILES) :] if one.media_type == BUNDLE_TYPE]
-            if not signatures:
+        if self.public:
+            signature = next((blob for blob in others if blob.media_type == BUNDLE_TYPE), None)
+            if signature is None:
                 raise VerifyError("it is not signed")
-            bundle = read_blob(self._client, reference, signatures[0])
-            signed = signed_digests(bundle, self._keys.public, "its statement", ENTRY_TYPE)
-            if not {key, *(blob.digest for blob in blobs.values())} <= signed:
+            bundle = read_blob(self.client, reference, signature)
+            statement = read_bundle(bundle, "its statement", signed_by(self.public))
+            if not {key, *(layer.digest for layer in layers)} <= subject_digests(statement, ENTRY_TYPE):
                 raise VerifyError("its signature is that of another entry")
-        return blobs
+        return dict(zip(_FILES, layers, strict=True))
 
     def _download(
         self, reference: Reference, blobs: Mapping[str, Descriptor], files: Path, name: str
     ) -> Layer:
         files.mkdir(exist_ok=True)
-        with self._console.step(f"fetch {name}", sum(one.size for one in blobs.values())) as step:
+        with self.console.step(f"fetch {name}", sum(blob.size for blob in blobs.values())) as step:
             for file, blob in blobs.items():
-                if file != FILES[0] and blob.size > MOST_SMALL:
+                if file != _FILES[0] and blob.size > _MOST_SMALL:
                     raise ContentError(f"its {file} has {blob.size} bytes")
-                fetch_blob(self._client, reference, blob, files / file, progress=step, stop=self._stop)
+                fetch_blob(self.client, reference, blob, files / file, progress=step, stop=self.client.stop)
         layer = load_layer(files)
-        if layer is None or layer.digest != blobs[FILES[0]].digest:
+        if layer is None or layer.digest != blobs[_FILES[0]].digest:
             raise ContentError("its files do not belong together")
         return layer
 
@@ -182,7 +161,7 @@ class SharedStore:
         with self._guard:
             if not self._is_lost:
                 self._is_lost = True
-                self._console.say(f"warning: the build goes on without the store `{self._place}`: {why}")
+                self.console.say(f"warning: the build goes on without the store `{self.place}`: {why}")
 
 
 def open_store(
@@ -199,30 +178,30 @@ def open_store(
     place = find_reference(environment[setting], client.settings.prefix)
     if place.tag or place.digest:
         raise UsageError(f"{setting} is `{place}`", hint="name a repository, without a tag")
-    named = environment.get(KEY, "")
-    if not named:
+    key = environment.get(_KEY, "")
+    if not key:
         console.say(
-            f"warning: the store `{place}` is not used: an entry is code that will run, and {KEY} does not say whose is believed"
+            f"warning: the store `{place}` is not used: an entry is code that will run, and {_KEY} does not say whose is believed"
         )
         return None
-    keys = Keys()
-    if named != ANYONE:
-        public, private = load_either(Path(named), lambda: environment.get("ENVBUILDER_KEY_PASSPHRASE"))
-        keys = Keys(public=public, private=private)
-    return SharedStore(client, place, keys=keys, cache=cache, console=console)
+    public, private = None, None
+    if key != _ANYONE:
+        public, private = load_either(Path(key), lambda: environment.get("ENVBUILDER_KEY_PASSPHRASE"))
+    return SharedStore(
+        client=client, place=place, public=public, private=private, cache=cache, console=console
+    )
 
 
 def _source(path: Path) -> Source:
     blob = Descriptor(
-        media_type=FILE_TYPE, digest=sha256_file(path), size=path.stat().st_size, annotations=((TITLE, path.name),)
+        media_type=_FILE_TYPE, digest=sha256_file(path), size=path.stat().st_size, annotations=((TITLE, path.name),)
     )  # fmt: skip
     return Source(blob=blob, content=path)
 
 
-def _sign(key: Sha256, sources: list[Source], private: PrivateKey) -> bytes:
-    subjects = [Subject(name="key", sha256=key)]
-    subjects += [
-        Subject(name=file, sha256=source.blob.digest) for file, source in zip(FILES, sources, strict=True)
-    ]
+def _signature(key: Sha256, sources: list[Source], private: PrivateKey) -> Source:
+    digests = (key, *(source.blob.digest for source in sources))
+    names = zip(("key", *_FILES), digests, strict=True)
+    subjects = [Subject(name=name, sha256=digest) for name, digest in names]
     statement = make_statement(subjects, predicate_type=ENTRY_TYPE, predicate={})
-    return make_bundle(statement, private).encode()
+    return small_source(BUNDLE_TYPE, make_bundle(statement, private).encode())

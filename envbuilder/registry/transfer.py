@@ -16,15 +16,14 @@ from pathlib import Path
 from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.layout import read_layout, save_layout
 from envbuilder.artifacts.oci.model import Descriptor, Manifest, parse_configuration
-from envbuilder.artifacts.oci.naming import Form, sif_of
-from envbuilder.artifacts.oci.reference import LATEST, Reference
+from envbuilder.artifacts.oci.naming import LATEST, Form, Reference, sif_of
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import read_frame, write_framed_sif
 from envbuilder.core.cache import Sha256, Store, link_or_copy, sha256_file, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, BuildError, ContentError, SpaceError, VerifyError
 from envbuilder.core.private import is_trusted
-from envbuilder.layers.index_blob import index_blob
+from envbuilder.layers.blob import index_blob
 from envbuilder.layers.layer import Layer, find_blobs, load_layer
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_blob, read_blob, read_manifest, read_range

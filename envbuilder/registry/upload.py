@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlencode
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, describe, make_index
+from envbuilder.artifacts.oci.naming import Reference
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
 from envbuilder.core.processor import processor_of
@@ -52,8 +52,12 @@ class Source:
 
     def need_right(self) -> None:
         """Raise VerifyError when the file does not match the digest."""
-        if isinstance(self.content, Path) and (found := sha256_file(self.content)) != self.blob.digest:
-            raise damaged(self.content, f"its sha256 is {found}, not {self.blob.digest}")
+        if isinstance(self.content, Path) and (digest := sha256_file(self.content)) != self.blob.digest:
+            raise damaged(self.content, f"its sha256 is {digest}, not {self.blob.digest}")
+
+
+def small_source(media_type: str, content: bytes) -> Source:
+    return Source(blob=describe(content, media_type), content=content)
 
 
 def damaged(path: Path, why: str) -> VerifyError:
@@ -120,9 +124,9 @@ def put_image(client: Client, reference: Reference, manifest: Manifest, platform
         put_manifest(client, reference, manifest)
         return (platform,)
     put_manifest(client, reference.with_digest(manifest.digest), manifest)
-    listed = sorted((*others, _in_index(manifest, platform)), key=lambda one: one.platform)
+    listed = sorted((*others, _in_index(manifest, platform)), key=lambda image: image.platform)
     put_manifest(client, reference, make_index(listed))
-    return tuple(one.platform for one in listed)
+    return tuple(image.platform for image in listed)
 
 
 def _others(client: Client, reference: Reference, platform: str) -> tuple[Descriptor, ...]:
@@ -133,10 +137,9 @@ def _others(client: Client, reference: Reference, platform: str) -> tuple[Descri
         return ()
     listed = there.manifests
     if not there.is_index:
-        found = read_platform(client, reference, there)
-        listed = (_in_index(there, found),)
-    own = processor_of(platform)
-    return tuple(one for one in listed if processor_of(one.platform) not in (None, own))
+        listed = (_in_index(there, read_platform(client, reference, there)),)
+    ours = processor_of(platform)
+    return tuple(image for image in listed if processor_of(image.platform) not in (None, ours))
 
 
 def _in_index(manifest: Manifest, platform: str) -> Descriptor:
@@ -145,16 +148,16 @@ def _in_index(manifest: Manifest, platform: str) -> Descriptor:
     return Descriptor(media_type=manifest.media_type, digest=manifest.digest, size=size, platform=platform)
 
 
-def _add_referrer(client: Client, subject: Reference, one: Descriptor) -> None:
+def _add_referrer(client: Client, subject: Reference, referrer: Descriptor) -> None:
     """Add an entry to the index of referrers under the fallback tag."""
     place = subject.with_tag(fallback_tag(subject))
     try:
         listed = read_manifest(client, place).manifests
     except AbsentError:
         listed = ()
-    if one not in listed:
-        kept = tuple(other for other in listed if other.digest != one.digest)
-        put_manifest(client, place, make_index((*kept, one)))
+    if referrer not in listed:
+        others = tuple(other for other in listed if other.digest != referrer.digest)
+        put_manifest(client, place, make_index((*others, referrer)))
 
 
 def _is_there(client: Client, reference: Reference, blob: Descriptor) -> bool:

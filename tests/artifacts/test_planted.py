@@ -91,9 +91,9 @@ def test_a_version_that_another_user_planted_is_not_listed(shared: Path):
     for path in (sif, shared / f".toy.{'a' * 16}.sif", shared / f".toy.{'b' * 16}.sif"):
         path.write_text(path.name)
     give(shared / f".toy.{'b' * 16}.sif")
-    assert [version.digest for version in history.versions(sif)] == ["a" * 16]
+    assert [version.version for version in history.versions(sif)] == ["a" * 16]
     give(sif)  # then that user's versions are those of the SIF, which is trusted as it is
-    assert {version.digest for version in history.versions(sif)} == {"a" * 16, "b" * 16}
+    assert {version.version for version in history.versions(sif)} == {"a" * 16, "b" * 16}
 
 
 def test_no_version_is_made_of_a_link_or_a_foreign_file(shared: Path, precious: Path):

@@ -13,8 +13,8 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
 from envbuilder.artifacts.sif import write_sif
-from envbuilder.artifacts.signing import PROVENANCE_TYPE, make_bundle, read_bundle, sign, verify_signatures
-from envbuilder.artifacts.statement import Release
+from envbuilder.artifacts.signing import make_bundle, sign, signed_by, verify_signatures
+from envbuilder.artifacts.statement import PROVENANCE_TYPE, Release, read_bundle
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.layers.layer import write_layer
 from tests.support.runner import FakeRunner
@@ -55,10 +55,10 @@ def test_it_refuses_another_payload(key):
 def test_a_bundle_is_read_with_its_own_key_only(key, tmp_path):
     path = tmp_path / "x.sigstore.json"
     path.write_text(make_bundle(STATEMENT, key))
-    assert read_bundle(path.read_bytes(), key.public_key(), str(path)) == STATEMENT
+    assert read_bundle(path.read_bytes(), str(path), signed_by(key.public_key())) == STATEMENT
     for other in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
         with pytest.raises(VerifyError, match="not signed with this key"):
-            read_bundle(path.read_bytes(), other.public_key(), str(path))
+            read_bundle(path.read_bytes(), str(path), signed_by(other.public_key()))
 
 
 def test_signing_twice_gives_the_same_bytes(key):
@@ -71,7 +71,7 @@ def test_a_changed_statement_is_refused(key, tmp_path):
     path = tmp_path / "x.sigstore.json"
     path.write_text(json.dumps(bundle))
     with pytest.raises(VerifyError, match="not signed"):
-        read_bundle(path.read_bytes(), key.public_key(), str(path))
+        read_bundle(path.read_bytes(), str(path), signed_by(key.public_key()))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"dsseEnvelope": {"payload": "%"}}'])
@@ -79,7 +79,7 @@ def test_what_is_no_bundle_is_said_to_be_none(key, tmp_path, text):
     path = tmp_path / "x.sigstore.json"
     path.write_text(text)
     with pytest.raises(VerifyError, match="not a signed statement"):
-        read_bundle(path.read_bytes(), key.public_key(), str(path))
+        read_bundle(path.read_bytes(), str(path), signed_by(key.public_key()))
 
 
 PASSPHRASE = "correct horse"

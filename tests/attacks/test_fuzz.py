@@ -30,7 +30,7 @@ from envbuilder.diagnose import diagnose
 from envbuilder.diagnose.collectives import Ranks
 from envbuilder.diagnose.recorder import read_dump
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.layers.import_tar import index_tar
+from envbuilder.layers.import_tree import index_tar
 from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock

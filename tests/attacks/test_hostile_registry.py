@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import Reference
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import AccessError, ContentError, RegistryError
 from envbuilder.registry.client import Client

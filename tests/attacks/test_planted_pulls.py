@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.oci.naming import FORMS
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import FORMS, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console

@@ -16,8 +16,7 @@ import pytest
 
 from envbuilder.artifacts.oci.layout import read_layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
-from envbuilder.artifacts.oci.naming import FORMS, Form, sif_reference
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import FORMS, Form, Reference, sif_reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console

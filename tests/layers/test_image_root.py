@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.image_root import ImageRoot, owners_of
 from envbuilder.layers.layer import Owner
+from envbuilder.layers.overlay import ImageRoot, owners_of
 from tests.support.debs import Member, header, make_tar
 
 FOLDER, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import BuildError
+from envbuilder.layers.blob import index_blob
 from envbuilder.layers.entry import from_bytes, make_manifest, parse_entry, parse_manifest
-from envbuilder.layers.index_blob import index_blob
 from envbuilder.layers.layer import (
     Entry,
     Kind,

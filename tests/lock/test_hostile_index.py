@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.signing import read_bundle
+from envbuilder.artifacts.statement import read_bundle
 from envbuilder.core.errors import FetchError, VerifyError
 from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
@@ -183,4 +183,4 @@ def nested(depth: int) -> object:
 )  # fmt: skip
 def test_a_bundle_that_is_none_is_told(bundle: bytes) -> None:
     with pytest.raises(VerifyError, match="is not a signed statement"):
-        read_bundle(bundle, None, "its bundle")
+        read_bundle(bundle, "its bundle")

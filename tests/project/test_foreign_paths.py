@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "envbuilder"
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
-        "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_root.py", "layers/layer.py", "lock/git.py",
+        "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_tree.py", "layers/layer.py", "lock/git.py",
         "lock/source_files.py", "lock/git_ignored.py", "lock/project_files.py", "lock/resolve/distributions.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
@@ -54,12 +54,10 @@ ALLOWED = {
     ("core/archive.py", "_tar_files", "open"): STORED,
     ("core/archive.py", "_without_xz", "open"): STORED,
     ("core/archive.py", "_zip_files", "open"): "a member of a zip file",
-    ("layers/import_root.py", "walk", "scandir"): LISTED,
-    ("layers/layer.py", "_open_file", "open"): "a regular file of a tree that is listed; O_NOFOLLOW",
-    ("layers/layer.py", "_open_file", "FileIO"): "the same",
-    ("layers/layer.py", "_write_parts", "FileIO"): "a type",
-    ("layers/layer.py", "content", "FileIO"): "a type",
-    ("layers/layer.py", "write_layer_from_tar", "FileIO"): "the tar of a Docker engine",
+    ("layers/import_tree.py", "index_tar", "open"): "the tar of a Docker engine",
+    ("layers/import_tree.py", "_walk", "scandir"): LISTED,
+    ("layers/layer.py", "_files_of", "open"): "a regular file of a tree that is listed; O_NOFOLLOW",
+    ("layers/layer.py", "write_layer_from_tar", "open"): "the tar of a Docker engine",
     ("layers/layer.py", "_load", "read_text"): OUR_OWN,
     ("layers/layer.py", "_load", "sha256_file"): OUR_OWN,
     ("layers/layer.py", "find_blobs", "read_text"): OUR_OWN,

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest, parse_manifest
-from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
+from envbuilder.artifacts.oci.naming import Reference, names_registry, parse_reference
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import (
     AbsentError,

@@ -12,12 +12,18 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.artifacts.oci.naming import FORMS, Form
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import FORMS, Form, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.artifacts.signing import make_bundle
-from envbuilder.artifacts.statement import SLSA_PROVENANCE, Release, Subject, make_statement, restate
+from envbuilder.artifacts.statement import (
+    BUNDLE_TYPE,
+    SLSA_PROVENANCE,
+    Release,
+    Subject,
+    make_statement,
+    restate,
+)
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import VerifyError
@@ -64,7 +70,7 @@ class World:
         """Do what whoever may write to the registry can do: list a statement among a manifest's referrers."""
         content = bundle.encode()
         blob, config = (
-            model.describe(content, naming.BUNDLE_TYPE),
+            model.describe(content, BUNDLE_TYPE),
             model.describe(model.EMPTY_CONTENT, model.EMPTY),
         )
         place = self.place(tag, name)
@@ -72,7 +78,7 @@ class World:
             with Console(quiet=True).step("attach", source.blob.size) as step:
                 push_blob(self.client, place, source, sibling="", progress=step, stop=threading.Event())
         manifest = model.make_manifest(
-            config=config, layers=[blob], artifact_type=naming.BUNDLE_TYPE, subject=subject.descriptor()
+            config=config, layers=[blob], artifact_type=BUNDLE_TYPE, subject=subject.descriptor()
         )
         put_manifest(self.client, place.with_digest(manifest.digest), manifest)
 

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.model import Descriptor, Manifest, describe, make_manifest
-from envbuilder.artifacts.oci.naming import ENTRY_KEY, ENTRY_TYPE
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import Reference
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.errors import BusyError, UsageError
 from envbuilder.layers.layer import load_layer, write_layer
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest
-from envbuilder.registry.shared_store import SharedStore, open_store
+from envbuilder.registry.shared_store import ENTRY_KEY, ENTRY_TYPE, SharedStore, open_store
 from envbuilder.registry.upload import put_manifest
 from envbuilder.sources.http import session as wire
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry, upload
@@ -114,7 +113,7 @@ def files(folder: Path) -> dict[str, tuple[int, bytes | str]]:
 
 def entry(machine: Machine, key: Sha256 = KEY) -> tuple[Client, Reference, Manifest]:
     store = machine.store
-    client, reference = store._client, store._place.with_tag(key)
+    client, reference = store.client, store.place.with_tag(key)
     return client, reference, read_manifest(client, reference)
 
 
@@ -256,7 +255,7 @@ def no_file(one: Machine, _compiled: Path, _proxy: Proxy) -> None:
 def no_statement(one: Machine, _compiled: Path, proxy: Proxy) -> None:
     layers = entry(one)[2].layers
     content = json.dumps({"dsseEnvelope": []}).encode()
-    upload(proxy.host, one.store._place.repository, content)
+    upload(proxy.host, one.store.place.repository, content)
     rewrite(one, (*layers[:4], describe(content, layers[4].media_type)))
 
 
@@ -281,7 +280,7 @@ def test_a_poisoned_entry_is_refused_and_named_and_then_replaced(
     poison(first, compiled, proxy)
     assert not second.fetch()
     assert not second.cache.extension(KEY).exists()
-    assert f"warning: the entry `{second.store._place}:{KEY}` is refused: " in second.said
+    assert f"warning: the entry `{second.store.place}:{KEY}` is refused: " in second.said
     assert why in second.said
     if poison is not other_bytes:
         (compiled / "tree/core.so").write_bytes(bytes(range(256)) * 2000)
@@ -323,7 +322,7 @@ def test_the_commands_of_the_page_delete_what_no_lock_names(
 
     def clean_up(keys: str) -> int:
         script = commands.replace('envbuilder cache keys --recipes "$folder"', keys)
-        env = os.environ | {"STORE": str(one.store._place)}
+        env = os.environ | {"STORE": str(one.store.place)}
         return subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=env, check=False, timeout=60
         ).returncode

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.oci.naming import FORMS, Form
-from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.oci.naming import FORMS, Form, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import read_sif
 from envbuilder.core.cache import Store, held, sha256_file

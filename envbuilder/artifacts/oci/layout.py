@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci import model
-from envbuilder.artifacts.oci.reference import default_registry, parse_reference
+from envbuilder.artifacts.oci.naming import default_registry, parse_reference
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError

@@ -142,7 +142,7 @@ class Configuration:
     image: Annotated[ImageConfig, Field(alias="config")] = ImageConfig()
     # Of the layers' tars, the lowest first.
     diff_ids: Annotated[
-        tuple[Digest, ...], Field(alias="rootfs"), ReadAs(_RootFiles, lambda one: one.diff_ids)
+        tuple[Digest, ...], Field(alias="rootfs"), ReadAs(_RootFiles, lambda root: root.diff_ids)
     ]
 
     @property
@@ -174,8 +174,8 @@ def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
     if b"\\ud" in content.lower():  # perhaps half a character, which no lock and no file can hold
         _need_text(value)
-    own = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
-    return _read(Manifest, value | own)
+    facts = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
+    return _read(Manifest, value | facts)
 
 
 def _need_text(value: object) -> None:
@@ -213,7 +213,11 @@ def make_manifest(
 
 
 def make_index(manifests: Sequence[Descriptor]) -> Manifest:
-    value = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [data_of(one) for one in manifests]}
+    value = {
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": [data_of(manifest) for manifest in manifests],
+    }
     return parse_manifest(dump(value))
 
 
@@ -228,13 +232,12 @@ def dump(value: object) -> bytes:
 def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
     """Return the JSON of a value under the specification's names, without empty keys."""
     kind: Any = type(value)
-    found: dict[str, object] = adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True)
-    return found
+    return cast("dict[str, object]", adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True))
 
 
 def load_json(text: str | bytes) -> dict[str, Any]:
     """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
-    value = parse_json(text, lambda pairs: {key: one for key, one in pairs if one is not None})
+    value = parse_json(text, lambda pairs: {key: item for key, item in pairs if item is not None})
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
     return value
@@ -242,9 +245,8 @@ def load_json(text: str | bytes) -> dict[str, Any]:
 
 def _read(kind: type[T], value: Mapping[str, object]) -> T:
     try:
-        found: T = adapter(cast("Any", kind)).validate_python(value)
+        return cast("T", adapter(kind).validate_python(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
-    return found

@@ -1,31 +1,114 @@
-"""How artifacts look in a registry: their media types, tags and annotations."""
+"""References to images, `registry/repository:tag@sha256:…`, and how artifacts look in a registry: media types, tags, annotations."""
 
 import re
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest, load_json
-from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
+from envbuilder.artifacts.oci.model import Descriptor, Manifest
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64, Processor
 
-LOCK: Final = "opt/envbuilder/lock.json"
 Form = Literal["image", "sif"]
 FORMS: Final[tuple[Form, ...]] = ("image", "sif")
 SIF_CONFIG: Final = "application/vnd.sylabs.sif.config.v1+json"
 SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
 SBOM_TYPE: Final = "application/spdx+json"
-PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
-BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
-ENTRY_TYPE: Final = "application/vnd.envbuilder.entry.v1"  # of a store that machines share
-ENTRY_KEY: Final = "io.envbuilder.key"  # annotation: the build key of the entry
-
-
+LATEST: Final = "latest"
 _VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0
+_SCHEMES: Final = ("oras://", "docker://")  # which Apptainer and skopeo put before a reference
+_PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+# The parts of a reference, as messages call them.
+_PARTS: Final = {
+    "host": re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?"),
+    "repository": re.compile(rf"{_PART}(?:/{_PART})*"),
+    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One image or artifact of a registry. A digest takes precedence over the tag."""
+
+    registry: str  # host, or host:port
+    repository: str
+    tag: str = ""
+    digest: Sha256 | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@sha256:{self.digest}" if self.digest else ""
+        return f"{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def key(self) -> str:
+        """The part of a registry's URL that names the manifest: the digest, otherwise the tag."""
+        return f"sha256:{self.digest}" if self.digest else self.tag or LATEST
+
+    @property
+    def name(self) -> str:
+        """The last part of the repository: what a pull calls its files, and a signature its release."""
+        return self.repository.rpartition("/")[2]
+
+    def with_tag(self, tag: str) -> "Reference":
+        return replace(self, tag=tag, digest=None)
+
+    def with_digest(self, digest: Sha256) -> "Reference":
+        return replace(self, digest=digest)
+
+
+def default_registry() -> str:
+    """Return the registry of names that name none, as the Docker SDK defines it."""
+    return _docker_hub()[0]
+
+
+def default_registry_url() -> str:
+    """Return the URL of that registry; clients keep its credentials under this name."""
+    return _docker_hub()[1]
+
+
+def _docker_hub() -> tuple[str, str]:
+    from docker import auth  # noqa: PLC0415 - the SDK takes 0.25 s, and `check` parses references without it
+
+    return str(auth.INDEX_NAME), str(auth.INDEX_URL)
+
+
+def names_registry(text: str) -> bool:
+    """Whether a reference as typed names a registry."""
+    first, slash, _ = _bare(text).partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def parse_reference(text: str) -> Reference:
+    """Parse a reference; raises ValueError.
+
+    As in engines, a name without a registry is in the default one, and one without a folder in its `library`.
+    """
+    bare = _bare(text)
+    named, at, digest = bare.partition("@")
+    registry, repository = default_registry(), named
+    if names_registry(bare):
+        registry, _, repository = named.partition("/")
+    elif "/" not in named:
+        repository = f"library/{named}"
+    repository, colon, tag = repository.partition(":")
+    parts = {"host": registry, "repository": repository} | ({"tag": tag} if colon else {})
+    for what, part in parts.items():
+        if not _PARTS[what].fullmatch(part):
+            raise ValueError(f"`{text}` is no image reference: `{part}` is no {what}")
+    if at and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise ValueError(f"`{text}` is no image reference: a digest is sha256: and 64 hexadecimal digits")
+    return Reference(
+        registry=registry, repository=repository, tag=tag, digest=parse_sha256(digest[7:]) if at else None
+    )  # fmt: skip
+
+
+def _bare(text: str) -> str:
+    return next((text.removeprefix(scheme) for scheme in _SCHEMES if text.startswith(scheme)), text)
 
 
 def find_reference(text: str, prefix: str) -> Reference:
@@ -66,12 +149,3 @@ def is_sif(manifest: Manifest) -> bool:
 def sif_of(manifest: Manifest) -> Descriptor:
     """Return digest and size of the SIF that the manifest `is_sif` is of."""
     return manifest.layers[0]
-
-
-def locked_in(provenance: bytes) -> Sha256:
-    """Return the sha256 of the lock that the provenance names; raises ValueError when it names none."""
-    try:
-        files = load_json(provenance)["predicate"]["buildDefinition"]["externalParameters"]["files"]
-        return next(parse_sha256(one["digest"]["sha256"]) for one in files if one["name"] == LOCK)
-    except (LookupError, TypeError, StopIteration) as error:
-        raise ValueError("it names no lock") from error

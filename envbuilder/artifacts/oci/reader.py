@@ -167,26 +167,27 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 def _manifest(files: Files, index: model.Manifest) -> model.Manifest:
     """Return the manifest of the image for x86-64 if there is one, otherwise of that for another processor."""
-    every = (_manifests(files, index, one.platform, _MOST_DEPTH) for one in PROCESSORS)
-    found = next(filter(None, every), ())
-    if len(found) != 1:
-        titles = " or ".join(one.title for one in PROCESSORS)
-        raise ValueError(f"it holds {len(found)} images for Linux on {titles}, expected one")
-    return found[0]
+    every = (_manifests(files, index, processor.platform, _MOST_DEPTH) for processor in PROCESSORS)
+    manifests = next(filter(None, every), ())
+    if len(manifests) != 1:
+        titles = " or ".join(processor.title for processor in PROCESSORS)
+        raise ValueError(f"it holds {len(manifests)} images for Linux on {titles}, expected one")
+    return manifests[0]
 
 
 def _manifests(files: Files, index: model.Manifest, platform: str, depth: int) -> tuple[model.Manifest, ...]:
     """Return the manifests of images for a platform, each once, from an index and its inner indexes."""
-    found: dict[Sha256, model.Manifest] = {}
+    manifests: dict[Sha256, model.Manifest] = {}
     for listed in index.manifests:
         if listed.platform and not f"{listed.platform}/".startswith(f"{platform}/"):
             continue  # another machine's, or an attestation
         inner = model.parse_manifest(_read_blob(files, listed), listed.media_type)
         if inner.is_index and depth:
-            found |= {one.digest: one for one in _manifests(files, inner, platform, depth - 1)}
+            for manifest in _manifests(files, inner, platform, depth - 1):
+                manifests[manifest.digest] = manifest
         elif inner.config:
-            found[inner.digest] = inner
-    return tuple(found.values())
+            manifests[inner.digest] = inner
+    return tuple(manifests.values())
 
 
 def _blob_name(blob: model.Descriptor) -> str:

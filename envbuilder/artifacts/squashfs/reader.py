@@ -41,7 +41,7 @@ _MOST_BLOCK: Final = 1 << 20
 _MOST_XZ: Final = 256 << 20  # bytes of memory that a block may need to be unpacked
 _FRAGMENTS: Final = 32  # shared blocks that are kept, for all threads together
 _BUFFER: Final = 1 << 16  # bytes that a stream of a file reads at once
-_JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, at least
+_JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, about
 
 _INODE: Final = struct.Struct("<4H2I")
 _FOLDER: Final = struct.Struct("<2I2HI")
@@ -143,8 +143,8 @@ class Squashfs:
         contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
         digest = self._digest if known is None else functools.partial(self._known_digest, known)
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
-            found = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
-            digests = dict(itertools.chain.from_iterable(found))
+            pairs = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
+            digests = dict(itertools.chain.from_iterable(pairs))
         entries = [
             replace(inode.entry, sha256=digests[inode.content]) if inode.content else inode.entry
             for inode in inodes
@@ -202,17 +202,14 @@ class Squashfs:
 
     @functools.cached_property
     def _inodes(self) -> list[_Inode]:
-        return list(self._walk())
-
-    def _walk(self) -> Iterator[_Inode]:
-        left = [("", self._root)]
+        left, inodes = [("", self._root)], list[_Inode]()
         entries = Entries()
         seen: set[int] = set()  # folders: one that is met twice lies within itself, or is a second root
         while left:
             path, reference = left.pop()
             inode = self._inode(path, reference)
             entries.add(path, len(inode.entry.target))
-            yield inode
+            inodes.append(inode)
             if inode.listing:
                 if reference in seen:
                     raise ValueError(f"the folder {path!r} is there twice")
@@ -221,6 +218,7 @@ class Squashfs:
                     (f"{path}/{name}" if path else name, child)
                     for name, child in self._listed(*inode.listing)
                 ]
+        return inodes
 
     def _listed(self, block: int, offset: int, size: int) -> Iterator[tuple[str, int]]:
         """Yield the names and inode references of a folder."""
@@ -343,7 +341,7 @@ class Squashfs:
         pairs_at, count, _ = _XATTRS.unpack(self.read(at, _XATTRS.size))
         table = _Table(self, pairs_at, self._first(at + _XATTRS.size))
         numbers = self._indexed(at + _XATTRS.size, count * _XATTRS.size)
-        found = []
+        sets = []
         size = 0
         for reference, pairs, _ in _XATTRS.iter_unpack(numbers):
             place = table.place(reference >> 16, reference & 0xFFFF)
@@ -360,8 +358,8 @@ class Squashfs:
                 need_within("bytes of attributes", size, _MOST_INDEXED)
                 read.append((name, value))
                 place = after
-            found.append(tuple(sorted(read)))
-        return found
+            sets.append(tuple(sorted(read)))
+        return sets
 
     def _first(self, at: int) -> int:
         """Return the place of the first block of an indexed table, before its index."""
@@ -432,18 +430,11 @@ def _place(content: Content) -> tuple[int, int, int]:
     return content.fragment if not content.blocks else -1, content.start, content.offset
 
 
-def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
+def _jobs(contents: list[Content]) -> list[list[Content]]:
     """Split the contents into portions of work, in their order."""
-    job: list[Content] = []
-    size = 0
-    for content in contents:
-        job.append(content)
-        size += content.size
-        if size >= _JOB:
-            yield job
-            job, size = [], 0
-    if job:
-        yield job
+    ends = itertools.accumulate(content.size for content in contents)
+    jobs = itertools.groupby(zip(ends, contents, strict=True), key=lambda pair: pair[0] // _JOB)
+    return [[content for _, content in job] for _, job in jobs]
 
 
 def _decompressor(number: int) -> Callable[[bytes, int], bytes]:

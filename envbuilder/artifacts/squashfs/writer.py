@@ -272,7 +272,7 @@ class _Tables:
         return _TYPES[Kind.LINK], body
 
     def _folder(self, folder: _Folder, block: int, offset: int, size: int) -> tuple[int, bytes]:
-        entry, links = folder.entry, 2 + sum(one.kind is Kind.DIRECTORY for _, one in folder.names)
+        entry, links = folder.entry, 2 + sum(inner.kind is Kind.DIRECTORY for _, inner in folder.names)
         # The root has no parent; its number is the one after the last.
         parent = self._numbers[entry.parent] if entry.path else len(self._numbers) + 1
         size += 3  # for `.` and `..`, which are not written
@@ -332,18 +332,18 @@ class _Tables:
 
 def _folders(entries: dict[str, Entry]) -> list[_Folder]:
     """Return every folder with its contents, the last path first, so each comes after its subfolders."""
-    found: dict[str, _Folder] = {}
+    folders: dict[str, _Folder] = {}
     inside: dict[str, list[tuple[bytes, Entry]]] = defaultdict(list)
     for entry in sorted(entries.values(), key=path_order):
         if entry.kind is Kind.DIRECTORY:
-            found[entry.path] = _Folder(entry)
+            folders[entry.path] = _Folder(entry)
         if entry.path:
             inside[entry.parent].append((to_bytes(entry.path.rpartition("/")[2]), entry))
     for path, names in inside.items():
-        if path not in found:
+        if path not in folders:
             raise BuildError(f"`{path}` is no folder, and `{names[0][1].path}` would be in it")
-        found[path].names = sorted(names, key=lambda item: item[0])
-    return list(reversed(found.values()))
+        folders[path].names = sorted(names, key=lambda item: item[0])
+    return list(reversed(folders.values()))
 
 
 def _of(folder: _Folder) -> list[Entry]:

@@ -18,9 +18,8 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import owned
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command
-from envbuilder.layers.image_root import ImageRoot, owners_of
 from envbuilder.layers.layer import Owner, Owners, write_layer_from_root
-from envbuilder.layers.overlay import Overlay
+from envbuilder.layers.overlay import ImageRoot, Overlay, owners_of
 from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep
 from envbuilder.plan.program import PROGRAMS, SPEC, Program

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
-from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
+from envbuilder.artifacts.oci.naming import Reference, names_registry, parse_reference
 from envbuilder.compat.image_facts import PLATFORM
 from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
