@@ -59,13 +59,12 @@ def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tup
 
 
 def parse_form(text: str) -> Form:
-    known: tuple[Form, ...] = get_args(Form)
-    found = next((form for form in known if form == text), None)
-    if found is None:
-        raise UsageError(
-            f"`--in` takes `sif` or `image`, found `{text}`", hint="leave it out to use whichever is there"
-        )
-    return found
+    forms: tuple[Form, ...] = get_args(Form)
+    for form in forms:
+        if form == text:
+            return form
+    hint = "leave it out to use whichever is there"
+    raise UsageError(f"`--in` takes `sif` or `image`, found `{text}`", hint=hint)
 
 
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:

@@ -17,8 +17,7 @@ from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.run.container import START_FILE
-from envbuilder.run.exec_wrapper import render_enter
-from envbuilder.run.launch.script import quoted
+from envbuilder.run.launch.script import quoted, render_enter
 from envbuilder.run.launch.site import Site
 
 COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: a SIF is read-only
@@ -65,7 +64,7 @@ def render_lua(module: Module, commands: Path) -> str:
             f"help({_lua(module.help)})",
             f"whatis({_lua(module.summary)})",
             'family("envbuilder") -- loading another environment unloads this one',
-            *(f"depends_on({_lua(one)})" for one in module.site.modules),
+            *(f"depends_on({_lua(name)})" for name in module.site.modules),
             f'prepend_path("PATH", {_lua(str(commands))})',
             "",
         ]
@@ -78,7 +77,7 @@ def render_tcl(module: Module, commands: Path) -> str:
             "#%Module1.0",
             f"proc ModulesHelp {{}} {{ puts stderr {_tcl(module.help)} }}",
             f"module-whatis {_tcl(module.summary)}",
-            *(f"module load {_tcl(one)}" for one in module.site.modules),
+            *(f"module load {_tcl(name)}" for name in module.site.modules),
             f"prepend-path PATH {_tcl(str(commands))}",
             "",
         ]

@@ -23,8 +23,7 @@ from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.run.container import START_FILE
-from envbuilder.run.exec_wrapper import render_enter
-from envbuilder.run.launch.script import quoted, quoted_list
+from envbuilder.run.launch.script import compose, quoted, quoted_list, render_enter
 from envbuilder.run.launch.site import HOST, Site, find_site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
@@ -152,8 +151,7 @@ def render_setup(session: SshSession, public: str) -> str:
         "enter": shlex.quote(render_enter(session.name, session.sif, session.site)),
         "start_file": shlex.quote(START_FILE.read_text(encoding="utf-8")),
     }
-    lines = [f"{key}={value}" for key, value in settings.items()]
-    return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])
+    return compose((), settings, (BODY,))
 
 
 def render_config(session: SshSession, user: str) -> str:

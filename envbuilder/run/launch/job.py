@@ -109,7 +109,7 @@ def torch_has(job: Job, since: tuple[int, ...]) -> bool:
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
     """Make a job from the command line and the site; raises UsageError for a job that cannot run."""
     shapes: tuple[Shape, ...] = get_args(Shape)
-    shape = next((one for one in shapes if one == options.shape), None)
+    shape = next((shape for shape in shapes if shape == options.shape), None)
     if shape is None:
         raise UsageError(
             f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`",
@@ -161,10 +161,10 @@ def _moved(job: Job, site: str) -> Job:
 
 def local_paths(job: Job) -> tuple[str, ...]:
     """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
-    own = () if job.for_site else (job.environment.location, str(job.folder))
+    places = () if job.for_site else (job.environment.location, str(job.folder))
     words = [word.rpartition("=")[2] for word in job.program]
     paths = (word for word in words if re.match("/(?!dev/)", word) and Path(word).exists())
-    return tuple(dict.fromkeys((*own, *paths)))
+    return tuple(dict.fromkeys((*places, *paths)))
 
 
 def _check(job: Job) -> None:
@@ -181,10 +181,10 @@ def _check(job: Job) -> None:
             hint=f"envbuilder launch {job.where} {pasted(job.environment.name)} -- train.py; `--smoke` needs none",
         )
     if launcher := launcher_in(job.program):
-        own = next((at for at, word in enumerate(job.program) if word.endswith(".py")), len(job.program))
+        words = itertools.dropwhile(lambda word: not word.endswith(".py"), job.program)
         raise UsageError(
             f"`{launcher}` starts ranks, and so does `launch`: each rank would train apart, as the only one",
-            hint=f"leave it out: `-- {shlex.join(job.program[own:]) or 'train.py'}`; `--ranks-per-node` says how many",
+            hint=f"leave it out: `-- {shlex.join(words) or 'train.py'}`; `--ranks-per-node` says how many",
         )
     if job.gpus and not job.environment.cuda:
         raise UsageError(

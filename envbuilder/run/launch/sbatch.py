@@ -90,7 +90,7 @@ class Line:
     @property
     def expanded(self) -> str:
         """Return the text without its single-quoted parts, where the shell expands nothing."""
-        return QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
+        return QUOTED.sub(lambda quoted: "" if quoted[0].startswith("'") else quoted[0], self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +112,12 @@ class Script:
 
     @cached_property
     def _given(self) -> dict[str, tuple[Line, str]]:
-        options = [line for line in self.lines if line.text.startswith("#SBATCH")]
-        given = [(line, one) for line in options for one in _OPTION.finditer(re.split(r"\s#", line.text)[0])]
-        return {_LONG.get(one[1], one[1]): (line, one[2] or "") for line, one in given}
+        return {
+            _LONG.get(option[1], option[1]): (line, option[2] or "")
+            for line in self.lines
+            if line.text.startswith("#SBATCH")
+            for option in _OPTION.finditer(re.split(r"\s#", line.text)[0])
+        }
 
     @cached_property
     def options(self) -> dict[str, Line]:
@@ -135,7 +138,7 @@ class Script:
 
     def value(self, option: str) -> str:
         """Return the value of an option in the `#SBATCH` lines."""
-        return self._given[option][1] if option in self._given else ""
+        return self._values.get(option, "")
 
     @property
     def many_nodes(self) -> bool:
@@ -156,20 +159,21 @@ class Script:
 
     def step_tasks(self, line: Line, *, of_node: bool) -> int:
         """Return how many tasks the srun of a command starts, on a node or in all; 0 where nothing says it."""
-        own = srun_values(line.text)
+        step = srun_values(line.text)
+        on_node = _on_node(self._values, step)
         if of_node:
-            return _on_node(self._values, own)
-        nodes = _count(own.get("--nodes") or self.value("--nodes"))
-        return _count(own.get("--ntasks", "")) or max(
-            _count(self.value("--ntasks")), _on_node(self._values, own) * max(nodes, 1)
+            return on_node
+        nodes = _count(step.get("--nodes") or self.value("--nodes"))
+        return _count(step.get("--ntasks", "")) or max(
+            _count(self.value("--ntasks")), on_node * max(nodes, 1)
         )
 
     @property
     def gpus(self) -> int:
         """Return how many GPUs of a node the `#SBATCH` lines ask for."""
         options = ["--gpus-per-node", "--gres", *(() if self.many_nodes else ("--gpus",))]
-        asked = (re.search(r"(?:^|gpu:(?:[\w.-]+:)?|:)(\d+)(?:$|[,(])", self.value(one)) for one in options)
-        return max((int(found[1]) for found in asked if found), default=0)
+        asked = (re.search(r"(?:^|gpu:(?:[\w.-]+:)?|:)(\d+)(?:$|[,(])", self.value(name)) for name in options)
+        return max((int(count[1]) for count in asked if count), default=0)
 
     def is_open(self, line: Line) -> bool:
         """Whether options before the program come from arguments, an array or a variable that the script does not say."""
@@ -219,7 +223,7 @@ class Script:
 
 def srun_values(text: str) -> dict[str, str]:
     """Return the options of every `srun` in a command with their values, without those of the program that it starts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for begin in _SRUN.finditer(text):
         words = iter(text[begin.end() :].split())
         for word in words:
@@ -232,8 +236,8 @@ def srun_values(text: str) -> dict[str, str]:
                 value = next(words, "")
             elif is_short:
                 name, value = name[:2], name[2:] + equals + value
-            found[_LONG.get(name, name)] = value.strip("\"'")
-    return found
+            values[_LONG.get(name, name)] = value.strip("\"'")
+    return values
 
 
 def ray_starts(line: Line) -> Iterator[RayStart]:
@@ -257,17 +261,17 @@ def ray_starts(line: Line) -> Iterator[RayStart]:
 
 
 def _count(value: str) -> int:
-    found = re.match(r"(\d+)", value)
-    return int(found[1]) if found else 0
+    number = re.match(r"\d+", value)
+    return int(number[0]) if number else 0
 
 
-def _on_node(job: dict[str, str], own: dict[str, str]) -> int:
-    """Return the tasks on a node of a step with options of its own, in a job with these."""
-    if "--ntasks-per-node" in own:
-        return _count(own["--ntasks-per-node"])
-    nodes = max(_count(own.get("--nodes", "")) or _count(job.get("--nodes", "")), 1)
-    if "--ntasks" in own:
-        return -(-_count(own["--ntasks"]) // nodes)
+def _on_node(job: dict[str, str], step: dict[str, str]) -> int:
+    """Return the tasks of a step on a node, from its own options and those of the job."""
+    if "--ntasks-per-node" in step:
+        return _count(step["--ntasks-per-node"])
+    nodes = max(_count(step.get("--nodes", "")) or _count(job.get("--nodes", "")), 1)
+    if "--ntasks" in step:
+        return -(-_count(step["--ntasks"]) // nodes)
     return _count(job.get("--ntasks-per-node", "")) or -(-_count(job.get("--ntasks", "")) // nodes)
 
 
