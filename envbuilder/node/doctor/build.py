@@ -15,16 +15,16 @@ from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
-from envbuilder.node.doctor.item import (
+from envbuilder.node.doctor.machine import (
     DoctorCode,
     Fix,
     Item,
+    Machine,
     Subject,
     forbids_programs,
     free_bytes,
     gigabytes,
 )
-from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
 from envbuilder.runners.emulate import machine_has, trial
 from envbuilder.runners.required_tools import BWRAP, check_tools, tool_version

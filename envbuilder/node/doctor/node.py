@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.install import install_command, install_hint
-from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
-from envbuilder.node.doctor.machine import Machine
+from envbuilder.node.doctor.machine import DoctorCode, Fix, Item, Machine, Subject, free_bytes, gigabytes
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
 from envbuilder.node.nccl.files import names, text
 
@@ -131,7 +130,7 @@ def check_driver(machine: Machine) -> Iterator[Item]:
         yield driver.ok("no NVIDIA GPU here; none is needed to build")
     if version:
         yield from _driver_libraries(machine)
-        yield from _recipes(machine, version)
+        yield from machine.recipes(version, tuple(dict.fromkeys(gpu.name for gpu in gpus or () if gpu.name)))
 
 
 def _driver_libraries(machine: Machine) -> Iterator[Item]:
@@ -157,17 +156,6 @@ def _driver_libraries(machine: Machine) -> Iterator[Item]:
             f"as root: echo {folder} >/etc/ld.so.conf.d/nvidia.conf && ldconfig; otherwise: export "
             f"APPTAINER_CONTAINLIBS={folder}/{_LIBCUDA},{folder}/libnvidia-ml.so.1",
         )
-
-
-def _recipes(machine: Machine, driver: str) -> Iterator[Item]:
-    gpus = tuple(dict.fromkeys(gpu.name for gpu in machine.facts.gpus or () if gpu.name))
-    why = "an environment needs the driver of its CUDA and code for the GPU at hand"
-    for needs in machine.needs(driver, gpus):
-        recipe = Subject(DoctorCode.RECIPE, f"recipe {needs.name}", why)
-        if needs.messages:
-            yield recipe.warning("; ".join(needs.messages), f"envbuilder check {needs.name} --host FILE")
-        else:
-            yield recipe.ok(f"CUDA {needs.cuda} runs on {driver}")
 
 
 def check_memory(machine: Machine) -> Iterator[Item]:
@@ -250,11 +238,7 @@ def _acs(machine: Machine) -> Item:
         return acs.warning(f"on at {sum(map(bool, answers))} bridges", repair)
     if None not in answers:
         return acs.ok("off")
-    groups: dict[str, set[str | None]] = {}
-    for gpu in machine.facts.gpus or ():
-        if gpu.switch:
-            groups.setdefault(gpu.switch, set()).add(gpu.iommu_group)
-    if any(len(group) > 1 for group in groups.values()):
+    if machine.facts.split_switches:
         return acs.warning("it was on at boot: GPUs under one switch are in different IOMMU groups", repair)
     return acs.unknown("only root can read it")
 

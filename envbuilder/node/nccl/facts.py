@@ -13,9 +13,8 @@ NVLINK = re.compile(r"NV\d+")  # NV1 … NV18
 # Across the CPU interconnect; SOC is what drivers before about 387 print.
 FAR_LINKS = frozenset({"SYS", "SOC"})
 SUPERCHIP = re.compile(r"\b(GH200|GB[23]00)\b")
-RACK = re.compile(
-    r"\bGB[23]00\b"
-)  # of them, those with NVLink between nodes; GH200 is also called `GH200 480GB`
+# Of them, those with NVLink between nodes; GH200 is also called `GH200 480GB`.
+RACK = re.compile(r"\bGB[23]00\b")
 SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
 TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
 PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all
@@ -162,9 +161,18 @@ class Facts:
         return tuple(link for number, row in rows for link in row[number + 1 :])
 
     @property
+    def split_switches(self) -> list[str]:
+        """Return the PCIe switches with GPUs of different IOMMU groups below them."""
+        switches: dict[str, set[str]] = {}
+        for gpu in self.gpus or ():
+            if gpu.switch and gpu.iommu_group:
+                switches.setdefault(gpu.switch, set()).add(gpu.iommu_group)
+        return sorted(switch for switch, groups in switches.items() if len(groups) > 1)
+
+    @property
     def known(self) -> tuple[str, ...]:
         """Return the names of the fields that are known."""
-        return tuple(one.name for one in fields(self) if getattr(self, one.name) != one.default)
+        return tuple(field.name for field in fields(self) if getattr(self, field.name) != field.default)
 
     def source(self, name: str) -> str:
         return dict(self.sources).get(name, "")
