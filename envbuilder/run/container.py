@@ -264,7 +264,6 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
 
 
 def run_in_image(engine: "DockerEngine", image: str, argv: Sequence[str], around: Surroundings) -> Completed:
-    """Run a command and return its output."""
     return engine.run(image, argv, image_options(around))
 
 

@@ -33,8 +33,6 @@ Form = Literal["sif", "image", "ssh"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A kernel of one environment."""
-
     name: str
     form: Form
     place: str  # where it runs, for people
@@ -52,7 +50,6 @@ class Kernel:
 
 
 def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:
-    """Return the files of the kernel: name → text."""
     spec = {
         "argv": [str(folder / "start"), "{connection_file}"],
         "display_name": f"{kernel.name} (envbuilder{f', {kernel.place}' if kernel.place else ''})",

@@ -117,7 +117,6 @@ def check_programs(machine: Machine) -> Iterator[Item]:
 
 
 def check_emulation(machine: Machine) -> Iterator[Item]:
-    """Check whether environments for another processor can be built here."""
     title = AARCH64.title
     why = f"a build for {title} runs programs of it by qemu; Linux 6.7 lets each user register that"
     emulation = Subject(DoctorCode.EMULATION, "emulation", why)
@@ -226,7 +225,6 @@ def check_cache(machine: Machine) -> Iterator[Item]:
 
 
 def _leftovers(machine: Machine) -> Iterator[Item]:
-    """Report temporary folders of killed builds that no process holds."""
     work = machine.cache / "work"
     left = Store(machine.cache, create=False).leftovers() if work.is_dir() else ()
     if left:

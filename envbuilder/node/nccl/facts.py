@@ -59,16 +59,12 @@ class Interface:
 
 @dataclass(frozen=True)
 class Route:
-    """One default route."""
-
     device: str
     metric: int = 0
 
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """One port of a verbs device."""
-
     device: str  # mlx5_0
     port: int
     state: str  # ACTIVE, DOWN, …
@@ -86,8 +82,6 @@ class Nic:
 
 @dataclass(frozen=True)
 class Job:
-    """The job of this process."""
-
     nodes: int | None = None
     peer: str = ""  # the host that ranks meet at
     peer_device: str | None = None  # the interface that reaches it; None where that is not known
@@ -117,8 +111,6 @@ class Measured:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of one machine."""
-
     gpus: tuple[Gpu, ...] | None = None
     links: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -m`: X on the diagonal
     nics: tuple[Nic, ...] | None = None  # with their links to the GPUs

@@ -79,7 +79,6 @@ def _model(root: Path, bus: str) -> str | None:
 
 
 def _from_nvml(nvml: Any) -> Facts | None:
-    """Probe with NVML; None where it does not start."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -208,7 +207,6 @@ def _topology(output: str, gpus: int) -> tuple[Matrix, tuple[Nic, ...]]:
 
 
 def _place(gpu: Gpu, root: Path) -> Gpu:
-    """Add to a GPU its place in sysfs."""
     device = root / "sys/bus/pci/devices" / (gpu.bus or "")
     if not device.exists():
         return gpu

@@ -51,8 +51,6 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """The command line of `launch`."""
-
     name: str  # of a recipe that was built, or a path to a SIF
     program: tuple[str, ...]
     where: Where
@@ -235,5 +233,4 @@ def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line of one rank."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """The versions in the recipe of an environment."""
-
     torch: str
     cuda: str  # "" without
     gpus: tuple[str, ...]
@@ -126,7 +124,6 @@ def probe_pins(sif: Path) -> Pins:
 
 
 def _parse_pins(text: str, location: str) -> Pins:
-    """Parse the recipe in an environment. Raises ForeignError for a foreign one."""
     try:
         pins = json.loads(text)
         return Pins(

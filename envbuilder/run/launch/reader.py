@@ -173,7 +173,6 @@ class _Reader:
             yield line
 
     def _called(self, line: Line, call: re.Match[str]) -> Iterator[Line]:
-        """Return the body of a function with the arguments of its call."""
         name, given = call[1], call[2].strip()
         if name in self.running or (name, given) in self.calls:
             return

@@ -95,8 +95,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayStart:
-    """A `ray start` in a step of srun."""
-
     blocks: bool
     is_open: bool  # words may be options that the script does not say
     goes_on: bool  # the step runs more after it
@@ -137,7 +135,6 @@ class Script:
         return self.find(pattern) or next(iter(self.unknown), None)
 
     def value(self, option: str) -> str:
-        """Return the value of an option in the `#SBATCH` lines."""
         return self._values.get(option, "")
 
     @property
@@ -154,7 +151,6 @@ class Script:
 
     @property
     def tasks_of_node(self) -> int:
-        """Return the number of tasks on a node, as far as the `#SBATCH` lines say it."""
         return _on_node(self._values, {})
 
     def step_tasks(self, line: Line, *, of_node: bool) -> int:

@@ -32,7 +32,6 @@ LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
 def render(job: Job) -> str:
-    """Return the script of a job."""
     environment, is_slurm = job.environment, job.where == "slurm"
     use = "`sbatch THIS-FILE` submits it" if is_slurm else "`bash THIS-FILE` runs it"
     ranks = f"{job.nodes * job.ranks} ranks on {job.nodes} nodes"
@@ -214,7 +213,6 @@ def quoted(value: str) -> str:
 
 
 def quoted_list(words: Iterable[str]) -> str:
-    """Quote each word as `quoted` does."""
     return f"({' '.join(map(quoted, words))})"
 
 
@@ -224,7 +222,6 @@ def quoted_texts(texts: Sequence[str]) -> str:
 
 
 def quoted_paths(paths: Iterable[str]) -> str:
-    """Quote each path as `quoted_path` does."""
     return f"({' '.join(map(quoted_path, paths))})"
 
 

@@ -58,8 +58,6 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The text of a script, and its folders."""
-
     name: str
     text: str
     folder: Path  # the script's working folder
@@ -70,8 +68,6 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The result of a submitted script."""
-
     number: str  # of the Slurm job
     script: Path
     log: Path
@@ -99,7 +95,6 @@ def script_of(job: Job) -> Script:
 
 
 def save_script(path: Path, script: Script) -> Path:
-    """Write an executable script."""
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,7 +313,6 @@ def _check_partition(nodes: int, limit: str, named: str, runner: Runner) -> None
 
 
 def _room(line: str) -> int:
-    """Return how many nodes a partition gives a job."""
     total, most = _value(line, "TotalNodes"), _value(line, "MaxNodes")
     return min(int(number) for number in (total, most, str(2**31)) if number.isdigit())
 
