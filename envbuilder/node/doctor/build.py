@@ -70,13 +70,12 @@ def check_engine(machine: Machine) -> Iterator[Item]:
         commands = "; ".join(command for _, command in shut) or "ask the administrators for user namespaces"
         yield namespaces.warning(f"cannot be made ({names})", commands)
 
-    needed = ".".join(map(str, KERNEL if spaces else KERNEL_FOR_PROOT))
+    needed = KERNEL if spaces else KERNEL_FOR_PROOT
     without = "" if spaces else " where namespaces are refused"
-    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {needed}{without}")
+    why = f"the assemble engine needs Linux {'.'.join(map(str, needed))}{without}"
+    kernel = Subject(DoctorCode.KERNEL, "kernel", why)
     release = re.match(r"(\d+)\.(\d+)", machine.kernel)
-    is_new = release is not None and (int(release[1]), int(release[2])) >= (
-        KERNEL if spaces else KERNEL_FOR_PROOT
-    )
+    is_new = release is not None and (int(release[1]), int(release[2])) >= needed
     docker = "`--engine docker` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 

@@ -75,6 +75,10 @@ class Line:
     here: str = ""  # what `sbatch` reads
 
     @property
+    def place(self) -> tuple[Path | None, int]:
+        return self.file, self.number
+
+    @property
     def is_open(self) -> bool:
         """Whether words of the command come from an array or from arguments that the script does not say."""
         return re.search(r"\$\{\w+\[[@*]\]\}|\$@|\$\*", self.text) is not None
