@@ -135,10 +135,8 @@ def find_slurm_site(given: str, *, hint: str, options: Iterable[str] = ()) -> Si
     need_shape("--sbatch", options, OPTION)
     site = find_site(given)
     if site.scheduler != SLURM:
-        raise UsageError(
-            f"the site profile `{given}` says `scheduler: {site.scheduler}`, and envbuilder writes jobs for Slurm alone",
-            hint=hint,
-        )
+        message = f"the site profile `{given}` says `scheduler: {site.scheduler}`, and envbuilder writes jobs for Slurm alone"
+        raise UsageError(message, hint=hint)
     return replace(site, slurm=replace(site.slurm, options=(*site.slurm.options, *options)))
 
 

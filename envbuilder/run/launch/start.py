@@ -205,9 +205,11 @@ def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
         return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
     if word and not path.exists():
         missing = f"there is no `{word}` in {options.folder}, where the ranks start"
-        if starts and not word.startswith("/"):
+        if word.startswith("/"):
+            return ""
+        if starts:
             raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
-        return "" if word.startswith("/") else missing
+        return missing
     for message, hint in _mistakes(path, word, first):
         raise UsageError(message, hint=hint)
     if word.endswith(".py") and path.is_file() and re.match(rb"#!.*\r\n", path.read_bytes()):
@@ -230,21 +232,15 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     with path.open("rb") as stream:
         text = stream.read(_MOST)
     # The kernel reads the first line, and a shell each one.
-    has_cr = re.match(rb"#!.*\r\n", text) if word == first else _is_crlf(text)
-    if has_cr:
-        yield (
-            f"`{word}` has Windows line endings (CRLF) and would not start",
-            f"`sed -i 's/\\r$//' {pasted(word)}`",
-        )
+    is_crlf = b"\0" not in text and 0 < text.count(b"\n") == text.count(b"\r\n")
+    if re.match(rb"#!.*\r\n", text) if word == first else is_crlf:
+        reason = f"`{word}` has Windows line endings (CRLF) and would not start"
+        yield reason, f"`sed -i 's/\\r$//' {pasted(word)}`"
     if word == first and not os.access(path, os.X_OK):
         yield f"`{word}` may not be executed", f"`{pasted('chmod', '+x', word)}`"
     if word == first and not text.startswith((_ELF, b"#!")):
         reason = f"`{word}` has no first line that names its interpreter, such as `#!/usr/bin/env bash`"
         yield reason, f"add that line, or launch `{pasted('--', 'bash', word)}`"
-
-
-def _is_crlf(text: bytes) -> bool:
-    return b"\0" not in text and 0 < text.count(b"\n") == text.count(b"\r\n")
 
 
 def exec_script(job: Job) -> NoReturn:
