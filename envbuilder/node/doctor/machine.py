@@ -6,7 +6,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -127,71 +127,6 @@ class Item:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine that the checks read; a test can replace each part."""
-
-    root: Path
-    environment: Mapping[str, str]
-    runner: Runner
-    facts: Facts
-    cache: Path
-    output: Path
-    # Driver and names of GPUs → an item for each recipe with CUDA, compared with them.
-    recipes: Callable[[str, Sequence[str]], Iterable[Item]]
-    uid: int
-    user: str
-    home: Path
-    now: float  # seconds since 1970
-    memlock: int | None  # bytes; None without a limit
-    clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
-    reach: Callable[[], Sequence[Reached]]
-    kernel: str  # the release of Linux; "" on another system
-
-    def output_of(self, *argv: str, why: str) -> str | None:
-        """Return what a program prints, or None where it is missing or fails."""
-        try:
-            return self.runner.run(Command(argv=argv, why=why)).strip()
-        except (CommandError, ToolError):
-            return None
-
-
-def probe_machine(
-    environment: Mapping[str, str],
-    runner: Runner,
-    *,
-    cache: Path,
-    output: Path,
-    recipes: Callable[[str, Sequence[str]], Iterable[Item]],
-) -> Machine:
-    def reach_sources() -> tuple[Reached, ...]:
-        try:
-            sources = probe_sources(environment, runner)
-        except (UsageError, ToolError) as error:
-            return (Reached(url="the settings:", trouble=error.message),)
-        cuda = (sources.cuda,) if sources.cuda else ()
-        urls = (*sources.debian, *sources.security, *sources.indexes, sources.pytorch, *cuda)
-        return reach(urls, sources.certificates)
-
-    return Machine(
-        root=Path("/"),
-        environment=environment,
-        runner=runner,
-        facts=probe_here(environment, runner),
-        cache=cache,
-        output=output,
-        recipes=recipes,
-        uid=user_ids()[0],
-        user=user_name(),
-        home=Path(environment.get("HOME") or "/"),
-        now=time.time(),
-        memlock=lockable_memory(),
-        clock=probe_clock(),
-        reach=reach_sources,
-        kernel=platform.release(),
-    )
-
-
 def probe_clock() -> tuple[bool, float] | None:
     """Ask the kernel about its clock by adjtimex(2), which changes nothing when given zeros."""
     buffer = ctypes.create_string_buffer(_TIMEX)
@@ -204,6 +139,57 @@ def probe_clock() -> tuple[bool, float] | None:
     status = int.from_bytes(buffer.raw[_STATUS : _STATUS + 4], "little")
     error = int.from_bytes(buffer.raw[_MAXERROR : _MAXERROR + 8], "little")
     return not status & _UNSYNCHRONISED, error / 1e6
+
+
+# Driver and names of GPUs → an item for each recipe with CUDA, compared with them.
+RecipeItems = Callable[[str, Sequence[str]], Iterable[Item]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine that the checks read; a test can replace each part."""
+
+    root: Path = Path("/")
+    environment: Mapping[str, str]
+    runner: Runner
+    facts: Facts
+    cache: Path
+    output: Path
+    recipes: RecipeItems
+    reach: Callable[[], Sequence[Reached]]
+    uid: int = field(default_factory=lambda: user_ids()[0])
+    user: str = field(default_factory=user_name)
+    home: Path
+    now: float = field(default_factory=time.time)  # seconds since 1970
+    memlock: int | None = field(default_factory=lockable_memory)  # bytes; None without a limit
+    # Whether the kernel calls it synchronised, its largest error in seconds.
+    clock: tuple[bool, float] | None = field(default_factory=probe_clock)
+    kernel: str = field(default_factory=platform.release)  # of Linux; "" on another system
+
+    def output_of(self, *argv: str, why: str) -> str | None:
+        """Return what a program prints, or None where it is missing or fails."""
+        try:
+            return self.runner.run(Command(argv=argv, why=why)).strip()
+        except (CommandError, ToolError):
+            return None
+
+
+def probe_machine(
+    environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, recipes: RecipeItems
+) -> Machine:
+    def reach_sources() -> tuple[Reached, ...]:
+        try:
+            sources = probe_sources(environment, runner)
+        except (UsageError, ToolError) as error:
+            return (Reached(url="the settings:", trouble=error.message),)
+        cuda = (sources.cuda,) if sources.cuda else ()
+        urls = (*sources.debian, *sources.security, *sources.indexes, sources.pytorch, *cuda)
+        return reach(urls, sources.certificates)
+
+    return Machine(
+        environment=environment, runner=runner, facts=probe_here(environment, runner), cache=cache, output=output,
+        recipes=recipes, reach=reach_sources, home=Path(environment.get("HOME") or "/"),
+    )  # fmt: skip
 
 
 def free_bytes(path: Path) -> int | None:
