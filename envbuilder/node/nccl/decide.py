@@ -213,15 +213,12 @@ def hint_grace_nic(facts: Facts) -> str | None:
 @hint("slingshot")
 def hint_slingshot(facts: Facts) -> str | None:
     """A job on several nodes with Slingshot's interfaces (`hsn0`), and no network plugin of NCCL that can be loaded."""
-    fast = [
-        interface.name
-        for interface in facts.interfaces or ()
-        if SLINGSHOT.fullmatch(interface.name) and interface.up
-    ]
+    names = [interface.name for interface in facts.interfaces or () if interface.up]
+    fast = [f"`{name}`" for name in names if SLINGSHOT.fullmatch(name)]
     if not fast or facts.plugin is not False or facts.job.nodes == 1:
         return None
     return (
-        f"{', '.join(f'`{name}`' for name in fast)}: a Slingshot network, over which NCCL without a plugin uses TCP; bind the site's aws-ofi-nccl and "
+        f"{', '.join(fast)}: a Slingshot network, over which NCCL without a plugin uses TCP; bind the site's aws-ofi-nccl and "
         "libfabric, and set `NCCL_NET=AWS Libfabric`, so that a plugin that is missing is an error, and `NCCL_SOCKET_IFNAME=hsn`"
     )
 
@@ -259,7 +256,6 @@ def hint_measured(facts: Facts) -> str | None:
     return f"the stored test is not used: {lapsed}; `detect --measure` renews it" if lapsed else None
 
 
-HINTS: tuple[Hint, ...] = (
-    hint_iommu, hint_acs, hint_fabric, hint_lone_gpu, hint_amd, hint_driver, hint_shm, hint_verbs, hint_ports, hint_imex, hint_grace_nic,
-    hint_slingshot, hint_topology, hint_virtual, hint_cumem, hint_measured,
-)  # fmt: skip
+HINTS = tuple(
+    made for made in tuple(globals().values()) if isinstance(made, Hint)
+)  # in the order of this file

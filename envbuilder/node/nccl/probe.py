@@ -138,10 +138,8 @@ def _virtual(root: Path, cpuinfo: str | None) -> str | None:
     kernel = (text(root / "proc/sys/kernel/osrelease") or "").lower()
     if "microsoft" in kernel:
         return "wsl"
-    folder = root / "sys/class/dmi/id"
-    maker = " ".join(
-        text(folder / name) or "" for name in ("sys_vendor", "product_name", "bios_vendor")
-    ).lower()
+    files = ("sys_vendor", "product_name", "bios_vendor")
+    maker = " ".join(text(root / "sys/class/dmi/id" / name) or "" for name in files).lower()
     metal = "metal" in maker  # a bare-metal instance of a cloud names its cloud as well
     named = next((name for name in HYPERVISORS if name in maker), "")
     flags = re.search(r"^flags\s*:.*", cpuinfo or "", re.MULTILINE)
