@@ -252,7 +252,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html has `--block &` and then the program.
     """
     for line in script.commands:
-        if any(not (start.blocks or start.is_open or start.goes_on) for start in ray_starts(line)):
+        if any(ends for ends, _ in ray_starts(line)):
             message = "`ray start` returns at once without `--block`: its step ends, and Slurm kills Ray"
             repair = "srun … ray start … --block &"
             # Slurm's ProctrackType decides.
@@ -261,7 +261,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     # A script without options is one that a job calls.
     if not worked or not script.options or script.may_set(r"\btrap\s.*\bwait\b"):
         return
-    if any(start.is_left for start in ray_starts(worked[-1])):
+    if any(is_left for _, is_left in ray_starts(worked[-1])):
         message = "the script ends while Ray runs in the background, and the job ends with it"
         repair = "end the script with the program that uses Ray, or with `wait`"
         yield Mistake(LintCode.RAY_ENDS, worked[-1], message, repair)

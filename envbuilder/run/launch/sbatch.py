@@ -97,14 +97,6 @@ class Line:
         return QUOTED.sub(lambda quoted: "" if quoted[0].startswith("'") else quoted[0], self.text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayStart:
-    blocks: bool
-    is_open: bool  # words may be options that the script does not say
-    goes_on: bool  # the step runs more after it
-    is_left: bool  # in the background, at the end of its line
-
-
 @dataclass(frozen=True, kw_only=True)
 class Script:
     path: Path
@@ -240,24 +232,24 @@ def srun_values(text: str) -> dict[str, str]:
     return values
 
 
-def ray_starts(line: Line) -> Iterator[RayStart]:
+def ray_starts(line: Line) -> Iterator[tuple[bool, bool]]:
     """Yield each `ray start` that is the command of a step, or in the text that its shell runs.
 
-    What Docker or a running instance of Apptainer starts is left out, because it outlives the step.
+    Of each, whether its step ends at once, and whether it is left in the background at the end of its line. What Docker or
+    a running instance of Apptainer starts is left out, because it outlives the step.
     """
     for step in _STEP.finditer(line.text):
         call = _RAY_START.search(f"{step[1]} ")
-        if call and not re.search(_IN_DAEMON, step[1]):
-            words = call[1].split()
-            yield RayStart(
-                blocks=re.search(r"--block(?!=[Ff])", call[1]) is not None,
-                is_open=any(
-                    re.match(r"[\"']?\$", word) and not re.fullmatch(_RAY_VALUE, before)
-                    for before, word in pairwise(("", *words))
-                ),
-                goes_on=re.search(r"\w", call[2]) is not None,
-                is_left=step[2] == "&" and re.fullmatch(_NOTHING, line.text[step.end() :]) is not None,
-            )
+        if call is None or re.search(_IN_DAEMON, step[1]):
+            continue
+        blocks = re.search(r"--block(?!=[Ff])", call[1])
+        may_block = any(  # by an option that the script does not say
+            re.match(r"[\"']?\$", word) and not re.fullmatch(_RAY_VALUE, before)
+            for before, word in pairwise(("", *call[1].split()))
+        )
+        goes_on = re.search(r"\w", call[2])  # with more commands
+        is_left = step[2] == "&" and re.fullmatch(_NOTHING, line.text[step.end() :]) is not None
+        yield not (blocks or may_block or goes_on), is_left
 
 
 def _count(value: str) -> int:
