@@ -1,13 +1,12 @@
 """Make the page `docs/reference/nccl-rules.md` from the rules and hints in `envbuilder/node/nccl`."""
 
-from envbuilder.node.nccl.decide import NEVER
-from envbuilder.node.nccl.hints import HINTS
+from envbuilder.node.nccl.decide import HINTS, NEVER
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 HEAD = """\
 # What envbuilder tells NCCL, and why
 
-Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`.
+Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/decide.py`.
 
 In each group the first rule that applies decides. A variable that the user has set is left alone with the rest of its group, and an empty value counts as set.
 Each rule links to the [evidence](../evidence/nccl.md) behind it.

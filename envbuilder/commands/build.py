@@ -1,6 +1,7 @@
 """`build`: image and SIF from the lock, of one recipe or of many."""
 
 import functools
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,9 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
-from envbuilder.run.launch import array as arrays
+from envbuilder.run.launch.array import ArrayJob, make_array, submit_array
+from envbuilder.run.launch.site import find_slurm_site
+from envbuilder.run.launch.start import WrittenScript, show_script
 
 
 class BuiltRecipes(BareAnswer[tuple[BuiltRecipe, ...]]):
@@ -93,7 +96,7 @@ def build(
         Path | None, typer.Option(metavar="FOLDER", help="docker engine: write BuildKit's input there and print its command; build nothing")
     ] = None,
     recipes: Recipes,
-) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | arrays.ArrayScript | arrays.ArrayJob]:  # fmt: skip
+) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | WrittenScript | ArrayJob]:  # fmt: skip
     """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
     need_place(where, without=not (sbatch or write or wait))
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
@@ -106,16 +109,23 @@ def build(
             hint = "leave out `--on`, or `--prepare` and the engine's options"
             raise UsageError("`--on` chooses the engine of each recipe", hint=hint)
         files = tuple(find_recipe(name, recipes).absolute() for name in chosen)
-        array = arrays.make_array(
-            files, cache=cache_folder(session.environment), output=output, offline=offline, host=host,
-            profile=profile, options=sbatch or (), at_once=jobs or 0,
+        site = find_slurm_site(
+            profile, hint="without `--on slurm` this machine builds them", options=sbatch or ()
+        )
+        words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
+        words += ["--offline"] if offline else []
+        words += ["--host", str(host.absolute())] if host else []
+        array = make_array(
+            files, words, cache=cache_folder(session.environment).absolute(), folder=Path.cwd(), output=output.absolute(),
+            site=site, at_once=jobs or 0,
         )  # fmt: skip
         if not dry_run:
             build_context(session, recipes)  # every task expects the cache
         if dry_run or write:
-            return arrays.write_script(array, None if dry_run else write)
+            return show_script(array, None if dry_run else write, "sbatch")
         runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
-        return arrays.submit_array(array, runner, wait=wait, report=say, width=session.width)
+        names = [file.stem for file in files]
+        return submit_array(array, names, runner, wait=wait, report=say, width=session.width)
     from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)

@@ -14,10 +14,9 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
 from envbuilder.node.doctor import Purpose, as_text, exit_code, findings, run_checks
-from envbuilder.node.doctor.item import DoctorRow
-from envbuilder.node.doctor.machine import probe_machine
+from envbuilder.node.doctor.machine import DoctorRow, probe_machine
 from envbuilder.node.doctor.node import has_slurm
-from envbuilder.run.on_node import recipe_needs, recipes_meant
+from envbuilder.run.on_node import check_recipes, recipes_meant
 
 
 class DoctorRows(Answer):
@@ -44,9 +43,9 @@ def doctor(
     env, cache = session.environment, cache_folder(session.environment)
     runner = ProcessRunner(env)
     usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
-    needs = functools.partial(recipe_needs, recipes_meant(name, recipes, artifacts))
+    compared = functools.partial(check_recipes, recipes_meant(name, recipes, artifacts))
     seen = run_checks(
-        lambda: probe_machine(env, runner, cache=cache, output=artifacts, needs=needs),
+        lambda: probe_machine(env, runner, cache=cache, output=artifacts, recipes=compared),
         [Purpose(purpose)] if purpose else usual,
         fix=fix,
         report=lambda line: print(plain(line), file=sys.stderr),

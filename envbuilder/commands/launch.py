@@ -20,7 +20,6 @@ from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
-from envbuilder.run.launch.slurm import check_job, check_time
 
 LOGS: Final = Path("logs")
 launch: Final = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
@@ -84,7 +83,7 @@ def launch_slurm(
         return script
     runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
     job = _prepare(session, options)
-    if warning := check_job(job, runner):
+    if warning := start.check_job(job, runner):
         report(f"warning: {warning}")
     started = start.submit(start.script_of(job), runner, wait=wait, report=report)
     return Reply(
@@ -145,7 +144,7 @@ def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_
 def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> Job:
     """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
     job = prepare(options, session.environment)
-    late = check_time(job) if job.where == "slurm" else ""
+    late = start.check_time(job) if job.where == "slurm" else ""
     for warning in filter(None, (start.check_program(options, starts=starts), late)):
         Console(color=session.color).say(f"warning: {warning}")
     return job

@@ -78,9 +78,8 @@ class Detected:
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
     """Return the stored verdict of an earlier `--measure` on this machine, or None."""
     try:
-        return parse_measured(
-            json.loads(measured_path(environment, platform.node()).read_text(encoding="utf-8"))
-        )
+        text = measured_path(environment, platform.node()).read_text(encoding="utf-8")
+        return parse_measured(json.loads(text))
     except (OSError, ValueError):
         return None
 
@@ -108,14 +107,10 @@ def detect_here(
 
 def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
     """Warn where the user's NCCL_SOCKET_IFNAME matches no interface: NCCL then fails."""
-    wanted = environment.get("NCCL_SOCKET_IFNAME", "")
-    if (
-        len(wanted) < 2
-        or facts.interfaces is None
-        or nccl_choice(facts.interfaces, version_key(facts.nccl), wanted)
-    ):
+    wanted, known = environment.get("NCCL_SOCKET_IFNAME", ""), facts.interfaces
+    if len(wanted) < 2 or known is None or nccl_choice(known, version_key(facts.nccl), wanted):
         return ()
-    names = ", ".join(interface.name for interface in facts.interfaces)
+    names = ", ".join(interface.name for interface in known)
     message = f"`{wanted}` matches no interface with an address here"
     return (_warning(DetectCode.NO_INTERFACE, "NCCL_SOCKET_IFNAME", message, f"there are {names}"),)
 
@@ -128,7 +123,7 @@ def detect_pasted(path: Path, versions: Facts) -> Detected:
     findings = tuple(_warning(DetectCode.DAMAGED, str(path), damage, anew) for damage in facts.damage)
     if parsed == Facts():
         message, reads = "no output that `detect` knows was found", f"it reads {', '.join(READS)}"
-        findings = (*findings, _warning(DetectCode.NOTHING_FOUND, str(path), message, reads))
+        findings += (_warning(DetectCode.NOTHING_FOUND, str(path), message, reads),)
     return Detected(facts=facts, decision=decide(facts), findings=findings)
 
 

@@ -8,7 +8,7 @@ pass a variable on purpose.
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -43,9 +43,8 @@ SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - by default, Ap
 # In a container, /etc/passwd has no entry for the user.
 PASSED_TO_IMAGE: Final = ("USER", "LOGNAME", "TERM", "TMPDIR")
 SHELL: Final = ("/bin/bash",)
-_REFUSED: Final = re.compile(
-    r"[Ff]ailed to create \w+ namespace[^\n]*"
-)  # of Apptainer where the kernel or a container forbids it
+# Of Apptainer where the kernel or a container forbids it.
+_REFUSED: Final = re.compile(r"[Ff]ailed to create \w+ namespace[^\n]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,10 @@ class Surroundings:
     gpu: bool = False
     user: str = ""  # UID:GID, for a container of an image
     names: tuple[tuple[str, str], ...] = ()  # variables for Docker, which passes none on by itself
-    changes: tuple[
-        tuple[str, str | None], ...
-    ] = ()  # to the variables that Apptainer passes on; None: left out
-    inherited: tuple[
-        str, ...
-    ] = ()  # of `names`: this process has them, so no value stands in the list of processes
+    # To the variables that Apptainer passes on; None: left out.
+    changes: tuple[tuple[str, str | None], ...] = ()
+    # Of `names`: this process has them, so no value stands in the list of processes.
+    inherited: tuple[str, ...] = ()
     start_files: tuple[str, ...] = ()  # of the user's shells, in the home that Apptainer mounts
     # For code that is not trusted yet: it gets no network, folder, variable or right of the user. It may write this folder, as /tmp.
     alone: Path | None = None
@@ -81,24 +78,25 @@ def probe_surroundings(
 
     `given` are variables that the user passes on purpose; those of `named` are passed with the value that they have here.
     """
-    wanted = [str(project_folder(folder)), environment.get("TMPDIR", "")]
-    own = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
-    names = [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
-    home = [("HOME", "/tmp")] if ids[0] else []  # noqa: S108 - the default is `/`, which only root can write
+    project = project_folder(folder)
+    wanted = [str(project), environment.get("TMPDIR", "")]
+    folders = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
+    names = [("HOME", TEMPORARY)] if ids[0] else []  # Docker's default is `/`, which only root can write
+    names += [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
     inherited = tuple(name for name in named if name not in given)
     names += [(name, environment[name]) for name in inherited]
-    changes = dict(keep_out(environment, project_folder(folder)))
+    changes = dict(keep_out(environment, project))
     if changes.get("PYTHONPATH"):
         names.append(("PYTHONPATH", str(changes["PYTHONPATH"])))
     # In a SIF, HOME is the account's, whatever it is here.
     homes = dict.fromkeys(filter(None, (environment.get("HOME"), home_of(ids[0]))))
-    starts = [Path(one, name) for one in homes for name in START_FILES]
+    starts = [Path(home, name) for home in homes for name in START_FILES]
     return Surroundings(
         folder=folder,
-        binds=tuple(dict.fromkeys([*own, *binds])),
+        binds=tuple(dict.fromkeys([*folders, *binds])),
         gpu=GPU_DEVICE.exists(),
         user=":".join(map(str, ids)),
-        names=(*home, *names, *given.items()),
+        names=(*names, *given.items()),
         changes=(*changes.items(), *((f"APPTAINERENV_{name}", value) for name, value in given.items())),
         inherited=inherited,
         start_files=tuple(str(path) for path in starts if path.is_file()),
@@ -126,10 +124,10 @@ def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[st
         if matches(name, patterns):
             yield name, None
     if "PYTHONPATH" in environment:
-        found = environment["PYTHONPATH"].split(":")
+        entries = environment["PYTHONPATH"].split(":")
         home = environment.get("HOME")
-        kept = [entry for entry in found if entry and _is_of_project(PurePosixPath(entry), project, home)]
-        if kept != found:
+        kept = [entry for entry in entries if entry and _is_of_project(PurePosixPath(entry), project, home)]
+        if kept != entries:
             yield "PYTHONPATH", ":".join(kept) or None
 
 
@@ -155,24 +153,24 @@ def want_bind(folder: PurePosixPath) -> bool:
 
 def sif_options(around: Surroundings) -> list[str]:
     """Return the options of `apptainer exec`. By default, Apptainer shares the host's IPC and /dev/shm."""
+    options = ["--nv"] if around.gpu else []
     if around.alone:
-        uid, _, gid = around.user.partition(":")
-        rights = ["--no-privs", "--security", f"uid:{uid},gid:{gid}"] if user_ids()[0] == 0 else []
-        own = [
+        options += [
             "--containall", "--no-home", "--workdir", str(around.alone), "--pwd", TEMPORARY, "--net", "--network", "none",
         ]  # fmt: skip
-        env = [part for name, value in _ALONE_ENV.items() for part in ("--env", f"{name}={value}")]
-        return [*(["--nv"] if around.gpu else []), *own, *rights, *env]
-    shared = [bind for bind in around.binds if not _shared(bind)]
-    binds = [part for bind in shared for part in ("--bind", bind)]
-    env = [part for name, value in FIXED_ENV.items() for part in ("--env", f"{name}={value}")]
-    # After the other mounts, which may hold the home.
-    starts = [
-        part
-        for path in ("/etc/profile", *around.start_files)
-        for part in ("--bind", f"{START_FILE}:{path}:ro")
-    ]
-    return [*(["--nv"] if around.gpu else []), *binds, *starts, *env]
+        uid, _, gid = around.user.partition(":")
+        options += ["--no-privs", "--security", f"uid:{uid},gid:{gid}"] if user_ids()[0] == 0 else []
+    else:
+        binds = [bind for bind in around.binds if not _shared(bind)]
+        # After the other mounts, which may hold the home.
+        binds += [f"{START_FILE}:{path}:ro" for path in ("/etc/profile", *around.start_files)]
+        options += _each("--bind", binds)
+    fixed = _ALONE_ENV if around.alone else FIXED_ENV
+    return options + _each("--env", (f"{name}={value}" for name, value in fixed.items()))
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
 
 
 def _shared(bind: str) -> bool:
@@ -213,9 +211,9 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
     spython cannot run these: it starts Apptainer as a child without the user's terminal and signals.
     The nodes that run the scripts of `launch`, `module` and `ssh` do not have spython either.
     """
-    words = [f"{name}={value}" for name, value in around.changes if value is not None]
-    unset = [word for name, value in around.changes if value is None for word in ("-u", name)]
-    changed = ("env", *unset, *words) if around.changes else ()
+    words = _each("-u", (name for name, value in around.changes if value is None))
+    words += [f"{name}={value}" for name, value in around.changes if value is not None]
+    changed = ("env", *words) if around.changes else ()
     # Apptainer ends with 255 for a program that is not there; env ends with 127, as a shell and Docker do.
     program = ("env", *argv) if argv else ()
     return (*changed, "apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *program)
@@ -250,19 +248,10 @@ def image_options(around: Surroundings) -> "ContainerOptions":
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:
     """Return the command line of `docker run` with the same options as `image_options`."""
     options = image_options(around)
-    words = [
-        "docker",
-        "--context=default",  # the engine that the Docker SDK uses, which knows no contexts
-        "run",
-        "--rm",
-        "--pull=never",
-        "--init",
-        "--interactive",
-        *(["--tty"] if terminal else []),
-        f"--entrypoint={options['entrypoint']}",
-        f"--user={options['user']}",
-        "--ipc=host",
-    ]
+    # The default context is the engine of the Docker SDK, which knows no contexts.
+    words = ["docker", "--context=default", "run", "--rm", "--pull=never", "--init", "--interactive"]
+    words += ["--tty"] if terminal else []
+    words += [f"--entrypoint={options['entrypoint']}", f"--user={options['user']}", "--ipc=host"]
     words += ["--gpus=all"] if around.gpu else []
     words += [f"--volume={volume}" for volume in options["volumes"]]
     words += [f"--workdir={options['working_dir']}"]
@@ -274,7 +263,6 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
 
 
 def run_in_image(engine: "DockerEngine", image: str, argv: Sequence[str], around: Surroundings) -> Completed:
-    """Run a command and return its output."""
     return engine.run(image, argv, image_options(around))
 
 

@@ -25,9 +25,6 @@ from envbuilder.sources.names import UBUNTU, probe_sources, shown
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
 FILE: Final = "devcontainer.json"
-DOCKERFILE: Final = Path(__file__).with_name("desk.dockerfile")
-COMPOSE: Final = Path(__file__).with_name("desk.compose.yaml")
-COMPOSE_GPU: Final = Path(__file__).with_name("desk.compose.gpu.yaml")
 SERVICE: Final = "desk"
 SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's default of 64 MB is too small for data loaders
 EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
@@ -54,9 +51,10 @@ class EditorFacts:
         return f"{self.home}/venv"
 
 
-def metadata(facts: EditorFacts) -> dict[str, object]:
+def metadata(facts: EditorFacts, python: str = "/opt/env/bin/python") -> dict[str, object]:
     """Return the settings that the file and the label share."""
     user = {"remoteUser": USER, "updateRemoteUserUID": True} if facts.has_user else {}
+    extensions = [*EXTENSIONS, *([CUDA_EXTENSION] if facts.has_cuda else [])]
     return {
         "hostRequirements": {"gpu": "optional"},  # `--gpus all` would fail on a machine without a GPU
         "init": True,
@@ -66,15 +64,15 @@ def metadata(facts: EditorFacts) -> dict[str, object]:
         **user,
         # The image's variables are enough. A probing shell would read start files, which may choose another Python.
         "userEnvProbe": "none",
-        "customizations": {"vscode": {"extensions": _extensions(facts), "settings": _settings(facts)}},
+        "customizations": {"vscode": {"extensions": extensions, "settings": _settings(facts, python)}},
     }
 
 
 def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return the labels of the plan's image: those of the plan, and the settings for editors."""
-    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
     facts = EditorFacts(
-        python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base, has_standalone=plan.interpreter is not None
+        python=plan.python.python, has_cuda="CUDA_HOME" in dict(plan.runtime.env), has_user=not plan.os.base,
+        has_standalone=plan.interpreter is not None,
     )  # fmt: skip
     text = json.dumps([metadata(facts)], sort_keys=True, separators=(",", ":"))
     return (*plan.runtime.labels, (LABEL, text))
@@ -106,10 +104,7 @@ def make_files(
         "components": "main universe" if distribution == "ubuntu" else "main",
         "setting": f"ENVBUILDER_{distribution.upper() or 'DEBIAN'}_MIRROR",
     }  # fmt: skip
-    shared = metadata(facts)
-    settings = {"python.defaultInterpreterPath": f"{facts.venv}/bin/python"}
-    vscode = {"extensions": _extensions(facts), "settings": _settings(facts) | settings}
-    shared["customizations"] = {"vscode": vscode}
+    shared = metadata(facts, f"{facts.venv}/bin/python")
     if compose:
         config = {
             "dockerComposeFile": "compose.yaml",
@@ -118,12 +113,9 @@ def make_files(
             **{key: value for key, value in shared.items() if key not in _OF_COMPOSE},
         }
     else:
-        environment = {
-            "MIRROR": f"${{localEnv:{values['setting']}}}",
-            "HOST_PERSON": "${localEnv:USER}:${localEnv:HOME}",
-        }
+        mirror_here, person = f"${{localEnv:{values['setting']}}}", "${localEnv:USER}:${localEnv:HOME}"
         config = {
-            "build": {"dockerfile": "Dockerfile", "args": environment},
+            "build": {"dockerfile": "Dockerfile", "args": {"MIRROR": mirror_here, "HOST_PERSON": person}},
             "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",
             "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}",
             "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside the container
@@ -131,22 +123,22 @@ def make_files(
         }
     files = {
         FILE: json.dumps({"name": name, **config}, indent=2, ensure_ascii=False) + "\n",
-        "Dockerfile": _filled(DOCKERFILE, values),
+        "Dockerfile": _filled("desk.dockerfile", values),
     }
     if compose:
         project = re.sub(r"[^a-z0-9]+", "-", f"{compose}-{name}".lower()).strip("-")
         files |= {
-            "compose.yaml": _filled(COMPOSE, values),
-            "compose.gpu.yaml": _filled(COMPOSE_GPU, values),
+            "compose.yaml": _filled("desk.compose.yaml", values),
+            "compose.gpu.yaml": _filled("desk.compose.gpu.yaml", values),
             # Otherwise Compose takes the folder's name, which all projects share. Compose 1 has no key for it.
             ".env": f"COMPOSE_PROJECT_NAME={project}\n",
         }
     return files
 
 
-def _filled(template: Path, values: Mapping[str, str]) -> str:
+def _filled(template: str, values: Mapping[str, str]) -> str:
     """Return the template with a value for each `@name@`."""
-    text = template.read_text(encoding="utf-8")
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     for name, value in values.items():
         text = text.replace(f"@{name}@", one_line(value))
     return text
@@ -167,17 +159,13 @@ def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[
     return tuple(texts)
 
 
-def _extensions(facts: EditorFacts) -> list[str]:
-    return [*EXTENSIONS, *([CUDA_EXTENSION] if facts.has_cuda else [])]
-
-
-def _settings(facts: EditorFacts) -> dict[str, object]:
+def _settings(facts: EditorFacts, python: str) -> dict[str, object]:
     torch = f"/opt/env/lib/python{facts.python}/site-packages/torch/include"
     prefix = STANDALONE_PREFIX if facts.has_standalone else "/usr"
     cuda = ["/usr/local/cuda/include"] if facts.has_cuda else []
     headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"{prefix}/include/python{facts.python}"]
     return {
-        "python.defaultInterpreterPath": "/opt/env/bin/python",
+        "python.defaultInterpreterPath": python,
         "C_Cpp.default.compilerPath": "/usr/local/bin/g++",
         "C_Cpp.default.includePath": ["${workspaceFolder}/**", *headers],
     }

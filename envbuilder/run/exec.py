@@ -46,44 +46,40 @@ class ExecOptions:
 
 def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that are passed by their name. Raises UsageError for one that is not set."""
-    for name, _, _ in (text.partition("=") for text in options.given):
+    for name, equals, _ in (text.partition("=") for text in options.given):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"`--env {name}`: no variable has such a name", hint="write `--env NAME=VALUE`")
-    names = tuple(text for text in options.given if "=" not in text)
-    for name in names:
-        if name not in environment:
-            raise UsageError(
-                f"`--env {name}`: this variable is not set here", hint=f"`--env {name}=VALUE` sets it"
-            )
-    return names
+        if not equals and name not in environment:
+            hint = f"`--env {name}=VALUE` sets it"
+            raise UsageError(f"`--env {name}`: this variable is not set here", hint=hint)
+    return tuple(text for text in options.given if "=" not in text)
 
 
 def parse_form(text: str) -> Form:
-    known: tuple[Form, ...] = get_args(Form)
-    found = next((form for form in known if form == text), None)
-    if found is None:
-        raise UsageError(
-            f"`--in` takes `sif` or `image`, found `{text}`", hint="leave it out to use whichever is there"
-        )
-    return found
+    forms: tuple[Form, ...] = get_args(Form)
+    for form in forms:
+        if form == text:
+            return form
+    hint = "leave it out to use whichever is there"
+    raise UsageError(f"`--in` takes `sif` or `image`, found `{text}`", hint=hint)
 
 
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
-    outputs = find_outputs(options.name, options.output)
+    outputs, recipes = find_outputs(options.name, options.output), recipes_folder(environment)
     in_sif = _want_sif(options, environment)
-    if not in_sif:
+    if in_sif:
+        run.need_apptainer()
+        need_processor(outputs.sif)
+    else:
         docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise absent(f"{also}{why_no_engine(environment)}", options.name, recipes_folder(environment))
-        need_image(docker, options.name, outputs, recipes_folder(environment), also=also)
+            raise absent(f"{also}{why_no_engine(environment)}", options.name, recipes)
+        need_image(docker, options.name, outputs, recipes, also=also)
         run.need_docker()
         if also:
             log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
-    else:
-        run.need_apptainer()
-        need_processor(outputs.sif)
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
     exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
 
@@ -102,9 +98,8 @@ def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_si
     silent = (*untold(), *given, *named)
     lost = [name for name, _ in around.changes if not name.startswith(INSIDE) and not matches(name, silent)]
     if lost and not environment.get("ENVBUILDER_SHELL"):
-        log.warning(
-            "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
-        )
+        names = ", ".join(lost)
+        log.warning("warning: kept out of the environment: %s; `--env NAME` passes a variable", names)
     if in_sif:
         return run.sif_argv(outputs.sif, options.argv, around)
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
@@ -171,11 +166,8 @@ def warn_of_missing_image(
     """
     if why := _why_not_here(f"the image of `{name}`", processor):
         log.warning("warning: %s; open the folder on a machine that is %s", why, processor.title)
-        return
-    docker = connect(environment)
-    if docker is None:
-        return
-    try:
-        need_image(docker, name, outputs, recipes)
-    except UsageError as error:
-        log.warning("warning: %s; %s", error.message, error.hint)
+    elif docker := connect(environment):
+        try:
+            need_image(docker, name, outputs, recipes)
+        except UsageError as error:
+            log.warning("warning: %s; %s", error.message, error.hint)

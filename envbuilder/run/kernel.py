@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from envbuilder import __version__
 from envbuilder.artifacts.outputs import SIF, Outputs
 from envbuilder.core.beneath import pinned_folder
 from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import UsageError, VerifyError, blaming_path
-from envbuilder.core.plain import one_line, pasted
+from envbuilder.core.plain import pasted
 from envbuilder.plan.contents import SBOM
 from envbuilder.run.container import START_FILE, Surroundings, run_in_image
 from envbuilder.run.exec import need_engine
-from envbuilder.run.exec_wrapper import render_enter
-from envbuilder.run.launch.script import quoted
+from envbuilder.run.launch.script import WRITTEN_BY, compose, quoted, render_enter
 from envbuilder.run.launch.site import Site
 from envbuilder.run.named import need_image
 
@@ -35,8 +33,6 @@ Form = Literal["sif", "image", "ssh"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A kernel of one environment."""
-
     name: str
     form: Form
     place: str  # where it runs, for people
@@ -54,7 +50,6 @@ class Kernel:
 
 
 def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:
-    """Return the files of the kernel: name → text."""
     spec = {
         "argv": [str(folder / "start"), "{connection_file}"],
         "display_name": f"{kernel.name} (envbuilder{f', {kernel.place}' if kernel.place else ''})",
@@ -62,21 +57,16 @@ def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:
         "interrupt_mode": "message",  # a signal would reach the client alone
         "metadata": {"debugger": True},
     }
-    settings = {
-        "name": kernel.name, "form": kernel.form, "image": kernel.image, "config": kernel.config, "host": kernel.host,
-    }  # fmt: skip
-    start = [
-        "#!/usr/bin/env bash",
-        f"# Starts a Jupyter kernel in {one_line(kernel.name)}. Written by envbuilder {__version__}; it runs without envbuilder.",
+    head = (
+        f"# Starts a Jupyter kernel in {kernel.name}. {WRITTEN_BY}; it runs without envbuilder.",
         "# shellcheck disable=SC2016,SC1003,SC2034 # settings are quoted as data",
-        "set -euo pipefail",
-        "",
-        *(f"{key}={quoted(value)}" for key, value in settings.items()),
-        f"boot={shlex.quote(BOOT.read_text(encoding='utf-8'))}",
-        "",
-        BODY.read_text(encoding="utf-8"),
-    ]
-    files = {"kernel.json": json.dumps(spec, indent=1) + "\n", "start": "\n".join(start)}
+    )
+    settings = {
+        "name": quoted(kernel.name), "form": kernel.form, "image": quoted(kernel.image), "config": quoted(kernel.config),
+        "host": quoted(kernel.host), "boot": shlex.quote(BOOT.read_text(encoding="utf-8")),
+    }  # fmt: skip
+    start = compose(head, settings, (BODY,))
+    files = {"kernel.json": json.dumps(spec, indent=1) + "\n", "start": start}
     if kernel.form == "sif":
         files[f"{kernel.name}-exec"] = render_enter(kernel.name, kernel.sif, kernel.site)
         files[START_FILE.name] = START_FILE.read_text(encoding="utf-8")

@@ -17,20 +17,16 @@ from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.run.container import START_FILE
-from envbuilder.run.exec_wrapper import render_enter
-from envbuilder.run.launch.script import quoted
+from envbuilder.run.launch.script import quoted, render_enter
 from envbuilder.run.launch.site import Site
 
 COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: a SIF is read-only
-CUDA_COMMANDS: Final = ("nvcc",)
 EXECUTABLE: Final = 0o755
 VERSION: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9._+-]*(?<!\.lua)", expected="a version such as 2026.11")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """The module of one environment."""
-
     name: str
     sif: Path
     torch: str
@@ -40,18 +36,16 @@ class Module:
 
     @property
     def full_name(self) -> str:
-        """Return what `module load` takes."""
         return f"{self.name}/{self.version}" if self.version else self.name
 
     @property
     def commands(self) -> tuple[str, ...]:
-        return (*COMMANDS, *(CUDA_COMMANDS if self.cuda else ()), f"{self.name}-exec")
+        return (*COMMANDS, *(["nvcc"] if self.cuda else []), f"{self.name}-exec")
 
     @property
     def summary(self) -> str:
-        return (
-            f"PyTorch {self.torch} {f'with CUDA {self.cuda}' if self.cuda else 'without CUDA'}, in {self.sif}"
-        )
+        cuda = f"with CUDA {self.cuda}" if self.cuda else "without CUDA"
+        return f"PyTorch {self.torch} {cuda}, in {self.sif}"
 
     @property
     def help(self) -> str:
@@ -60,29 +54,25 @@ class Module:
 
 
 def render_lua(module: Module, commands: Path) -> str:
-    return "\n".join(
-        [
-            f"help({_lua(module.help)})",
-            f"whatis({_lua(module.summary)})",
-            'family("envbuilder") -- loading another environment unloads this one',
-            *(f"depends_on({_lua(one)})" for one in module.site.modules),
-            f'prepend_path("PATH", {_lua(str(commands))})',
-            "",
-        ]
+    lines = (
+        f"help({_lua(module.help)})",
+        f"whatis({_lua(module.summary)})",
+        'family("envbuilder") -- loading another environment unloads this one',
+        *(f"depends_on({_lua(name)})" for name in module.site.modules),
+        f'prepend_path("PATH", {_lua(str(commands))})',
     )
+    return "\n".join(lines) + "\n"
 
 
 def render_tcl(module: Module, commands: Path) -> str:
-    return "\n".join(
-        [
-            "#%Module1.0",
-            f"proc ModulesHelp {{}} {{ puts stderr {_tcl(module.help)} }}",
-            f"module-whatis {_tcl(module.summary)}",
-            *(f"module load {_tcl(one)}" for one in module.site.modules),
-            f"prepend-path PATH {_tcl(str(commands))}",
-            "",
-        ]
+    lines = (
+        "#%Module1.0",
+        f"proc ModulesHelp {{}} {{ puts stderr {_tcl(module.help)} }}",
+        f"module-whatis {_tcl(module.summary)}",
+        *(f"module load {_tcl(name)}" for name in module.site.modules),
+        f"prepend-path PATH {_tcl(str(commands))}",
     )
+    return "\n".join(lines) + "\n"
 
 
 def save_module(module: Module, folder: Path) -> Path:
@@ -102,10 +92,8 @@ def save_module(module: Module, folder: Path) -> Path:
     if ":" in str(commands):
         raise UsageError(f"`{folder}` cannot be in PATH: it has a colon", hint="choose another `--write`")
     if module.version:
-        script, kept = (
-            commands / f"{module.name}-exec",
-            module.sif.with_name(f"{module.name}-{module.version}.sif"),
-        )
+        script = commands / f"{module.name}-exec"
+        kept = module.sif.with_name(f"{module.name}-{module.version}.sif")
         if script.is_file() and f"\nsif={quoted(str(kept))}\n" not in script.read_text(encoding="utf-8"):
             raise UsageError(
                 f"version {module.version} is there: `{script}` runs another SIF than `{kept}`",

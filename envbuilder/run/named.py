@@ -4,6 +4,7 @@ Image and SIF say in their labels of which recipe and lock they are, so this tak
 Docker. Where the user names a file, or no recipe of that name is here, only what the file itself can say is checked.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -44,8 +45,8 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
     sif = outputs.sif
     need_file(sif, name, recipes)
     head = read_sif(sif)
-    found = _recipe_here(name, outputs, recipes, lambda record: record.knows_sif(sif))
-    if found is None:
+    here = _recipe_here(name, outputs, recipes, lambda record: record.knows_sif(sif))
+    if here is None:
         if PLAN_LABEL.encode() in head.read(DataType.LABELS):  # Apptainer knows more of somebody else's SIF
             read_labels(sif)
         return outputs
@@ -54,7 +55,7 @@ def need_sif(name: str, output: Path, recipes: Path) -> Outputs:
             f"`{sif}` belongs to user {sif.lstat().st_uid}, to whom its folder does not belong",
             hint=f"`{sif}` in place of `{name}` takes it as it is",
         )
-    _need_own(f"`{sif}`", read_labels(sif), found, name, sif=sif)
+    _need_own(f"`{sif}`", read_labels(sif), here, name, sif=sif)
     return outputs
 
 
@@ -77,20 +78,18 @@ def need_image(docker: "DockerEngine", name: str, outputs: Outputs, recipes: Pat
 
     All checkouts use the same image name. Raises UsageError when the engine lacks the image, and what `_need_own` raises.
     """
+    image = outputs.image_name
     try:
-        identity = docker.image_id(outputs.image_name)
+        identity = docker.image_id(image)
     except UsageError as error:
         raise absent(f"{also}{error.message}", name, recipes) from error
-    if found := _recipe_here(
-        name, outputs, recipes, lambda record: docker.holds(outputs.image_name, record.manifest)
-    ):
-        what = f"the Docker engine's `{outputs.image_name}`"
-        _need_own(what, docker.labels(outputs.image_name), found, name)
+    if here := _recipe_here(name, outputs, recipes, lambda record: docker.holds(image, record.manifest)):
+        _need_own(f"the Docker engine's `{image}`", docker.labels(image), here, name)
     record = read_record(outputs)
-    if record is not None and not docker.holds(outputs.image_name, record.manifest):
+    if record is not None and not docker.holds(image, record.manifest):
         log.warning(
             "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
-            outputs.image_name, identity, outputs.image, record.manifest, name,
+            image, identity, outputs.image, record.manifest, name,
         )  # fmt: skip
     return identity
 
@@ -103,9 +102,9 @@ def need_pair(name: str, output: Path, recipes: Path, *, forms: Collection[str] 
     if "image" in forms:
         if not outputs.image.exists():
             raise absent(f"there is no `{outputs.image}`", name, recipes)
-        if found := _recipe_here(name, outputs, recipes, lambda record: record.knows_image(outputs.image)):
+        if here := _recipe_here(name, outputs, recipes, lambda record: record.knows_image(outputs.image)):
             labels = dict(read_layout(outputs.image).config.image.labels)
-            _need_own(f"`{outputs.image}`", labels, found, name)
+            _need_own(f"`{outputs.image}`", labels, here, name)
     if "sif" in forms:
         need_sif(name, output, recipes)
 
@@ -124,17 +123,15 @@ def _recipe_here(
     """
     if name.endswith(SIF):
         return None
-    record = None if "/" in name else read_record(outputs)
-    try:
+    path, record = None, None if "/" in name else read_record(outputs)
+    with contextlib.suppress(UsageError):
         path = find_recipe(name, recipes)
-    except UsageError:
-        path = None
     if record and record.path and Path(record.path).is_file() and is_built(record):
         path = Path(record.path)
     if path is None:
         return None
     recipe, mistakes = read(path.with_stem(outputs.name))  # of several processors, this machine's variant
-    if recipe is None or any(one.code != RecipeCode.PATH for one in mistakes):
+    if recipe is None or any(mistake.code != RecipeCode.PATH for mistake in mistakes):
         log.warning(
             "warning: %s, so nothing is compared with it; `envbuilder check %s` lists them", mistaken(path, mistakes), pasted(name),
         )  # fmt: skip
@@ -143,14 +140,14 @@ def _recipe_here(
 
 
 def _need_own(
-    what: str, labels: Mapping[str, str], found: tuple[Recipe, bool], name: str, *, sif: Path | None = None
+    what: str, labels: Mapping[str, str], here: tuple[Recipe, bool], name: str, *, sif: Path | None = None
 ) -> None:
     """Raise ForeignError, OtherRecipeError or StaleError unless the labels are of this recipe and its lock.
 
     An earlier version of the SIF that the user chose is only said to be one. Where the recipe's sources are missing, as on a
     cluster, its lock alone is compared.
     """
-    recipe, is_whole = found
+    recipe, is_whole = here
     if PLAN_LABEL not in labels:
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
     hint = f"`envbuilder build {pasted(name)}` makes it"
@@ -181,15 +178,17 @@ def _need_own(
 def _warn_of_sources(recipe: Recipe, name: str) -> None:
     """Say which sources of projects changed since they were compiled. Python of the working folder counts at once."""
     lock = lock_path(recipe)
-    if lock.is_file() and any(one.form is Form.PROJECT and not one.is_remote for one in recipe.extensions):
-        changed = [
-            path for path in changed_sources(load_lock(lock), recipe.path.parent) if not path.endswith(".py")
-        ]
-        if changed:
-            log.warning(
-                "warning: `%s` changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it",
-                "`, `".join(changed[:3]), pasted(name),
-            )  # fmt: skip
+    projects = (
+        source for source in recipe.extensions if source.form is Form.PROJECT and not source.is_remote
+    )
+    if not lock.is_file() or not any(projects):
+        return
+    sources = changed_sources(load_lock(lock), recipe.path.parent)
+    if changed := [path for path in sources if not path.endswith(".py")]:
+        log.warning(
+            "warning: `%s` changed since it was locked, and the compiled code is older; `envbuilder lock %s`, then `build`, compiles it",
+            "`, `".join(changed[:3]), pasted(name),
+        )  # fmt: skip
 
 
 def _is_of_lock(label: str, lock: Path) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
-from envbuilder.node.doctor.machine import RecipeNeeds
+from envbuilder.node.doctor.machine import DoctorCode, Item, Subject
 from envbuilder.node.nccl.facts import Facts, Measured, origin
 from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -87,15 +87,17 @@ def _recipe_in(sif: Path) -> Recipe:
     )  # fmt: skip
 
 
-def recipe_needs(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -> tuple[RecipeNeeds, ...]:
+def check_recipes(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -> Iterator[Item]:
     """Compare each recipe with CUDA with a driver and GPUs, by the rules of `check --host`."""
     tables = load_tables()
     host = HostFacts(path=Path("this machine"), driver=driver, gpus=tuple(gpus) or None)
-    needs = []
+    why = "an environment needs the driver of its CUDA and code for the GPU at hand"
     for recipe in filter(lambda recipe: recipe.cuda, recipes):
+        subject = Subject(DoctorCode.RECIPE, f"recipe {recipe.name}", why)
         context = make_context(recipe, tables, host)
         problems = [*check_driver(context), *check_host_gpus(context)]
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-        messages = tuple(problem.message for problem in errors or problems)
-        needs.append(RecipeNeeds(name=recipe.name, cuda=recipe.cuda, messages=messages))
-    return tuple(needs)
+        if messages := "; ".join(problem.message for problem in errors or problems):
+            yield subject.warning(messages, f"envbuilder check {recipe.name} --host FILE")
+        else:
+            yield subject.ok(f"CUDA {recipe.cuda} runs on {driver}")

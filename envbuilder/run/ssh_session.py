@@ -23,8 +23,7 @@ from envbuilder.core.models import Shape
 from envbuilder.core.plain import one_line, pasted
 from envbuilder.core.process import Command, ProcessRunner, Runner
 from envbuilder.run.container import START_FILE
-from envbuilder.run.exec_wrapper import render_enter
-from envbuilder.run.launch.script import quoted, quoted_list
+from envbuilder.run.launch.script import compose, quoted, quoted_list, render_enter
 from envbuilder.run.launch.site import HOST, Site, find_site, need_shape
 
 BODY: Final = Path(__file__).with_suffix(".sh")
@@ -122,13 +121,8 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
     config = session.path("config")
     public = ensure_key(session.folder / f"{session.name}.key")
     try:
-        answer = runner.run(
-            Command(
-                argv=(*session.ssh, "bash", "-s"),
-                why=f"set up sessions on {session.host or 'this machine'}",
-                input=render_setup(session, public).encode(),
-            )
-        )
+        argv, why = (*session.ssh, "bash", "-s"), f"set up sessions on {session.host or 'this machine'}"
+        answer = runner.run(Command(argv=argv, why=why, input=render_setup(session, public).encode()))
     except CommandError as error:
         hint = f"`ssh {pasted(session.host)}` must work first" if session.host else ""
         raise LaunchError(error.message, hint=hint) from error
@@ -143,7 +137,6 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
 
 
 def render_setup(session: SshSession, public: str) -> str:
-    """Return the script that sets up the other machine."""
     settings = {
         "name": quoted(session.name),
         "sif": quoted(str(session.sif)),
@@ -152,19 +145,15 @@ def render_setup(session: SshSession, public: str) -> str:
         "enter": shlex.quote(render_enter(session.name, session.sif, session.site)),
         "start_file": shlex.quote(START_FILE.read_text(encoding="utf-8")),
     }
-    lines = [f"{key}={value}" for key, value in settings.items()]
-    return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])
+    return compose((), settings, (BODY,))
 
 
 def render_config(session: SshSession, user: str) -> str:
-    """Return the settings for this machine's `ssh`."""
-    through = _literal(shlex.join(session.through))
-    sif = one_line(str(session.sif))
     return f"""\
-# Sessions in {sif} on {session.host or "this cluster"}, written by envbuilder.
+# Sessions in {one_line(str(session.sif))} on {session.host or "this cluster"}, written by envbuilder.
 Host {session.alias}
   User {user}
-  ProxyCommand {through}
+  ProxyCommand {_literal(shlex.join(session.through))}
   HostKeyAlias {session.alias}
   UserKnownHostsFile {_path(session.path("known_hosts"))}
   StrictHostKeyChecking yes
@@ -173,26 +162,26 @@ Host {session.alias}
 """
 
 
-def _literal(text: str) -> str:
+def _literal(text: str, forbidden: str = "") -> str:
     """Return a text of one line with the `%` of tokens escaped, which `ssh` would expand."""
-    return one_line(text).replace("%", "%%")
+    return one_line(text, forbidden=forbidden).replace("%", "%%")
 
 
 def _path(path: Path) -> str:
     """Quote a path. `ssh` has no escape for a quote in it."""
-    return f'"{_literal(one_line(str(path), forbidden=chr(34)))}"'
+    return f'"{_literal(str(path), forbidden=chr(34))}"'
 
 
 def ensure_key(path: Path) -> str:
     """Return the public key of the private key in that file. Makes the pair when there is none."""
-    made = Ed25519PrivateKey.generate()
-    text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     half = path.with_name(f"{path.name}.pub")
     with blaming_path(f"cannot keep a key in `{path}`"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and half.exists():
             return half.read_text(encoding="utf-8").strip()
+        made = Ed25519PrivateKey.generate()
+        text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET), "wb") as stream:
             stream.write(text)

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 set -euo pipefail
+
 name=a100
 sif='/scratch/it'"'"'s mine/a100.sif'
 client='ssh-ed25519 BBBB'

@@ -23,12 +23,19 @@ from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, run_checks
 from envbuilder.node.doctor.build import check_sources
-from envbuilder.node.doctor.item import DoctorCode, Item, State, forbids_programs
-from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
+from envbuilder.node.doctor.machine import (
+    DoctorCode,
+    Item,
+    Machine,
+    State,
+    forbids_programs,
+    probe_clock,
+    probe_machine,
+)
 from envbuilder.node.doctor.node import redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.recipe.load import load
-from envbuilder.run.on_node import recipe_needs, recipes_meant
+from envbuilder.run.on_node import check_recipes, recipes_meant
 from envbuilder.sources.http.reachable import Reached, reach
 from tests.support.programs import SAYS
 from tests.support.programs import Machine as FakePrograms
@@ -75,8 +82,8 @@ def machine(tmp_path: Path) -> Machine:
         facts=Facts(gpus=(), shm=8 << 30, rdma=(), virtual=""),
         cache=tmp_path / "cache",
         output=tmp_path / "build",
-        needs=functools.partial(
-            recipe_needs, [load(ROOT / f"recipes/{name}.yaml") for name in ("a100", "cpu", "t4")]
+        recipes=functools.partial(
+            check_recipes, [load(ROOT / f"recipes/{name}.yaml") for name in ("a100", "cpu", "t4")]
         ),
         uid=os.geteuid(),
         user="kim",
@@ -166,13 +173,11 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(
 
     def statvfs(path: Path) -> "os.statvfs_result":
         asked.append(Path(path))
-        if not Path(path).exists():
-            raise FileNotFoundError
         return types.SimpleNamespace(f_flag=os.ST_NOEXEC)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     assert forbids_programs(tmp_path / "a/b") is True
-    assert asked == [tmp_path / "a/b", tmp_path / "a", tmp_path]
+    assert asked == [tmp_path]
 
 
 def a100s(
@@ -341,8 +346,8 @@ def test_the_sifs_that_were_built_are_compared_or_the_one_that_is_named(tmp_path
     sif = write_recipe_sif(output / "a100.sif", json.dumps(pins))
     built = [("a100", "12.6", ("H100",))]
     assert meant() == meant("a100") == meant(str(sif)) == built
-    (needs,) = recipe_needs(recipes_meant("a100", folder, output), "580.95.05", ["NVIDIA A100-SXM4-80GB"])
-    assert "the recipe compiles for sm_90" in " ".join(needs.messages)
+    (item,) = check_recipes(recipes_meant("a100", folder, output), "580.95.05", ["NVIDIA A100-SXM4-80GB"])
+    assert "the recipe compiles for sm_90" in item.found
     foreign = write_recipe_sif(output / "other.sif", "no recipe")
     assert meant() == built
     for name in (str(foreign), "nowhere", "/nowhere.sif"):
@@ -434,7 +439,7 @@ def test_the_report_says_why_and_how_for_what_is_not_well(machine: Machine):
 
 def test_codes_are_the_doctors_own():
     package = Path(cli.__file__).parent
-    mine = package / "node/doctor/item.py"
+    mine = package / "node/doctor/machine.py"
     others = [path for path in package.rglob("*.py") if path != mine]
     text = "".join(path.read_text() for path in others)
     assert [code for code in DoctorCode if f'"{code.value}"' in text] == []
@@ -490,7 +495,7 @@ def test_the_kernel_says_how_good_its_clock_is():
 def test_a_setting_that_cannot_be_read_is_an_item_of_the_table(tmp_path: Path):
     machine = probe_machine(
         {"ENVBUILDER_INDEX": "foo", "all_proxy": "htp://nowhere"}, ProcessRunner({}), cache=tmp_path / "c",
-        output=tmp_path / "o", needs=lambda _driver, _gpus: (),
+        output=tmp_path / "o", recipes=lambda _driver, _gpus: (),
     )  # fmt: skip
     found = next(check_sources(machine))
     assert (found.state, found.found) == (State.WARNING, "the settings: ENVBUILDER_INDEX holds `foo`")
@@ -504,7 +509,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENVBUILDER_CUDA_REDIST", str(tmp_path))
     runner = ProcessRunner(os.environ)
     machine = probe_machine(
-        os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", needs=lambda _driver, _gpus: ()
+        os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", recipes=lambda _driver, _gpus: ()
     )
     found = items(machine)
     assert found["engine"].found == "assemble"
@@ -520,7 +525,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, examine
 from envbuilder.node.doctor.machine import probe_machine
 env = dict(os.environ, HOME="/nonexistent")
-machine = probe_machine(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), needs=lambda _driver, _gpus: ())
+machine = probe_machine(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), recipes=lambda _driver, _gpus: ())
 items = examine(machine, list(Purpose)).items
 print(json.dumps({item.subject.name: [item.state, item.found] for item in items}))
 """

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Route
-from envbuilder.node.pasted import parse_pasted
-from envbuilder.node.pasted.matrices import find_matrices
+from envbuilder.node.pasted import find_matrices, parse_pasted
 
 CORPUS = Path(__file__).parents[3] / "shared/corpus/hosts"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.node.nccl.decide import decide
+from envbuilder.node.nccl.decide import HINTS, decide
 from envbuilder.node.nccl.facts import (
     Address,
     Facts,
@@ -19,7 +19,6 @@ from envbuilder.node.nccl.facts import (
     Route,
     is_nvlink,
 )
-from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.interface import names_matching, nccl_choice, spelled
 from envbuilder.node.nccl.profile import Profile, misfit, parse_profile, profile_data
 from envbuilder.node.nccl.report import as_text, user_variable

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envbuilder.node.nccl.hints import HINTS
+from envbuilder.node.nccl.decide import HINTS
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,10 @@ import pytest
 from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.core.errors import EnvbuilderError, LaunchError, UsageError
 from envbuilder.run.devcontainer import EditorFacts, make_files
-from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.kernel import Kernel, render_files
-from envbuilder.run.launch.array import Array, make_script
+from envbuilder.run.launch.array import make_array
 from envbuilder.run.launch.job import Environment, Job
-from envbuilder.run.launch.script import render
+from envbuilder.run.launch.script import render, render_enter
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite
 from envbuilder.run.modulefile import Module, render_lua, render_tcl
 from envbuilder.run.ssh_session import SshSession, render_config, render_setup, set_up_session
@@ -46,14 +45,6 @@ JOB = Job(
 # A variable that is set where the settings run.
 THERE = replace(JOB, for_site=True, site=replace(SITE, sifs="$PATH/sifs", projects="$PATH/p"))
 KERNEL = Kernel(name="x", form="sif", place="", sif=Path("/x.sif"), site=SITE)
-ARRAY = Array(
-    recipes=(Path("x.yaml"),),
-    build=("true",),
-    cache=Path("/c"),
-    folder=Path("/f"),
-    logs=Path("/l"),
-    site=SITE,
-)
 MODULE = Module(name="x", sif=Path("/x.sif"), torch="2.6.0", cuda="", site=SITE)
 FACTS = EditorFacts(python="3.11", has_cuda=False)
 
@@ -61,6 +52,12 @@ FACTS = EditorFacts(python="3.11", has_cuda=False)
 def session(**changes: object) -> SshSession:
     known = SshSession(name="x", sif=Path("/x.sif"), host="me@there", site=SITE, folder=Path("/f"))
     return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def array(recipe: str = "x.yaml", folder: Path = Path("/f")) -> str:
+    return make_array(
+        (Path(recipe),), ("true",), cache=Path("/c"), folder=folder, output=folder, site=SITE
+    ).text
 
 
 def devcontainer(text: str) -> str:
@@ -103,10 +100,8 @@ SHELL: dict[str, Callable[[str], str]] = {
         replace(JOB, where="ssh", site=replace(SITE, ssh=SshSite(hosts=(text,))))
     ),
     "launch: bind": lambda text: render(replace(JOB, site=replace(SITE, binds=(f"/d/{text}",)))),
-    "array: recipe": lambda text: make_script(replace(ARRAY, recipes=(Path(f"{text}.yaml"),))).text,
-    "array: folder": lambda text: (
-        make_script(replace(ARRAY, folder=Path("/d", text), logs=Path("/d", text))).text
-    ),
+    "array: recipe": lambda text: array(recipe=f"{text}.yaml"),
+    "array: folder": lambda text: array(folder=Path("/d", text)),
     "ssh: name": lambda text: render_setup(session(name=text), "ssh-ed25519 AAAA"),
     "ssh: SIF": lambda text: render_setup(session(sif=Path("/d", text)), "ssh-ed25519 AAAA"),
 }

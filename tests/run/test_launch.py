@@ -17,7 +17,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.processor import PROCESSORS
 from envbuilder.run.launch import start
-from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_results
+from envbuilder.run.launch.array import ArrayBuild, make_array, read_results
 from envbuilder.run.launch.job import (
     Environment,
     Job,
@@ -28,9 +28,9 @@ from envbuilder.run.launch.job import (
     words_for_rank,
 )
 from envbuilder.run.launch.prepare import file_state
-from envbuilder.run.launch.script import PARTS, quoted_path, render
+from envbuilder.run.launch.script import PARTS, quoted_path, render, render_enter
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, find_slurm_site, load_site
-from envbuilder.run.launch.slurm import check_job, check_time, wait_for_end
+from envbuilder.run.launch.start import check_job, check_time, wait_for_end
 from tests.support.runner import FakeRunner
 
 ROOT = Path(__file__).parents[2]
@@ -80,12 +80,12 @@ JOBS = {  # the first one's golden is a whole script
 }
 
 
-ARRAY = Array(
-    recipes=(Path("/home/me/recipes/cpu.yaml"), Path("/home/me/my recipes/a100.yaml")),
-    build=("/home/me/.venv/bin/python", "-m", "envbuilder", "build", "--output", "/home/me/a folder"),
-    cache=Path("/scratch/me/cache"), folder=Path("/home/me"), logs=Path("/home/me/a folder/slurm"), site=CLUSTER, at_once=4,
+RECIPES = (Path("/home/me/recipes/cpu.yaml"), Path("/home/me/my recipes/a100.yaml"))
+ARRAY = make_array(
+    RECIPES, ("/home/me/.venv/bin/python", "-m", "envbuilder", "build", "--output", "/home/me/a folder"),
+    cache=Path("/scratch/me/cache"), folder=Path("/home/me"), output=Path("/home/me/a folder"), site=CLUSTER, at_once=4,
 )  # fmt: skip
-TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": make_script(ARRAY).text}
+TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": ARRAY.text}
 
 
 # The nearest script of each other one, of whose golden only the difference is kept.
@@ -801,7 +801,8 @@ def test_the_failure_in_the_log_of_a_job_is_told(tmp_path):
 
 
 def test_the_parts_have_no_line_that_nothing_uses():
-    used = {part for text in TEXTS.values() for part in PARTS.glob("*.sh") if part.read_text() in text}
+    texts = (*TEXTS.values(), render_enter("x", Path("/x.sif"), PLAIN))
+    used = {part for text in texts for part in PARTS.glob("*.sh") if part.read_text() in text}
     assert used == set(PARTS.glob("*.sh"))
 
 
@@ -906,12 +907,11 @@ def test_without_awk_all_lines_are_printed_and_it_is_said(tmp_path: Path, splitt
 def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.CompletedProcess[str]":
     """Run the second task of an array whose builds are this line of bash, as Slurm runs it on a node."""
     (folder / "cache").mkdir(exist_ok=True)
-    made = replace(
-        ARRAY, build=("bash", "-c", build, "bash"), cache=folder / cache, folder=folder, logs=folder / "logs", site=PLAIN
-    )  # fmt: skip
-    (folder / "logs").mkdir(exist_ok=True)
+    words = ("bash", "-c", build, "bash")
+    made = make_array(RECIPES, words, cache=folder / cache, folder=folder, output=folder, site=PLAIN)
+    made.logs.mkdir(exist_ok=True)
     script = folder / "array.sh"
-    script.write_text(make_script(made).text)
+    script.write_text(made.text)
     env = {
         "PATH": "/usr/bin:/bin",
         "TMPDIR": str(folder),
@@ -922,7 +922,7 @@ def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.C
 
 
 def ends(folder: Path) -> tuple[ArrayBuild, ArrayBuild]:
-    first, second = read_results(replace(ARRAY, logs=folder / "logs"), "7")
+    first, second = read_results(("cpu", "a100"), folder / "slurm", "7")
     return first, second
 
 
@@ -932,7 +932,7 @@ def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_pa
     assert (ran.returncode, ran.stdout) == (0, f"/home/me/my recipes/a100.yaml|{tmp_path}/cache|"), ran.stderr
     first, second = ends(tmp_path)
     assert (second.name, second.exit_code, second.row()[1]) == ("a100", 0, "built")
-    assert second.log == tmp_path / "logs/build-7_1.log"
+    assert second.log == tmp_path / "slurm/build-7_1.log"
     assert (first.name, first.exit_code, first.node) == ("cpu", 9, "")  # of which nobody has heard
     assert "never started" in first.row()[1]
 
@@ -955,7 +955,9 @@ def test_an_array_asks_for_what_the_site_and_the_person_say():
     assert {"--array=0-1%4", "--partition=gpu", "--account=me", "--time=02:00:00", "--exclusive"} <= set(head)
     assert {"--nodes=1", "--ntasks=1", "--cpus-per-task=8"} <= set(head)
     assert not [one for one in head if "gpu" in one and not one.startswith("--partition")]
-    assert "--array=0-1" in options(make_script(replace(ARRAY, at_once=0, site=PLAIN)).text)
+    assert "--array=0-1" in options(
+        make_array(RECIPES, (), cache=ROOT, folder=ROOT, output=ROOT, site=PLAIN).text
+    )
 
 
 # ---- the look at a node

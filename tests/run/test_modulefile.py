@@ -10,7 +10,7 @@ import pytest
 from envbuilder import __version__
 from envbuilder.core.errors import UsageError
 from envbuilder.run.container import probe_surroundings, sif_argv
-from envbuilder.run.exec_wrapper import render_enter
+from envbuilder.run.launch.script import render_enter
 from envbuilder.run.launch.site import Site
 from envbuilder.run.modulefile import Module, render_lua, render_tcl, save_module
 

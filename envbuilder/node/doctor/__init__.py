@@ -9,8 +9,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.plain import columns
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.item import Item, State
-from envbuilder.node.doctor.machine import Machine
+from envbuilder.node.doctor.machine import Item, Machine, State
 
 DoctorCheck = Callable[[Machine], Iterator[Item]]
 

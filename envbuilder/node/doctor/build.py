@@ -1,5 +1,6 @@
 """Checks for building: programs, Docker, disk space, the cache, and package sources."""
 
+import platform
 import re
 import stat
 import sys
@@ -14,16 +15,16 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.system import install_command, install_hint
-from envbuilder.node.doctor.item import (
+from envbuilder.node.doctor.machine import (
     DoctorCode,
     Fix,
     Item,
+    Machine,
     Subject,
     forbids_programs,
     free_bytes,
     gigabytes,
 )
-from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
 from envbuilder.runners.emulate import machine_has, trial
 from envbuilder.runners.required_tools import BWRAP, check_tools, tool_version
@@ -44,13 +45,12 @@ SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem ex
 def check_python(_machine: Machine) -> Iterator[Item]:
     why = "its own packages keep envbuilder's versions apart from the system's"
     python = Subject(DoctorCode.PYTHON, "Python", why)
-    version = ".".join(map(str, sys.version_info[:3]))
+    version = platform.python_version()
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
     else:
-        yield python.warning(
-            f"{version}, without a virtual environment", "install the wheel with `uv tool install`"
-        )
+        message = f"{version}, without a virtual environment"
+        yield python.warning(message, "install the wheel with `uv tool install`")
 
 
 def check_engine(machine: Machine) -> Iterator[Item]:
@@ -61,21 +61,19 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     # A distribution may allow bubblewrap what it forbids other programs.
     tried = sandbox_trial()
     spaces = has_namespaces(machine) if lacking else machine.output_of(*tried.argv, why=tried.why) is not None
-    shut = shut_switches(machine)
     if spaces:
         yield namespaces.ok("can be made")
     else:
-        names = ", ".join(name for name, _ in shut) or "the kernel or a container forbids it"
-        commands = "; ".join(command for _, command in shut) or "ask the administrators for user namespaces"
-        yield namespaces.warning(f"cannot be made ({names})", commands)
+        switches, commands = shut_switches(machine)
+        message = f"cannot be made ({switches or 'the kernel or a container forbids it'})"
+        yield namespaces.warning(message, commands or "ask the administrators for user namespaces")
 
-    needed = ".".join(map(str, KERNEL if spaces else KERNEL_FOR_PROOT))
+    needed = KERNEL if spaces else KERNEL_FOR_PROOT
     without = "" if spaces else " where namespaces are refused"
-    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {needed}{without}")
+    why = f"the assemble engine needs Linux {'.'.join(map(str, needed))}{without}"
+    kernel = Subject(DoctorCode.KERNEL, "kernel", why)
     release = re.match(r"(\d+)\.(\d+)", machine.kernel)
-    is_new = release is not None and (int(release[1]), int(release[2])) >= (
-        KERNEL if spaces else KERNEL_FOR_PROOT
-    )
+    is_new = release is not None and (int(release[1]), int(release[2])) >= needed
     docker = "`--engine docker` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
@@ -104,10 +102,8 @@ def check_programs(machine: Machine) -> Iterator[Item]:
     else:
         yield git.warning("not installed; no other recipe needs it", install_command("git"))
     temporary = Path(machine.environment.get("TMPDIR") or "/tmp")  # noqa: S108 - what programs use without it
-    for name, path, setting in (
-        ("cache", machine.cache, "ENVBUILDER_CACHE"),
-        ("TMPDIR", temporary, "TMPDIR"),
-    ):
+    places = ("cache", machine.cache, "ENVBUILDER_CACHE"), ("TMPDIR", temporary, "TMPDIR")
+    for name, path, setting in places:
         if forbids_programs(path):
             runs = Subject(DoctorCode.EXECUTE, f"{name} noexec", "programs of a build run there")
             message = f"{path} lies on a file system that is mounted noexec"
@@ -116,7 +112,6 @@ def check_programs(machine: Machine) -> Iterator[Item]:
 
 
 def check_emulation(machine: Machine) -> Iterator[Item]:
-    """Check whether environments for another processor can be built here."""
     title = AARCH64.title
     why = f"a build for {title} runs programs of it by qemu; Linux 6.7 lets each user register that"
     emulation = Subject(DoctorCode.EMULATION, "emulation", why)
@@ -146,10 +141,9 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         server = machine.runner.run(_DOCKER_VERSION).strip()
     except (CommandError, ToolError) as error:
         if "permission denied" in error.message.lower():
-            join = (
-                f"usermod -aG docker {machine.user}, then log in again; its members are as powerful as root"
-            )
-            yield engine.warning("runs, and does not let you in: permission denied on its socket", join)
+            message = "runs, and does not let you in: permission denied on its socket"
+            join = f"usermod -aG docker {machine.user}, then log in again"
+            yield engine.warning(message, f"{join}; its members are as powerful as root")
         else:
             start = f"{install_hint('docker.io')}; or start it: systemctl start docker"
             yield engine.warning("does not answer", start)
@@ -210,9 +204,8 @@ def check_cache(machine: Machine) -> Iterator[Item]:
         yield cache.ok(f"{folder} is not there yet")
         return
     if stat.S_ISLNK(status.st_mode):
-        yield cache.missing(
-            f"{folder} is a link", f"name the folder: ENVBUILDER_CACHE={pasted(folder.resolve())}"
-        )
+        repair = f"name the folder: ENVBUILDER_CACHE={pasted(folder.resolve())}"
+        yield cache.missing(f"{folder} is a link", repair)
     elif status.st_uid != machine.uid:
         yield cache.missing(f"{folder} is not a folder of yours", "point ENVBUILDER_CACHE at another folder")
     elif status.st_mode & 0o022:
@@ -225,7 +218,6 @@ def check_cache(machine: Machine) -> Iterator[Item]:
 
 
 def _leftovers(machine: Machine) -> Iterator[Item]:
-    """Report temporary folders of killed builds that no process holds."""
     work = machine.cache / "work"
     left = Store(machine.cache, create=False).leftovers() if work.is_dir() else ()
     if left:
@@ -244,10 +236,8 @@ def check_sources(machine: Machine) -> Iterator[Item]:
     reached = machine.reach()
     for answer in reached:
         if answer.trouble:
-            yield source.warning(
-                trouble(answer.url, answer.trouble, machine.environment) or f"{answer.url} {answer.trouble}",
-                repair,
-            )
+            reason = trouble(answer.url, answer.trouble, machine.environment)
+            yield source.warning(reason or f"{answer.url} {answer.trouble}", repair)
         else:
             yield source.ok(f"{answer.url} answers")
     yield _clock(machine, [answer.skew for answer in reached if answer.skew is not None])

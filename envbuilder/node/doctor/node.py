@@ -12,22 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.system import install_command, install_hint
-from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
-from envbuilder.node.doctor.machine import Machine
+from envbuilder.node.doctor.machine import DoctorCode, Fix, Item, Machine, Subject, free_bytes, gigabytes
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
 from envbuilder.node.nccl.files import names, text
 
 SHARED: Final = 1 << 30
 SCRATCH: Final = 5 * 10**9
-_SWITCHES: Final = (  # below /proc/sys: the file, the value that forbids, the command that permits
-    ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
-    ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
-    (
-        "kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
+_SWITCHES: Final = {  # below /proc/sys: the file, the value that forbids, one that permits
+    "kernel/unprivileged_userns_clone": ("0", "1"),
+    "user/max_user_namespaces": ("0", "15000"),
+    "kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
+}
 _LIBCUDA: Final = "libcuda.so.1"
 _DRIVER_FOLDERS: Final = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # of virtual machines and WSL
 # PCI Express Base Specification 7.7.11, Access Control Services, among the extended capabilities of a bridge.
@@ -38,15 +33,14 @@ _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redi
 
 
 def check_apptainer(machine: Machine) -> Iterator[Item]:
-    apptainer, singularity = (
-        Subject(DoctorCode.APPTAINER, name, "a SIF runs in it") for name in ("Apptainer", "Singularity")
-    )
-    for program in (apptainer, singularity):
-        answer = machine.output_of(program.name.lower(), "--version", why=f"ask for {program.name}'s version")
+    why = "a SIF runs in it"
+    for name in ("Apptainer", "Singularity"):
+        answer = machine.output_of(name.lower(), "--version", why=f"ask for {name}'s version")
         if version := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
-            yield program.ok(version[0] + (", setuid" if has_setuid(machine) else ""))
+            setuid = ", setuid" if has_setuid(machine) else ""
+            yield Subject(DoctorCode.APPTAINER, name, why).ok(version[0] + setuid)
             return
-    yield apptainer.missing(
+    yield Subject(DoctorCode.APPTAINER, "Apptainer", why).missing(
         "not installed",
         f"{install_hint('apptainer')}; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
     )
@@ -62,10 +56,12 @@ def has_setuid(machine: Machine) -> bool:
         return False
 
 
-def shut_switches(machine: Machine) -> list[tuple[str, str]]:
-    """Return the settings of the kernel that forbid user namespaces, each with the command that permits them."""
-    sysctl = machine.root / "proc/sys"
-    return [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
+def shut_switches(machine: Machine) -> tuple[str, str]:
+    """Return the settings of the kernel that forbid user namespaces, and the commands that permit them."""
+    folder = machine.root / "proc/sys"
+    shut = {name: value for name, (forbids, value) in _SWITCHES.items() if text(folder / name) == forbids}
+    commands = (f"sysctl -w {name.replace('/', '.')}={value}" for name, value in shut.items())
+    return ", ".join(shut), "; ".join(commands)
 
 
 def has_namespaces(machine: Machine) -> bool:
@@ -78,20 +74,15 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
     """Try to make a user namespace; the switches explain a failure."""
     why = "Apptainer without setuid makes its own user namespace"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
-    shut = shut_switches(machine)
-    switches = ", ".join(name for name, _ in shut)
-    ask = "ask the administrators for user namespaces or apptainer-suid"
-    repair = "; ".join(command for _, command in shut) or ask
+    switches, commands = shut_switches(machine)
+    repair = commands or "ask the administrators for user namespaces or apptainer-suid"
     if has_namespaces(machine):
-        message = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
-        is_shut_to_others = shut and machine.uid == 0
+        message = "can be made" + (f"; for ordinary users {switches} may forbid it" if switches else "")
+        is_shut_to_others = switches and machine.uid == 0
         yield namespaces.warning(message, repair) if is_shut_to_others else namespaces.ok(message)
         return
-    message = f"cannot be made ({switches or 'the kernel or a container forbids it'})"
-    if machine.uid == 0 or has_setuid(machine):
-        yield namespaces.warning(message, repair)
-    else:
-        yield namespaces.missing(message, repair)
+    judge = namespaces.warning if machine.uid == 0 or has_setuid(machine) else namespaces.missing
+    yield judge(f"cannot be made ({switches or 'the kernel or a container forbids it'})", repair)
 
 
 def check_fuse(machine: Machine) -> Iterator[Item]:
@@ -131,7 +122,7 @@ def check_driver(machine: Machine) -> Iterator[Item]:
         yield driver.ok("no NVIDIA GPU here; none is needed to build")
     if version:
         yield from _driver_libraries(machine)
-        yield from _recipes(machine, version)
+        yield from machine.recipes(version, tuple(dict.fromkeys(gpu.name for gpu in gpus or () if gpu.name)))
 
 
 def _driver_libraries(machine: Machine) -> Iterator[Item]:
@@ -146,28 +137,17 @@ def _driver_libraries(machine: Machine) -> Iterator[Item]:
     elif _LIBCUDA in cached:
         yield libraries.ok("in the cache of ldconfig")
     else:
-        searched = (*machine.environment.get("LD_LIBRARY_PATH", "").split(":"), *_DRIVER_FOLDERS)
-        here = [
-            entry for entry in searched if entry and (machine.root / entry.lstrip("/") / _LIBCUDA).exists()
-        ]
-        folder = here[0] if here else "FOLDER"
-        place = f", but in {folder}" if here else ""
+        searched = filter(
+            None, (*machine.environment.get("LD_LIBRARY_PATH", "").split(":"), *_DRIVER_FOLDERS)
+        )
+        here = (entry for entry in searched if (machine.root / entry.lstrip("/") / _LIBCUDA).exists())
+        folder = next(here, "FOLDER")
+        place = "" if folder == "FOLDER" else f", but in {folder}"
         yield libraries.warning(
             f"`{_LIBCUDA}` is not in the cache of ldconfig{place}: no program in a SIF sees a GPU",
             f"as root: echo {folder} >/etc/ld.so.conf.d/nvidia.conf && ldconfig; otherwise: export "
             f"APPTAINER_CONTAINLIBS={folder}/{_LIBCUDA},{folder}/libnvidia-ml.so.1",
         )
-
-
-def _recipes(machine: Machine, driver: str) -> Iterator[Item]:
-    gpus = tuple(dict.fromkeys(gpu.name for gpu in machine.facts.gpus or () if gpu.name))
-    why = "an environment needs the driver of its CUDA and code for the GPU at hand"
-    for needs in machine.needs(driver, gpus):
-        recipe = Subject(DoctorCode.RECIPE, f"recipe {needs.name}", why)
-        if needs.messages:
-            yield recipe.warning("; ".join(needs.messages), f"envbuilder check {needs.name} --host FILE")
-        else:
-            yield recipe.ok(f"CUDA {needs.cuda} runs on {driver}")
 
 
 def check_memory(machine: Machine) -> Iterator[Item]:
@@ -250,11 +230,7 @@ def _acs(machine: Machine) -> Item:
         return acs.warning(f"on at {sum(map(bool, answers))} bridges", repair)
     if None not in answers:
         return acs.ok("off")
-    groups: dict[str, set[str | None]] = {}
-    for gpu in machine.facts.gpus or ():
-        if gpu.switch:
-            groups.setdefault(gpu.switch, set()).add(gpu.iommu_group)
-    if any(len(group) > 1 for group in groups.values()):
+    if machine.facts.split_switches:
         return acs.warning("it was on at boot: GPUs under one switch are in different IOMMU groups", repair)
     return acs.unknown("only root can read it")
 

@@ -13,9 +13,8 @@ NVLINK = re.compile(r"NV\d+")  # NV1 … NV18
 # Across the CPU interconnect; SOC is what drivers before about 387 print.
 FAR_LINKS = frozenset({"SYS", "SOC"})
 SUPERCHIP = re.compile(r"\b(GH200|GB[23]00)\b")
-RACK = re.compile(
-    r"\bGB[23]00\b"
-)  # of them, those with NVLink between nodes; GH200 is also called `GH200 480GB`
+# Of them, those with NVLink between nodes; GH200 is also called `GH200 480GB`.
+RACK = re.compile(r"\bGB[23]00\b")
 SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
 TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
 PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all
@@ -60,16 +59,12 @@ class Interface:
 
 @dataclass(frozen=True)
 class Route:
-    """One default route."""
-
     device: str
     metric: int = 0
 
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """One port of a verbs device."""
-
     device: str  # mlx5_0
     port: int
     state: str  # ACTIVE, DOWN, …
@@ -87,8 +82,6 @@ class Nic:
 
 @dataclass(frozen=True)
 class Job:
-    """The job of this process."""
-
     nodes: int | None = None
     peer: str = ""  # the host that ranks meet at
     peer_device: str | None = None  # the interface that reaches it; None where that is not known
@@ -118,8 +111,6 @@ class Measured:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of one machine."""
-
     gpus: tuple[Gpu, ...] | None = None
     links: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -m`: X on the diagonal
     nics: tuple[Nic, ...] | None = None  # with their links to the GPUs
@@ -162,9 +153,18 @@ class Facts:
         return tuple(link for number, row in rows for link in row[number + 1 :])
 
     @property
+    def split_switches(self) -> list[str]:
+        """Return the PCIe switches with GPUs of different IOMMU groups below them."""
+        switches: dict[str, set[str]] = {}
+        for gpu in self.gpus or ():
+            if gpu.switch and gpu.iommu_group:
+                switches.setdefault(gpu.switch, set()).add(gpu.iommu_group)
+        return sorted(switch for switch, groups in switches.items() if len(groups) > 1)
+
+    @property
     def known(self) -> tuple[str, ...]:
         """Return the names of the fields that are known."""
-        return tuple(one.name for one in fields(self) if getattr(self, one.name) != one.default)
+        return tuple(field.name for field in fields(self) if getattr(self, field.name) != field.default)
 
     def source(self, name: str) -> str:
         return dict(self.sources).get(name, "")

@@ -79,7 +79,6 @@ def _model(root: Path, bus: str) -> str | None:
 
 
 def _from_nvml(nvml: Any) -> Facts | None:
-    """Probe with NVML; None where it does not start."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -129,7 +128,7 @@ def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tupl
 
 def _square(size: int, cell: Callable[[int, int], str]) -> Matrix:
     every = range(size)
-    return tuple(tuple("X" if one == other else cell(one, other) for other in every) for one in every)
+    return tuple(tuple("X" if row == column else cell(row, column) for column in every) for row in every)
 
 
 def _says_nvlink(nvml: Any, handle: Any, another: Any) -> bool:
@@ -188,15 +187,12 @@ def _topology(output: str, gpus: int) -> tuple[Matrix, tuple[Nic, ...]]:
     rows = {words[0]: words[1 : len(names) + 1] for words in lines if words and words != head}
     wanted = [f"GPU{number}" for number in range(gpus)]
     cells = [rows.get(name, []) for name in wanted]
-    if (
-        [name for name in names if name.startswith("GPU")] != wanted
-        or not all(len(row) == len(names) and all(map(CELL.fullmatch, row)) for row in cells)
-        or any(
-            (row[other] == "X") != (number == other)
-            for number, row in enumerate(cells)
-            for other in range(gpus)
-        )
-    ):
+    if [name for name in names if name.startswith("GPU")] != wanted:
+        return (), ()
+    if not all(len(row) == len(names) and all(map(CELL.fullmatch, row)) for row in cells):
+        return (), ()
+    every = range(gpus)
+    if any((cells[row][column] == "X") != (row == column) for row in every for column in every):
         return (), ()
     models = {words[0][:-1]: words[1] for words in lines if len(words) == 2 and words[0].endswith(":")}
     nics = tuple(
@@ -208,28 +204,22 @@ def _topology(output: str, gpus: int) -> tuple[Matrix, tuple[Nic, ...]]:
 
 
 def _place(gpu: Gpu, root: Path) -> Gpu:
-    """Add to a GPU its place in sysfs."""
     device = root / "sys/bus/pci/devices" / (gpu.bus or "")
     if not device.exists():
         return gpu
-    numa = text(device / "numa_node")
+    written = text(device / "numa_node") or ""
+    numa = int(written) if written.isdigit() else None
     group = (device / "iommu_group").resolve().name if (device / "iommu_group").is_symlink() else None
-    return replace(
-        gpu,
-        numa=int(numa) if numa and numa.isdigit() else None,
-        iommu=_iommu_type(root, group),
-        iommu_group=group,
-        switch=_switch(device),
-    )
+    iommu = _iommu_type(root, group)
+    return replace(gpu, numa=numa, iommu=iommu, iommu_group=group, switch=_switch(device))
 
 
 def _iommu_type(root: Path, group: str | None) -> str | None:
     """Return DMA or DMA-FQ (translating), identity (pass-through) or off. Old kernels without `type` tell it by boot flags."""
+    folder = root / "sys/kernel/iommu_groups"
     if group is None:
-        groups = names(root / "sys/kernel/iommu_groups")
-        return "off" if not groups else None
-    kind = text(root / "sys/kernel/iommu_groups" / group / "type")
-    if kind:
+        return None if names(folder) else "off"
+    if kind := text(folder / group / "type"):
         return kind
     return "identity" if "iommu=pt" in (text(root / "proc/cmdline") or "").split() else None
 

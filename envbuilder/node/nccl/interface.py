@@ -70,14 +70,14 @@ def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
 
 def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
     """Return the names of getifaddrs, aliases included, that have an address that NCCL counts."""
-    names: dict[str, None] = {}
-    for interface in interfaces:
-        if interface.running is False and not idle:
-            continue
-        for address in interface.addresses or ():
-            if address.text != "::1":
-                names[address.label or interface.name] = None
-    return tuple(names)
+    names = (
+        address.label or interface.name
+        for interface in interfaces
+        if idle or interface.running is not False
+        for address in interface.addresses or ()
+        if address.text != "::1"
+    )
+    return tuple(dict.fromkeys(names))
 
 
 def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
@@ -128,31 +128,24 @@ def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int
     ports = [other for other in others if other.master == interface.name or other.name in interface.lower]
     if depth and any(_is_physical(port, others, depth - 1) for port in ports):
         return True
-    if interface.hardware is False and interface.kind not in ("", "ethernet"):
-        return False
-    return interface.hardware is None and bool(
-        PHYSICAL.match(interface.name) or WIRELESS.match(interface.name)
-    )
+    is_named_so = PHYSICAL.match(interface.name) or WIRELESS.match(interface.name)
+    return interface.hardware is None and is_named_so is not None
 
 
 def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
     """Return the value for NCCL_SOCKET_IFNAME: `=name` where the plain name is a prefix of another."""
     others = [interface.name for interface in interfaces if interface.name != name]
-    others += [
-        address.label for interface in interfaces for address in interface.addresses or () if address.label
-    ]
+    others += [address.label for interface in interfaces for address in interface.addresses or ()]
     return f"={name}" if any(other.startswith(name) for other in others) else name
 
 
 def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
     """Count the IPv4 networks of these interfaces; an address without a mask is one of its own."""
-    nets = set()
-    for interface in interfaces:
-        if interface.name in names:
-            for address in interface.addresses or ():
-                if address.text and ":" not in address.text:
-                    nets.add(str(ipaddress.ip_interface(f"{address.text}/{address.prefix or 32}").network))
-    return len(nets)
+    listed = (interface.addresses or () for interface in interfaces if interface.name in names)
+    ipv4 = [
+        address for addresses in listed for address in addresses if address.text and ":" not in address.text
+    ]
+    return len({ipaddress.ip_interface(f"{place.text}/{place.prefix or 32}").network for place in ipv4})
 
 
 def choose(facts: Facts) -> tuple[str, str]:

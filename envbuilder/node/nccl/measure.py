@@ -24,8 +24,6 @@ CLEARED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 
 @dataclass(frozen=True)
 class Bench:
-    """The program to run and its time limit."""
-
     python: str
     program: str  # rank.py
     backend: str = "nccl"

@@ -20,7 +20,10 @@ from envbuilder.node.nccl.gpus import Run, probe_gpus
 from envbuilder.node.nccl.interface import SLINGSHOT
 from envbuilder.node.nccl.network import Addresses, probe_network, system_addresses
 
-VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd", "CentaurHauls": "zhaoxin"}
+VENDORS = {
+    "GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd", "ARM": "arm", "CentaurHauls": "zhaoxin",
+    "Shanghai": "zhaoxin",
+}  # fmt: skip
 HYPERVISORS = (
     "kvm", "qemu", "vmware", "virtualbox", "xen", "microsoft", "amazon", "google", "bochs", "openstack", "parallels", "nutanix",
 )  # fmt: skip
@@ -124,9 +127,9 @@ def _machine(io: ProbeIO) -> Facts:
 
 
 def _vendor(cpuinfo: str | None) -> str | None:
-    found = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo or "", re.MULTILINE)
-    if found:
-        return VENDORS.get(found[1], found[1].lower())
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo or "", re.MULTILINE)
+    if vendor:
+        return VENDORS.get(vendor[1], vendor[1].lower())
     return "arm" if re.search(r"^CPU implementer\s*:", cpuinfo or "", re.MULTILINE) else None
 
 
@@ -135,10 +138,8 @@ def _virtual(root: Path, cpuinfo: str | None) -> str | None:
     kernel = (text(root / "proc/sys/kernel/osrelease") or "").lower()
     if "microsoft" in kernel:
         return "wsl"
-    folder = root / "sys/class/dmi/id"
-    maker = " ".join(
-        text(folder / name) or "" for name in ("sys_vendor", "product_name", "bios_vendor")
-    ).lower()
+    files = ("sys_vendor", "product_name", "bios_vendor")
+    maker = " ".join(text(root / "sys/class/dmi/id" / name) or "" for name in files).lower()
     metal = "metal" in maker  # a bare-metal instance of a cloud names its cloud as well
     named = next((name for name in HYPERVISORS if name in maker), "")
     flags = re.search(r"^flags\s*:.*", cpuinfo or "", re.MULTILINE)

@@ -151,9 +151,8 @@ def cpu_interconnect(facts: Facts) -> Verdict | None:
     untranslated = facts.virtual == "" and all(gpu.iommu in PASS_THROUGH for gpu in facts.gpus or ())
     if len(facts.gpus or ()) == 2 and untranslated:
         return None
-    return Verdict(
-        (("NCCL_P2P_DISABLE", "1"),), (_matrix(facts), *((_iommu(facts),) if translates(facts) else ()))
-    )
+    iommu = (_iommu(facts),) if translates(facts) else ()
+    return Verdict((("NCCL_P2P_DISABLE", "1"),), (_matrix(facts), *iommu))
 
 
 @rule(
@@ -234,12 +233,8 @@ def unknown_interfaces(facts: Facts) -> Verdict | None:
         return Verdict()
     if all(interface.addresses is None for interface in facts.interfaces):
         return Verdict(evidence=("no address is listed",))
-    doubtful = [interface for interface in _judged(facts) if not interface.certain]
-    return (
-        Verdict(evidence=tuple(f"`{interface.name}`: {interface.fault}" for interface in doubtful))
-        if doubtful
-        else None
-    )
+    doubtful = [judgement for judgement in _judged(facts) if not judgement.certain]
+    return Verdict(evidence=_faults(doubtful)) if doubtful else None
 
 
 @rule(
@@ -267,9 +262,8 @@ def right_one(facts: Facts) -> Verdict | None:
     name, how = net.choose(facts)
     if not name:
         return None
-    bad = [f"`{judgement.name}`: {judgement.fault}" for judgement in _judged(facts) if judgement.fault]
     values = (("NCCL_SOCKET_IFNAME", net.spelled(name, facts.interfaces or ())), ("GLOO_SOCKET_IFNAME", name))
-    return Verdict(values, (_choice(facts), *bad, f"`{name}`: {how}"))
+    return Verdict(values, (_choice(facts), *_faults(_judged(facts)), f"`{name}`: {how}"))
 
 
 @rule(
@@ -281,10 +275,9 @@ def right_one(facts: Facts) -> Verdict | None:
 def no_right_one(facts: Facts) -> Verdict | None:
     interfaces = facts.interfaces or ()
     fit = [interface.name for interface in interfaces if not net.judge(interface, interfaces).fault]
-    bad = [f"`{interface.name}`: {interface.fault}" for interface in _judged(facts) if interface.fault]
     listed = " or ".join(f"`NCCL_SOCKET_IFNAME={net.spelled(name, interfaces)}`" for name in fit)
     hint = f"NCCL may take the wrong interface here; name the one that reaches the other nodes: {listed}"
-    return Verdict(evidence=(_choice(facts), *bad), hints=(hint,) if fit else ())
+    return Verdict(evidence=(_choice(facts), *_faults(_judged(facts))), hints=(hint,) if fit else ())
 
 
 INTERFACE_RULES: tuple[Rule, ...] = (one_node, unknown_interfaces, good_choice, right_one, no_right_one)
@@ -315,6 +308,10 @@ def _taken(facts: Facts) -> tuple[str, ...]:
 
 def _judged(facts: Facts) -> list[net.Judgement]:
     return [net.judge_named(name, facts.interfaces or ()) for name in _taken(facts)]
+
+
+def _faults(judged: Iterable[net.Judgement]) -> tuple[str, ...]:
+    return tuple(f"`{judgement.name}`: {judgement.fault}" for judgement in judged if judgement.fault)
 
 
 def _choice(facts: Facts) -> str:

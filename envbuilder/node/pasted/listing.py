@@ -43,16 +43,13 @@ def parse_listing(text: str) -> Facts:
     interfaces = join([*json_interfaces, *ip_interfaces, *_from_brief(lines), *_from_ifconfig(lines)])
     cut = json_damage or ip_damage
     damage = cut or doubt
-    return Facts(
-        interfaces=(interfaces or None) if not cut else None,
-        routes=(*routes, *json_routes) or None,
-        damage=(damage,) if damage else (),
-    )
+    known = None if cut else interfaces or None
+    return Facts(interfaces=known, routes=(*routes, *json_routes) or None, damage=(damage,) if damage else ())
 
 
 def _group(pattern: str, text: str) -> str:
-    found = re.search(pattern, text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
@@ -65,11 +62,8 @@ def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
             continue
         blank = Interface(interface.name)
         fields = ("kind", "up", "running", "master", "lower", "hardware", "usb")
-        more = {
-            name: getattr(interface, name)
-            for name in fields
-            if getattr(interface, name) != getattr(blank, name)
-        }
+        values = {name: getattr(interface, name) for name in fields}
+        more = {name: value for name, value in values.items() if value != getattr(blank, name)}
         if interface.addresses is not None:
             more["addresses"] = tuple(dict.fromkeys((*(before.addresses or ()), *interface.addresses)))
         known[interface.name] = replace(before, **more)
@@ -111,39 +105,35 @@ def _from_ip(lines: list[str]) -> tuple[list[Interface], str, str]:
             break
         elif blocks and BR_LINE.match(line) is None and not ROUTE.match(line):
             blocks[-1][1].append(line)
-    doubt = next(
-        (
-            f"the header of `{head[1]}` in `ip addr` is abridged"
-            for head, _ in blocks
-            if re.search(r"\.\.|…", head[3])
-        ),
-        "",
-    )
-    strangers = [interface for head, rest in blocks for interface in _strangers(head[1], rest)]
+    abridged = next((head[1] for head, _ in blocks if re.search(r"\.\.|…", head[3])), "")
+    doubt = f"the header of `{abridged}` in `ip addr` is abridged" if abridged else ""
+    interfaces, strangers = [], []
+    for head, rest in blocks:
+        addresses = _ip_addresses(head[1], rest)
+        interfaces.append(_ip_block(head, "\n".join(rest), addresses.pop(head[1])))
+        strangers += [Interface(name, addresses=places) for name, places in addresses.items()]
     if strangers:
         doubt = f"`ip addr` has no header of `{strangers[0].name}` above its address; the label of the address names it"
-    interfaces = [*(_ip_block(head, rest) for head, rest in blocks), *strangers]
+    interfaces += strangers
     if not any(interface.addresses for interface in interfaces):  # `ip link` lists none
         interfaces = [replace(interface, addresses=None) for interface in interfaces]
     return interfaces, damage or _cut([line for _, rest in blocks for line in rest]), doubt
 
 
-def _owner(line: str) -> str:
-    """Return the interface that the label at the end of an `inet` line names."""
-    label = IP_LABEL.search(line) if re.search(r"\binet\s", line) else None
-    name = label[1].partition(":")[0] if label else ""
-    return "" if name in IP_NO_LABEL else name
-
-
-def _strangers(name: str, rest: list[str]) -> list[Interface]:
-    """Return the interfaces that have an address below the header of another one."""
-    owners = [(_owner(line), line) for line in rest]
-    return [
-        Interface(owner, addresses=(address(match[2], match[3] or match[4]),))
-        for owner, line in owners
-        if owner and owner != name
-        for match in IP_ADDRESS.finditer(line)
-    ]
+def _ip_addresses(name: str, lines: list[str]) -> dict[str, tuple[Address, ...]]:
+    """Return the addresses below the header of an interface, and those whose label names another one, by interface."""
+    addresses: dict[str, tuple[Address, ...]] = {name: ()}
+    for line in lines:
+        match = IP_LABEL.search(line) if re.search(r"\binet\s", line) else None
+        label = match[1] if match else ""
+        owner = label.partition(":")[0]
+        if not owner or owner in IP_NO_LABEL:
+            owner = name
+        alias = label if label.startswith(f"{name}:") else ""
+        for place in IP_ADDRESS.finditer(line):
+            more = address(place[2], place[3] or place[4], alias)
+            addresses[owner] = (*addresses.get(owner, ()), more)
+    return addresses
 
 
 def _cut(lines: list[str]) -> str:
@@ -155,29 +145,14 @@ def _cut(lines: list[str]) -> str:
     return f"`ip addr` is cut after `{lines[last].strip()}`"
 
 
-def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:
-    name, body = head[1], "\n".join(rest)
+def _ip_block(head: re.Match[str], body: str, addresses: tuple[Address, ...]) -> Interface:
     up, running = _flags(head[3])
     link = _group(r"\blink/(\w+)", body)
     detail = _group(r"^\s+(bond|team|vlan|bridge|veth|vxlan|tun|wireguard|ipoib)\b", body)
-    addresses = []
-    for line in rest:
-        if _owner(line) not in ("", name):
-            continue
-        for match in IP_ADDRESS.finditer(line):
-            label = IP_LABEL.search(line)
-            alias = label[1] if label and label[1].startswith(f"{name}:") else ""
-            addresses.append(address(match[2], match[3] or match[4], alias))
+    kind = INFO_KINDS.get(detail, detail) if detail else LINK_TYPES.get(link, "")
     is_silent = not link and not addresses and not _group(r"\bstate\s+(\w+)", body)
-    return Interface(
-        name,
-        INFO_KINDS.get(detail, detail) if detail else LINK_TYPES.get(link, ""),
-        up,
-        running,
-        None if is_silent else tuple(addresses),
-        _group(r"\bmaster\s+(\S+)", body),
-        _lower(head[2]),
-    )
+    known = None if is_silent else addresses
+    return Interface(head[1], kind, up, running, known, _group(r"\bmaster\s+(\S+)", body), _lower(head[2]))
 
 
 def _from_brief(lines: list[str]) -> list[Interface]:
@@ -213,9 +188,7 @@ def _from_ifconfig(lines: list[str]) -> list[Interface]:
 
 def _ifconfig_block(name: str, flags: str, rest: list[str]) -> Interface:
     body = "\n".join(rest)
-    if not flags:
-        flags = ",".join(_group(r"^\s+((?:[A-Z]+\s+)+)MTU:", body).split())
-    up, running = _flags(flags)
+    up, running = _flags(flags or ",".join(_group(r"^\s+((?:[A-Z]+\s+)+)MTU:", body).split()))
     words = (word for word in IFCONFIG_KINDS if re.search(rf"\b{word}", body, re.IGNORECASE))
     kind = IFCONFIG_KINDS.get(next(words, ""), "")
     addresses = []
@@ -261,24 +234,17 @@ def _json_interface(item: dict[str, Any]) -> Interface:
     name, flags, info = item["ifname"], item.get("flags"), item.get("linkinfo")
     up, running = _flags(",".join(map(str, flags))) if isinstance(flags, list) else (None, None)
     detail = str(info.get("info_kind", "")) if isinstance(info, dict) else ""
+    kind = INFO_KINDS.get(detail, detail) or LINK_TYPES.get(str(item.get("link_type")), "")
     listed, link = item.get("addr_info"), item.get("link")
     addresses = None
     if isinstance(listed, list):
+        places = [entry for entry in listed if isinstance(entry, dict) and entry.get("local")]
+        labels = [str(entry.get("label")) for entry in places]
         addresses = tuple(
-            address(str(entry.get("local")), entry.get("prefixlen"), _alias(name, entry.get("label")))
-            for entry in listed
-            if isinstance(entry, dict) and entry.get("local")
+            address(
+                str(entry["local"]), entry.get("prefixlen"), label if label.startswith(f"{name}:") else ""
+            )
+            for entry, label in zip(places, labels, strict=True)
         )
-    return Interface(
-        name,
-        INFO_KINDS.get(detail, detail) or LINK_TYPES.get(str(item.get("link_type")), ""),
-        up,
-        running,
-        addresses,
-        str(item.get("master") or ""),
-        (link,) if isinstance(link, str) else (),
-    )
-
-
-def _alias(name: str, label: object) -> str:
-    return label if isinstance(label, str) and label.startswith(f"{name}:") else ""
+    lower = (link,) if isinstance(link, str) else ()
+    return Interface(name, kind, up, running, addresses, str(item.get("master") or ""), lower)

@@ -51,8 +51,6 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """The command line of `launch`."""
-
     name: str  # of a recipe that was built, or a path to a SIF
     program: tuple[str, ...]
     where: Where
@@ -106,15 +104,20 @@ def torch_has(job: Job, since: tuple[int, ...]) -> bool:
     return tuple(int(part) for part in job.environment.torch.partition("+")[0].split(".")[:2]) >= since
 
 
+def parse_shape(text: str) -> Shape:
+    shapes: tuple[Shape, ...] = get_args(Shape)
+    for shape in shapes:
+        if shape == text:
+            return shape
+    raise UsageError(
+        f"`--shape` takes {' or '.join(shapes)}, found `{text}`", hint=nearest(text, shapes).strip()
+    )
+
+
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
     """Make a job from the command line and the site; raises UsageError for a job that cannot run."""
-    shapes: tuple[Shape, ...] = get_args(Shape)
-    shape = next((one for one in shapes if one == options.shape), None)
-    if shape is None:
-        raise UsageError(
-            f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`",
-            hint=nearest(options.shape, shapes).strip(),
-        )
+    if options.smoke and options.program:
+        raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
     typed = options.slurm
     given = {key: value for key in SLURM_SHAPES if (value := getattr(typed, key))}
     for key, value in given.items():
@@ -128,12 +131,11 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     ranks = options.ranks or gpus or 1
     program = (*SMOKE, "--ranks", str(nodes * ranks)) if options.smoke else options.program
     job = Job(
-        environment=environment, program=program, where=options.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+        environment=environment, program=program, where=options.where, shape=parse_shape(options.shape), nodes=nodes,
+        ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
         grace=options.grace, local_copy=options.local_copy,
     )  # fmt: skip
-    if options.smoke and options.program:
-        raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
     _check(job)
     return _moved(job, options.for_site) if options.for_site else job
 
@@ -149,46 +151,42 @@ def _moved(job: Job, site: str) -> Job:
     def move(path: Path) -> Path:
         return project / path.relative_to(job.project) if path.is_relative_to(job.project) else path
 
-    here = job.environment
-    there = (
-        here
-        if here.image_id
-        else replace(here, location=str(Path(job.site.sifs, f"{here.name}{SIF}")), state="")
-    )
-    moved = replace(job, environment=there, for_site=True, project=project)
-    return replace(moved, folder=move(job.folder), logs=move(job.logs))
+    environment = job.environment
+    if not environment.image_id:
+        sif = Path(job.site.sifs, f"{environment.name}{SIF}")
+        environment = replace(environment, location=str(sif), state="")
+    return replace(
+        job, environment=environment, for_site=True, project=project, folder=move(job.folder), logs=move(job.logs),
+    )  # fmt: skip
 
 
 def local_paths(job: Job) -> tuple[str, ...]:
     """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
-    own = () if job.for_site else (job.environment.location, str(job.folder))
+    places = () if job.for_site else (job.environment.location, str(job.folder))
     words = [word.rpartition("=")[2] for word in job.program]
     paths = (word for word in words if re.match("/(?!dev/)", word) and Path(word).exists())
-    return tuple(dict.fromkeys((*own, *paths)))
+    return tuple(dict.fromkeys((*places, *paths)))
 
 
 def _check(job: Job) -> None:
-    if job.environment.torch in ("", NO_TORCH):
-        message = (
-            f"`{job.environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it"
-        )
+    environment, name = job.environment, pasted(job.environment.name)
+    if environment.torch in ("", NO_TORCH):
         raise UsageError(
-            message, hint=f"`envbuilder exec {pasted(job.environment.name)} -- PROGRAM` starts one program"
+            f"`{environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it",
+            hint=f"`envbuilder exec {name} -- PROGRAM` starts one program",
         )
     if not job.program:
-        raise UsageError(
-            "there is no program to launch",
-            hint=f"envbuilder launch {job.where} {pasted(job.environment.name)} -- train.py; `--smoke` needs none",
-        )
+        hint = f"envbuilder launch {job.where} {name} -- train.py; `--smoke` needs none"
+        raise UsageError("there is no program to launch", hint=hint)
     if launcher := launcher_in(job.program):
-        own = next((at for at, word in enumerate(job.program) if word.endswith(".py")), len(job.program))
+        words = itertools.dropwhile(lambda word: not word.endswith(".py"), job.program)
         raise UsageError(
             f"`{launcher}` starts ranks, and so does `launch`: each rank would train apart, as the only one",
-            hint=f"leave it out: `-- {shlex.join(job.program[own:]) or 'train.py'}`; `--ranks-per-node` says how many",
+            hint=f"leave it out: `-- {shlex.join(words) or 'train.py'}`; `--ranks-per-node` says how many",
         )
-    if job.gpus and not job.environment.cuda:
+    if job.gpus and not environment.cuda:
         raise UsageError(
-            f"`{job.environment.name}` has no CUDA, so its ranks cannot use GPUs",
+            f"`{environment.name}` has no CUDA, so its ranks cannot use GPUs",
             hint="`--ranks-per-node N` alone launches ranks without GPUs",
         )
     if job.shape == "tasks" and job.gpus and job.gpus != job.ranks:
@@ -210,8 +208,7 @@ def launcher_in(program: Sequence[str]) -> str:
     if Path(words[0]).name in ("python", "python3"):
         del words[0]
     name = words[1] if words[0] == "-m" else Path(words[0]).name
-    is_one = name in _LAUNCHERS or (name == "accelerate" and words[1] == "launch")
-    return name if is_one else ""
+    return name if name in _LAUNCHERS or (name == "accelerate" and words[1] == "launch") else ""
 
 
 def program_file(program: Sequence[str], folder: Path) -> str:
@@ -235,5 +232,4 @@ def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line of one rank."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program

@@ -5,6 +5,7 @@ projects reported. A rule reports nothing if any line shows that the script avoi
 Where the site, Slurm's version or the program decides, the finding is a warning.
 """
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -218,11 +219,10 @@ def _each_starts(script: Script, line: Line) -> Iterator[Mistake]:
     if tasks > 1:
         name = re.sub(r"\s+launch$", "", launcher[1].strip(" ;&|(")).rpartition("/")[2]
         message = f"{tasks} tasks{'' if is_mpi else ' on a node'} each start a {name}, which starts ranks of its own"
+        place = script.options.get("--ntasks-per-node", line)
         repair = f"#SBATCH --ntasks-per-node=1 with {name}; or python without it"
-        repair = (
-            f"{name} without srun in front of it; or srun and python without {name}" if is_mpi else repair
-        )
-        place = line if is_mpi else script.options.get("--ntasks-per-node", line)
+        if is_mpi:
+            place, repair = line, f"{name} without srun in front of it; or srun and python without {name}"
         yield Mistake(LintCode.TASKS_AND_TORCHRUN, place, message, repair)
 
 
@@ -234,12 +234,9 @@ def _program(script: Script) -> Iterator[Mistake]:
     has_step = script.find(r"\bsrun\b") and script.find(r"\bpython")
     if foreign or not (python or has_step):
         line = foreign or script.find(r"\.py\b|\bsrun\s") or script.commands[-1]
-        named = re.search(FOREIGN, line.text) if foreign else None
-        what = (
-            f"`{named[1]}` is a launcher that lint does not know"
-            if named
-            else "it is not known what starts the ranks here"
-        )
+        named = re.search(FOREIGN, foreign.text) if foreign else None
+        unknown = "it is not known what starts the ranks here"
+        what = f"`{named[1]}` is a launcher that lint does not know" if named else unknown
         repair = "lint knows srun, torchrun, accelerate, deepspeed, mpirun and Ray, where they start a program of Python"
         message = f"{what}, so only the rules about options and settings were applied"
         yield Mistake(LintCode.UNKNOWN_LAUNCHER, line, message, repair)
@@ -255,7 +252,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html has `--block &` and then the program.
     """
     for line in script.commands:
-        if any(not (start.blocks or start.is_open or start.goes_on) for start in ray_starts(line)):
+        if any(ends for ends, _ in ray_starts(line)):
             message = "`ray start` returns at once without `--block`: its step ends, and Slurm kills Ray"
             repair = "srun … ray start … --block &"
             # Slurm's ProctrackType decides.
@@ -264,7 +261,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     # A script without options is one that a job calls.
     if not worked or not script.options or script.may_set(r"\btrap\s.*\bwait\b"):
         return
-    if any(start.is_left for start in ray_starts(worked[-1])):
+    if any(is_left for _, is_left in ray_starts(worked[-1])):
         message = "the script ends while Ray runs in the background, and the job ends with it"
         repair = "end the script with the program that uses Ray, or with `wait`"
         yield Mistake(LintCode.RAY_ENDS, worked[-1], message, repair)
@@ -272,9 +269,8 @@ def _ray(script: Script) -> Iterator[Mistake]:
 
 def _with_exports(script: Script, options: str) -> str:
     """Return these options, and the variables they need that the script does not set."""
-    unset = [
-        setting for setting in (ADDRESS, PORT) if script.find(rf"\b{setting.partition('=')[0]}=") is None
-    ]
+    needed = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": PORT}
+    unset = [setting for name, setting in needed.items() if script.find(rf"\b{name}=") is None]
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
@@ -301,32 +297,22 @@ def _container(script: Script) -> Iterator[Mistake]:
     for line in script.commands:
         if not re.search(_CONTAINER, line.text):
             continue
-        if (
-            re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
-            and script.tasks
-            and re.search(rf"\bsrun\s|{MPI}", line.text)
-            and script.may_set(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
-        ):
+        cleans = re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
+        passes = script.may_set(r"(?:APPTAINER|SINGULARITY)ENV_|--env")
+        if cleans and script.tasks and re.search(rf"\bsrun\s|{MPI}", line.text) and passes is None:
             yield Mistake(LintCode.CLEAN_ENVIRONMENT, line)
         asks = any("gpu" in option.text for option in script.options.values())
-        if (
-            asks
-            and not line.is_open
-            and not re.search(r"--nv|--rocm", line.text)
-            and script.may_set(rf"(?:APPTAINER|SINGULARITY)_(?:NV|ROCM)|{_AMD}") is None
-        ):
+        gives = script.may_set(rf"(?:APPTAINER|SINGULARITY)_(?:NV|ROCM)|{_AMD}")
+        if asks and not line.is_open and not re.search(r"--nv|--rocm", line.text) and gives is None:
             yield Mistake(LintCode.NO_NV, line)
         if script.may_set(r"PYTHONNOUSERSITE|--no-home|--contain") is None:
             yield Mistake(LintCode.OWN_PYTHON, line)
         if re.search(rf"--contain\b|--containall|{_SHORT}-[cC]\s", line.text) and "dev/shm" not in line.text:
             yield Mistake(LintCode.PRIVATE_SHM, line)
-    closed = script.find(r"srun\s.*--export=(?:NONE|NIL)") or "NONE" in script.value("--export")
-    if (
-        closed
-        and script.find(r"\bexport\s")
-        and script.may_set(r"SLURM_EXPORT_ENV|srun\s.*--export=ALL") is None
-    ):
-        place = script.options.get("--export") or script.find(r"srun\s.*--export=(?:NONE|NIL)")
+    closed = script.find(r"srun\s.*--export=(?:NONE|NIL)")
+    passes = script.may_set(r"SLURM_EXPORT_ENV|srun\s.*--export=ALL")
+    if (closed or "NONE" in script.value("--export")) and script.find(r"\bexport\s") and passes is None:
+        place = script.options.get("--export") or closed
         message = "with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it"
         repair = "leave it out, or give srun `--export=ALL`"
         yield Mistake(LintCode.CLEAN_ENVIRONMENT, place, message, repair)
@@ -403,11 +389,9 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
         return (Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""), message, repair).finding(path),)
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
-        places = {(line.file, line.number): at for at, line in enumerate(script.lines)}
+        places = {line.place: at for at, line in enumerate(script.lines)}
         mistakes = [mistake for rule in RULES for mistake in rule(script)]
-        mistakes.sort(
-            key=lambda wrong: places.get((wrong.line.file, wrong.line.number), 0) if wrong.line else 0
-        )
+        mistakes.sort(key=lambda wrong: places.get(wrong.line.place, 0) if wrong.line else 0)
         findings |= dict.fromkeys(mistake.finding(path) for mistake in mistakes)
     return tuple(sorted(findings, key=lambda finding: finding.severity != Severity.ERROR))
 
@@ -425,10 +409,9 @@ def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
         argv=(*bash, "/dev/stdin"), why="check the syntax of a script", accept=(0, 1, 2), merged=True,
         input=text.encode(),
     )  # fmt: skip
-    try:
+    refused = None
+    with contextlib.suppress(ToolError):
         refused = _REFUSED.search(runner.run(command))
-    except ToolError:
-        return ()
     if refused is None:
         return ()
     lines = text.rstrip("\n").split("\n")

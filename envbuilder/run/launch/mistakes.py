@@ -9,8 +9,6 @@ from envbuilder.run.launch.sbatch import Line
 
 
 class LintCode(CodeEnum):
-    """The mistakes in sbatch scripts."""
-
     SYNTAX = "EB868", "a line at which bash stops reading the script"
     RAY_ENDS = "EB869", "Ray that ends at once: no `--block` in a step, or a script that ends before it"
     GPUS_PER_TASK = "EB870", "`--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs"

@@ -10,15 +10,8 @@ from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
 from envbuilder.artifacts.sif import opened_sif, processor_in
-from envbuilder.core.cache import (
-    Sha256,
-    Store,
-    cache_folder,
-    read_proved,
-    save_proved,
-    sha256_file,
-    sha256_text,
-)
+from envbuilder.core import cache
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import recipes_folder
@@ -34,8 +27,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """The versions in the recipe of an environment."""
-
     torch: str
     cuda: str  # "" without
     gpus: tuple[str, ...]
@@ -44,9 +35,8 @@ class Pins:
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run, and what `need_sif` raises."""
     if options.for_site and options.profile not in ("", options.for_site, settings.get("ENVBUILDER_SITE")):
-        raise UsageError(
-            "`--for` and `--profile` name two sites for one script", hint="leave `--profile` out"
-        )
+        message = "`--for` and `--profile` name two sites for one script"
+        raise UsageError(message, hint="leave `--profile` out")
     site = _find_site(replace(options, profile=options.for_site or options.profile))
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
@@ -85,7 +75,7 @@ def _probe_sif(outputs: Outputs, settings: Mapping[str, str]) -> Environment:
     state = file_state(sif)  # before its digest: a write since then gives it another
     record = read_record(outputs)
     is_recorded = record is not None and record.knows_sif(outputs.sif)
-    sha256 = record.sif if record and is_recorded else _remembered_digest(sif, state, cache_folder(settings))
+    sha256 = record.sif if record and is_recorded else _remembered_digest(sif, state, settings)
     if record and sha256 != record.sif:
         log.warning(
             "warning: `%s` is not as the last build here left it: its sha256 is %.12s, not %.12s; `%s` proves what it is",
@@ -105,15 +95,15 @@ def file_state(sif: Path) -> str:
     return " ".join((str(status.st_size), f"{status.st_dev}:{status.st_ino}", *times))
 
 
-def _remembered_digest(sif: Path, state: str, cache: Path) -> Sha256:
+def _remembered_digest(sif: Path, state: str, settings: Mapping[str, str]) -> Sha256:
     """Return the sha256 of a SIF without a build record. Reading it takes seconds, so the cache keeps the result for its state."""
-    key = sha256_text(f"sha256 of a SIF: {state}")
+    key = cache.sha256_text(f"sha256 of a SIF: {state}")
     unusable = (OSError, EnvbuilderError)  # a cache that cannot be written forbids no launch
     with contextlib.suppress(ValueError, *unusable):
-        return Sha256(read_proved(Store(cache).proof(key)))
-    digest = sha256_file(sif)
+        return Sha256(cache.read_proved(cache.Store(cache.cache_folder(settings)).proof(key)))
+    digest = cache.sha256_file(sif)
     with contextlib.suppress(*unusable):
-        save_proved(Store(cache).proof(key), digest)
+        cache.save_proved(cache.Store(cache.cache_folder(settings)).proof(key), digest)
     return digest
 
 
@@ -126,13 +116,10 @@ def probe_pins(sif: Path) -> Pins:
 
 
 def _parse_pins(text: str, location: str) -> Pins:
-    """Parse the recipe in an environment. Raises ForeignError for a foreign one."""
     try:
         pins = json.loads(text)
-        return Pins(
-            torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=tuple(map(str, pins.get("gpus", ())))
-        )
-    except (TypeError, KeyError, ValueError) as error:
-        raise ForeignError(
-            f"`{location}` was not made by envbuilder: it has no readable {PINS}", hint=MADE_BY
-        ) from error
+        gpus = tuple(map(str, pins.get("gpus", ())))
+        return Pins(torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=gpus)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        message = f"`{location}` was not made by envbuilder: it has no readable {PINS}"
+        raise ForeignError(message, hint=MADE_BY) from error

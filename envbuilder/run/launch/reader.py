@@ -47,6 +47,7 @@ _OWN_FOLDER: Final = re.compile(
 _SUBMITTED: Final = re.compile(r"\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?|\$\(pwd\)")
 _FOLDER: Final = re.compile(r"[./]|\$\((?:pwd|dirname|cd)\b|\$\{?(?:SLURM_SUBMIT_DIR|PWD|0|BASH_SOURCE)\b")
 _OPEN_VALUE: Final = re.compile(r"\s*(?:export\s+|local\s+|readonly\s+)?\w+\+?=")
+_PART_OF_COMMAND: Final = r"-|\S*(?:python|torchrun|srun|accelerate|deepspeed|apptainer|singularity)\b"
 _LONGEST: Final = 500  # lines of a quoted text
 _ARRAY: Final = re.compile(r"\s*(?:declare -a\s+|local\s+|export\s+)?\w+\+?=\(")
 _ASSIGNED: Final = re.compile(
@@ -76,7 +77,6 @@ class _Reader:
     read: Callable[[Path], str | None]
     values: dict[str, str] = field(default_factory=dict)
     functions: dict[str, list[Line]] = field(default_factory=dict)
-    called: set[str] = field(default_factory=set)
     calls: set[tuple[str, str]] = field(default_factory=set)
     exported: set[str] = field(default_factory=set)
     running: list[object] = field(default_factory=list)  # functions and files that are being read
@@ -93,7 +93,7 @@ class _Reader:
     def elsewhere(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Return the lines that name a function in another way than a call."""
         for name in self.functions:
-            if name in self.called | self.exported:
+            if name in self.exported | {called for called, _ in self.calls}:
                 continue
             named = re.compile(rf"\s{re.escape(name)}(?=\s|$)")
             if line := next((command for command in lines if named.search(command.text)), None):
@@ -108,11 +108,10 @@ class _Reader:
             elif self._assign(line.text):
                 continue  # an array is a part of the command that uses it
             else:
-                used = _USED.sub(
-                    lambda match: self.values.get(match[1] or match[2] or match[3] or match[4], match[0]),
-                    line.text,
+                text = _USED.sub(
+                    lambda used: self.values.get(next(filter(None, used.groups())), used[0]), line.text
                 )
-                yield from self._command(replace(line, text=used))
+                yield from self._command(replace(line, text=text))
 
     def _define(self, begun: re.Match[str], line: Line, lines: Iterator[Line]) -> list[Line]:
         """Keep the body of a function, which ends at a brace as far to the left as its first line.
@@ -139,18 +138,17 @@ class _Reader:
         assigned = _ASSIGNED.match(text)
         if assigned is None:
             return False
-        value = (assigned[2] or assigned[3] or assigned[4] or assigned[5] or "").strip()
+        name, array, *_ = assigned.groups()
+        value = (array or assigned[3] or assigned[4] or assigned[5] or "").strip()
         if assigned[4]:
             value = value.replace("$", "\\$")  # no shell expands what another one had in single quotes
-        if assigned[2] is not None and assigned[1] in self.values and "+=" in text:
-            self.values[assigned[1]] += f" {value}"
+        if array is not None and name in self.values and "+=" in text:
+            self.values[name] += f" {value}"
             return True
-        if re.match(r"-|\S*(?:python|torchrun|srun|accelerate|deepspeed|apptainer|singularity)\b", value):
-            self.values[assigned[1]] = value
-            return assigned[2] is not None
-        if _FOLDER.match(value):
-            self.values[assigned[1]] = value
-        return False
+        is_command = re.match(_PART_OF_COMMAND, value) is not None
+        if is_command or _FOLDER.match(value):
+            self.values[name] = value
+        return is_command and array is not None
 
     def _command(self, line: Line) -> Iterator[Line]:
         if call := re.match(r"\s*export\s+-f\s+(.+)", line.text):
@@ -173,11 +171,9 @@ class _Reader:
             yield line
 
     def _called(self, line: Line, call: re.Match[str]) -> Iterator[Line]:
-        """Return the body of a function with the arguments of its call."""
         name, given = call[1], call[2].strip()
         if name in self.running or (name, given) in self.calls:
             return
-        self.called.add(name)
         self.calls.add((name, given))
         self.running.append(name)
         words = _WORD.findall(given)

@@ -75,6 +75,10 @@ class Line:
     here: str = ""  # what `sbatch` reads
 
     @property
+    def place(self) -> tuple[Path | None, int]:
+        return self.file, self.number
+
+    @property
     def is_open(self) -> bool:
         """Whether words of the command come from an array or from arguments that the script does not say."""
         return re.search(r"\$\{\w+\[[@*]\]\}|\$@|\$\*", self.text) is not None
@@ -90,17 +94,7 @@ class Line:
     @property
     def expanded(self) -> str:
         """Return the text without its single-quoted parts, where the shell expands nothing."""
-        return QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayStart:
-    """A `ray start` in a step of srun."""
-
-    blocks: bool
-    is_open: bool  # words may be options that the script does not say
-    goes_on: bool  # the step runs more after it
-    is_left: bool  # in the background, at the end of its line
+        return QUOTED.sub(lambda quoted: "" if quoted[0].startswith("'") else quoted[0], self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +106,12 @@ class Script:
 
     @cached_property
     def _given(self) -> dict[str, tuple[Line, str]]:
-        options = [line for line in self.lines if line.text.startswith("#SBATCH")]
-        given = [(line, one) for line in options for one in _OPTION.finditer(re.split(r"\s#", line.text)[0])]
-        return {_LONG.get(one[1], one[1]): (line, one[2] or "") for line, one in given}
+        return {
+            _LONG.get(option[1], option[1]): (line, option[2] or "")
+            for line in self.lines
+            if line.text.startswith("#SBATCH")
+            for option in _OPTION.finditer(re.split(r"\s#", line.text)[0])
+        }
 
     @cached_property
     def options(self) -> dict[str, Line]:
@@ -134,8 +131,7 @@ class Script:
         return self.find(pattern) or next(iter(self.unknown), None)
 
     def value(self, option: str) -> str:
-        """Return the value of an option in the `#SBATCH` lines."""
-        return self._given[option][1] if option in self._given else ""
+        return self._values.get(option, "")
 
     @property
     def many_nodes(self) -> bool:
@@ -151,25 +147,25 @@ class Script:
 
     @property
     def tasks_of_node(self) -> int:
-        """Return the number of tasks on a node, as far as the `#SBATCH` lines say it."""
         return _on_node(self._values, {})
 
     def step_tasks(self, line: Line, *, of_node: bool) -> int:
         """Return how many tasks the srun of a command starts, on a node or in all; 0 where nothing says it."""
-        own = srun_values(line.text)
+        step = srun_values(line.text)
+        on_node = _on_node(self._values, step)
         if of_node:
-            return _on_node(self._values, own)
-        nodes = _count(own.get("--nodes") or self.value("--nodes"))
-        return _count(own.get("--ntasks", "")) or max(
-            _count(self.value("--ntasks")), _on_node(self._values, own) * max(nodes, 1)
+            return on_node
+        nodes = _count(step.get("--nodes") or self.value("--nodes"))
+        return _count(step.get("--ntasks", "")) or max(
+            _count(self.value("--ntasks")), on_node * max(nodes, 1)
         )
 
     @property
     def gpus(self) -> int:
         """Return how many GPUs of a node the `#SBATCH` lines ask for."""
         options = ["--gpus-per-node", "--gres", *(() if self.many_nodes else ("--gpus",))]
-        asked = (re.search(r"(?:^|gpu:(?:[\w.-]+:)?|:)(\d+)(?:$|[,(])", self.value(one)) for one in options)
-        return max((int(found[1]) for found in asked if found), default=0)
+        asked = (re.search(r"(?:^|gpu:(?:[\w.-]+:)?|:)(\d+)(?:$|[,(])", self.value(name)) for name in options)
+        return max((int(count[1]) for count in asked if count), default=0)
 
     def is_open(self, line: Line) -> bool:
         """Whether options before the program come from arguments, an array or a variable that the script does not say."""
@@ -219,7 +215,7 @@ class Script:
 
 def srun_values(text: str) -> dict[str, str]:
     """Return the options of every `srun` in a command with their values, without those of the program that it starts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for begin in _SRUN.finditer(text):
         words = iter(text[begin.end() :].split())
         for word in words:
@@ -232,42 +228,42 @@ def srun_values(text: str) -> dict[str, str]:
                 value = next(words, "")
             elif is_short:
                 name, value = name[:2], name[2:] + equals + value
-            found[_LONG.get(name, name)] = value.strip("\"'")
-    return found
+            values[_LONG.get(name, name)] = value.strip("\"'")
+    return values
 
 
-def ray_starts(line: Line) -> Iterator[RayStart]:
+def ray_starts(line: Line) -> Iterator[tuple[bool, bool]]:
     """Yield each `ray start` that is the command of a step, or in the text that its shell runs.
 
-    What Docker or a running instance of Apptainer starts is left out, because it outlives the step.
+    Of each, whether its step ends at once, and whether it is left in the background at the end of its line. What Docker or
+    a running instance of Apptainer starts is left out, because it outlives the step.
     """
     for step in _STEP.finditer(line.text):
         call = _RAY_START.search(f"{step[1]} ")
-        if call and not re.search(_IN_DAEMON, step[1]):
-            words = call[1].split()
-            yield RayStart(
-                blocks=re.search(r"--block(?!=[Ff])", call[1]) is not None,
-                is_open=any(
-                    re.match(r"[\"']?\$", word) and not re.fullmatch(_RAY_VALUE, before)
-                    for before, word in pairwise(("", *words))
-                ),
-                goes_on=re.search(r"\w", call[2]) is not None,
-                is_left=step[2] == "&" and re.fullmatch(_NOTHING, line.text[step.end() :]) is not None,
-            )
+        if call is None or re.search(_IN_DAEMON, step[1]):
+            continue
+        blocks = re.search(r"--block(?!=[Ff])", call[1])
+        may_block = any(  # by an option that the script does not say
+            re.match(r"[\"']?\$", word) and not re.fullmatch(_RAY_VALUE, before)
+            for before, word in pairwise(("", *call[1].split()))
+        )
+        goes_on = re.search(r"\w", call[2])  # with more commands
+        is_left = step[2] == "&" and re.fullmatch(_NOTHING, line.text[step.end() :]) is not None
+        yield not (blocks or may_block or goes_on), is_left
 
 
 def _count(value: str) -> int:
-    found = re.match(r"(\d+)", value)
-    return int(found[1]) if found else 0
+    number = re.match(r"\d+", value)
+    return int(number[0]) if number else 0
 
 
-def _on_node(job: dict[str, str], own: dict[str, str]) -> int:
-    """Return the tasks on a node of a step with options of its own, in a job with these."""
-    if "--ntasks-per-node" in own:
-        return _count(own["--ntasks-per-node"])
-    nodes = max(_count(own.get("--nodes", "")) or _count(job.get("--nodes", "")), 1)
-    if "--ntasks" in own:
-        return -(-_count(own["--ntasks"]) // nodes)
+def _on_node(job: dict[str, str], step: dict[str, str]) -> int:
+    """Return the tasks of a step on a node, from its own options and those of the job."""
+    if "--ntasks-per-node" in step:
+        return _count(step["--ntasks-per-node"])
+    nodes = max(_count(step.get("--nodes", "")) or _count(job.get("--nodes", "")), 1)
+    if "--ntasks" in step:
+        return -(-_count(step["--ntasks"]) // nodes)
     return _count(job.get("--ntasks-per-node", "")) or -(-_count(job.get("--ntasks", "")) // nodes)
 
 

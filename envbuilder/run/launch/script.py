@@ -1,65 +1,93 @@
-"""Job → a script that users can read, keep and submit.
+"""Write scripts that run without envbuilder: a job that users can read, keep and submit, and the commands of a module.
 
-The script has a head, the settings as quoted values, and fixed parts from `parts/`. The parts depend
-on the settings alone, so they can be read, checked and run without envbuilder.
+A script has a head, the settings as quoted values, and fixed parts from `parts/`. The parts depend on the
+settings alone, so they can be read, checked and run by themselves.
 """
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
 from envbuilder.core.plain import one_line
 from envbuilder.plan.shell import left_out, untold
+from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER, START_FILES
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
     TORCHRUN_SINCE,
     Job,
+    Where,
     torch_has,
     words_for_launcher,
     words_for_rank,
 )
-from envbuilder.run.launch.site import SLURM_SHAPES, VARIABLE, SlurmSite
+from envbuilder.run.launch.site import SLURM_SHAPES, VARIABLE, Site, SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
+WRITTEN_BY: Final = f"Written by envbuilder {__version__}"
 LOG: Final = "%x-%j.log"  # of a job of Slurm
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
 def render(job: Job) -> str:
-    """Return the script."""
-    head = [*_slurm_head(job), ""] if job.where == "slurm" else []
-    return compose(_comment(job), head, _settings(job), _parts(job))
+    environment, is_slurm = job.environment, job.where == "slurm"
+    use = "`sbatch THIS-FILE` submits it" if is_slurm else "`bash THIS-FILE` runs it"
+    ranks = f"{job.nodes * job.ranks} ranks on {job.nodes} nodes"
+    comment = f"{environment.name} (torch {environment.torch}): {ranks}. {use}."
+    head = job_head(
+        comment, "it runs without envbuilder, and you may edit it.", _slurm_options(job) if is_slurm else ()
+    )
+    head += [""] if is_slurm else []
+    return compose(head, _settings(job), [PARTS / f"{name}.sh" for name in _parts(job)])
 
 
-def compose(
-    comment: Sequence[str], head: Sequence[str], settings: Sequence[str], parts: Sequence[str]
-) -> str:
-    """Compose a script: its head, Slurm's directives, the settings, and the parts that use them.
+def job_head(comment: str, use: str, options: Sequence[str]) -> list[str]:
+    """Return the comment of a job's script and its `#SBATCH` lines."""
+    return [
+        f"# {comment}",
+        f"# {WRITTEN_BY}; {use}",
+        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name",
+        *(f"#SBATCH {quoted(option)}" for option in options),
+    ]
 
-    Raises UsageError for a name or a folder with a line break: the rest would become a command or an
+
+def compose(head: Iterable[str], settings: Mapping[str, str], parts: Iterable[Path]) -> str:
+    """Compose a script of its comments, the settings as they are quoted, and the parts that use them.
+
+    Raises UsageError for a name or a folder in `head` with a line break: the rest would become a command or an
     option.
     """
-    for line in (*comment, *head):
-        one_line(line)
-    texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
-    intro = [
-        f"# {comment[0]}",
-        f"# Written by envbuilder {__version__}; {comment[1]}",
-        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name",
-    ]
-    return "\n".join(["#!/usr/bin/env bash", *intro, *head, "set -euo pipefail", "", *settings, "", *texts])
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    texts = [path.read_text(encoding="utf-8") for path in parts]
+    intro = map(one_line, head)
+    return "\n".join(["#!/usr/bin/env bash", *intro, "set -euo pipefail", "", *lines, "", *texts])
 
 
-def _comment(job: Job) -> tuple[str, str]:
-    use = "`sbatch THIS-FILE` submits it" if job.where == "slurm" else "`bash THIS-FILE` runs it"
-    total = job.nodes * job.ranks
-    return (
-        f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {use}.",
-        "it runs without envbuilder, and you may edit it.",
+def render_enter(name: str, sif: Path, site: Site) -> str:
+    """Return a script that runs commands in a SIF with the options of `exec`. It needs START_FILE beside it.
+
+    Called as `NAME-exec`, it runs its arguments. The commands of a module are links to it: called as `python`, it runs the
+    environment's `python`.
+    """
+    head = (
+        f"# Runs a command in the environment {name}. {WRITTEN_BY}; it runs without envbuilder.",
+        "# shellcheck disable=SC2016,SC1003 # settings are quoted as data",
     )
+    settings = {
+        "name": quoted(name),
+        "sif": quoted(str(sif)),
+        "apptainer": quoted(site.apptainer),
+        "binds": quoted_paths(site.all_binds),
+        "left_out": quoted_list(left_out()),
+        "untold": quoted_list(untold()),
+        "image_trees": quoted_list(IMAGE_TREES),
+        "image_folders": quoted_list(IMAGE_FOLDERS),
+        "shared_trees": quoted_list(SHARED_BY_APPTAINER),
+        "start_files": quoted_list(START_FILES),
+    }
+    return compose(head, settings, (PARTS / "keep_out.sh", PARTS / "exec.sh"))
 
 
 def _parts(job: Job) -> list[str]:
@@ -82,7 +110,7 @@ def _parts(job: Job) -> list[str]:
     ]
 
 
-def _settings(job: Job) -> list[str]:
+def _settings(job: Job) -> dict[str, str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
@@ -108,8 +136,8 @@ def _settings(job: Job) -> list[str]:
         "script": _path(job.script or "", projects),
         "project": _path(job.project, projects),
         "logs": _path(job.logs / environment.name, projects),
-        "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
-        "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
+        "binds": quoted_paths(site.all_binds),
+        "variables": quoted_list(f"{name}={value}" for name, value in site.env),
         "modules": quoted_list(site.modules),
         "apptainer": quoted(site.apptainer),
         "left_out": quoted_list(left_out()),
@@ -121,14 +149,15 @@ def _settings(job: Job) -> list[str]:
         "least_free_mb": str(LEAST_FREE_MB),
         "grace": str(job.grace),
     }
-    lines = [f"{name}={value}" for name, value in shared.items()]
-    if job.where == "slurm":
-        lines.append(f"srun_options={quoted_list(_srun_options(job))}")
-    elif job.where == "ssh":
-        lines.append(f"ssh_options={quoted_list(site.ssh.options)}")
-        lines.append(f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}")
-    names = [*shared, "job"]
-    return [*lines, f"settings=({' '.join(names)})"]
+    of_start: dict[Where, dict[str, str]] = {
+        "slurm": {"srun_options": quoted_list(_srun_options(job))},
+        "ssh": {
+            "ssh_options": quoted_list(site.ssh.options),
+            "hosts": quoted_list(site.ssh.hosts[: job.nodes]),
+        },
+        "local": {},
+    }
+    return {**shared, **of_start[job.where], "settings": quoted_list((*shared, "job"))}
 
 
 def _path(path: Path | str, folder: str) -> str:
@@ -145,11 +174,11 @@ def _srun_options(job: Job) -> tuple[str, ...]:
     return (f"--nodes={job.nodes}", f"--ntasks-per-node={job.ranks}", *peers, "--label")
 
 
-def _slurm_head(job: Job) -> list[str]:
+def _slurm_options(job: Job) -> list[str]:
     slurm = job.site.slurm
     tasks = job.ranks if job.shape == "tasks" else 1
     cpus = slurm.cpus_per_rank * job.ranks // tasks
-    options = [
+    return [
         f"--job-name={job.environment.name}",
         *site_options(slurm),
         f"--nodes={job.nodes}",
@@ -162,12 +191,6 @@ def _slurm_head(job: Job) -> list[str]:
         "--open-mode=append",  # a requeued job continues the same log
         *slurm.options,
     ]
-    return directives(options)
-
-
-def directives(options: Sequence[str]) -> list[str]:
-    """Return the `#SBATCH` lines."""
-    return [f"#SBATCH {quoted(option)}" for option in options]
 
 
 def site_options(slurm: SlurmSite) -> list[str]:
@@ -180,10 +203,8 @@ def _gpu_options(job: Job) -> tuple[str, ...]:
     slurm = job.site.slurm
     if not job.gpus or slurm.gpu_flag == "none":
         return ()
-    kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
-    return (
-        f"--gres=gpu:{kind}{job.gpus}" if slurm.gpu_flag == "gres" else f"--gpus-per-node={kind}{job.gpus}",
-    )
+    count = f"{slurm.gpu_type}:{job.gpus}" if slurm.gpu_type else str(job.gpus)
+    return (f"--gres=gpu:{count}" if slurm.gpu_flag == "gres" else f"--gpus-per-node={count}",)
 
 
 def quoted(value: str) -> str:
@@ -191,14 +212,17 @@ def quoted(value: str) -> str:
     return shlex.quote(one_line(value))
 
 
-def quoted_list(words: Sequence[str]) -> str:
-    """Quote each word as `quoted` does."""
+def quoted_list(words: Iterable[str]) -> str:
     return f"({' '.join(map(quoted, words))})"
 
 
 def quoted_texts(texts: Sequence[str]) -> str:
     """Quote texts that may have lines: the user's own command line, such as `python -c` with a program."""
     return f"({' '.join(map(shlex.quote, texts))})"
+
+
+def quoted_paths(paths: Iterable[str]) -> str:
+    return f"({' '.join(map(quoted_path, paths))})"
 
 
 def quoted_path(path: str, rest: str = "") -> str:

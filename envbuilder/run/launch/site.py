@@ -6,7 +6,7 @@ with a variable that is not set, or whose folder is missing, is left out.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Annotated, Final, Literal
@@ -48,7 +48,7 @@ _PROGRAM: Final = Shape(pattern=r"[A-Za-z0-9_./+-]+", expected="the name of a pr
 
 # Of the options of `sbatch` that both a profile and the command line give.
 SLURM_SHAPES: Final = {"partition": WORD, "account": WORD, "qos": WORD, "time": TIME}
-_Pairs = ReadAs(dict[Annotated[str, _VARIABLE], Line], lambda found: tuple(found.items()))
+_Pairs = ReadAs(dict[Annotated[str, _VARIABLE], Line], lambda pairs: tuple(pairs.items()))
 Word = Annotated[str, WORD]
 _Path = Annotated[str, _PATH]
 
@@ -94,7 +94,7 @@ class Site:
 
     @property
     def all_binds(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one for one in (*self.binds, self.scratch) if one))
+        return tuple(dict.fromkeys(filter(None, (*self.binds, self.scratch))))
 
     def present_binds(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return the bind mounts with variables expanded, without those that this machine lacks."""
@@ -118,7 +118,7 @@ def find_site(given: str, folder: Path = SITES) -> Site:
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
     path = Path(given) if is_path else folder / f"{given}.yaml"
     if not path.exists():
-        known = sorted(one.stem for one in folder.glob("*.yaml"))
+        known = sorted(profile.stem for profile in folder.glob("*.yaml"))
         raise UsageError(
             f"there is no site profile `{path}`",
             hint=f"{nearest(given, known)}profiles in `{folder}/`: {', '.join(known) or 'none'}; or give the path of one, "
@@ -127,15 +127,17 @@ def find_site(given: str, folder: Path = SITES) -> Site:
     return load_site(path)
 
 
-def find_slurm_site(given: str, *, hint: str) -> Site:
-    """Return the profile. Raises UsageError with the hint for a site with another scheduler than Slurm."""
+def find_slurm_site(given: str, *, hint: str, options: Iterable[str] = ()) -> Site:
+    """Return the profile, with more options of `sbatch`.
+
+    Raises UsageError for an invalid option, and with the hint for a site with another scheduler than Slurm.
+    """
+    need_shape("--sbatch", options, OPTION)
     site = find_site(given)
     if site.scheduler != SLURM:
-        raise UsageError(
-            f"the site profile `{given}` says `scheduler: {site.scheduler}`, and envbuilder writes jobs for Slurm alone",
-            hint=hint,
-        )
-    return site
+        message = f"the site profile `{given}` says `scheduler: {site.scheduler}`, and envbuilder writes jobs for Slurm alone"
+        raise UsageError(message, hint=hint)
+    return replace(site, slurm=replace(site.slurm, options=(*site.slurm.options, *options)))
 
 
 def load_site(path: Path) -> Site:

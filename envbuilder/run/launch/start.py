@@ -1,8 +1,10 @@
-"""Submit a script to Slurm, or replace this process by it."""
+"""Submit a script to Slurm and ask about the job until it ends, or replace this process by the script."""
 
+import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,6 @@ from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.diagnose import Incident, LogError, Role, diagnose
 from envbuilder.run.launch.job import Job, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
-from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 
 EXECUTABLE: Final = 0o755
 _ELF: Final = b"\x7fELF"
@@ -32,25 +33,41 @@ HINTS: Final = {
     "controller": "is this a machine of the cluster? `scontrol ping` shows the state of the controller",
     "configuration source": "is this a machine of the cluster? `--write FILE --for SITE` writes the script for another",
 }
+LONGEST_PAUSE: Final = 10.0  # seconds between two questions about a job; `sbatch --wait` has the same
+# Options of `sbatch` that change which nodes a job can get.
+_OTHER_NODES: Final = frozenset({"--partition", "--nodes", "--clusters", "--cluster"})
+_ENDED: Final = frozenset(
+    {
+        "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
+        "REVOKED", "LAUNCH_FAILED",
+    }
+)  # fmt: skip
+# The beginnings of Slurm's reasons (https://slurm.schedmd.com/job_reason_codes.html), in words.
+_REASONS: Final = {
+    "Resources": "its nodes are in use",
+    "Priority": "other jobs come first",
+    "Dependency": "another job must end first",
+    "BeginTime": "its time has not come",
+    "ReqNodeNotAvail": "a node that it needs is down or reserved",
+    "Partition": "its partition does not take it as it is: see `scontrol show partition`",
+    "Assoc": "a limit of your account is reached",
+    "QOS": "a limit of the QOS is reached",
+    "JobHeld": "it is held: `scontrol release` frees it",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The text of a script, and its folders."""
-
     name: str
     text: str
     folder: Path  # the script's working folder
     logs: Path
-    copied: Job | None = None  # the job, if its nodes get copies of the SIF
     for_site: bool = False  # its folders are those of other machines
     log: str = ""  # what `sbatch --output` takes, if it is not in the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The result of a submitted script."""
-
     number: str  # of the Slurm job
     script: Path
     log: Path
@@ -66,18 +83,18 @@ class Started:
 
 
 def script_of(job: Job) -> Script:
-    outputs = [
-        option.partition("=")[2] for option in job.site.slurm.options if option.startswith("--output=")
+    logs = [
+        option.removeprefix("--output=")
+        for option in job.site.slurm.options
+        if option.startswith("--output=")
     ]
     return Script(
-        name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs,
-        copied=job if job.local_copy else None, for_site=job.for_site,
-        log=outputs[-1] if outputs else f"{job.logs}/{LOG}",
+        name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs, for_site=job.for_site,
+        log=logs[-1] if logs else f"{job.logs}/{LOG}",
     )  # fmt: skip
 
 
 def save_script(path: Path, script: Script) -> Path:
-    """Write an executable script."""
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,19 +116,25 @@ class WrittenScript(Answer):
 def write_job(job: Job, path: Path | None, report: Callable[[str], None]) -> Reply[WrittenScript]:
     """Write the script of a job and return the command that starts it; without a path, return the script."""
     script = script_of(job)
-    if path is None:
-        data = WrittenScript(script="", text=script.text)
-        return Reply(data=data, text=script.text.removesuffix("\n"), is_document=True)
-    if earlier := keep_other(path, script):
+    if path and (earlier := keep_other(path, script)):
         report(f"the earlier `{path}` is kept as `{earlier}`")
-    written = save_script(path, script)
+    shown = show_script(script, path, "sbatch" if job.where == "slurm" else "bash")
+    if path is None:
+        return shown
     if (paths := local_paths(job)) and job.where != "local":
         repair = "give those of the site" if job.for_site else "`--for SITE` writes those of a site"
         report(f"note: `{path}` has paths of this machine: {', '.join(paths)}; elsewhere, {repair}")
     if job.for_site:
         report(f"it starts in {job.folder}, from {job.environment.location}")
-    text = pasted("sbatch" if job.where == "slurm" else "bash", path)
-    return Reply(data=WrittenScript(script=str(written), text=script.text), text=text)
+    return shown
+
+
+def show_script(script: Script, path: Path | None, program: str) -> Reply[WrittenScript]:
+    """Write a script and return the command that starts it; without a path, return the script."""
+    written = save_script(path, script) if path else ""
+    text = pasted(program, path) if path else script.text.removesuffix("\n")
+    data = WrittenScript(script=str(written), text=script.text)
+    return Reply(data=data, text=text, is_document=path is None)
 
 
 def _need_own_logs(folder: Path) -> None:
@@ -140,13 +163,10 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     option = (f"--output={script.log}",) if script.log else ()
-    command = Command(
-        argv=("sbatch", "--parsable", *option, str(path)),
-        why="submit the job to Slurm",
-        cwd=script.folder,
-    )
+    argv = ("sbatch", "--parsable", *option, str(path))
     try:
-        number = runner.run(command).strip().partition(";")[0]
+        answer = runner.run(Command(argv=argv, why="submit the job to Slurm", cwd=script.folder))
+        number = answer.strip().partition(";")[0]
     except ToolError as error:
         hint = "a machine of the cluster has it; `--write FILE --for SITE` writes the script for one"
         raise ToolError(error.message, hint=hint) from error
@@ -161,16 +181,8 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     log = script.folder / pattern.replace("%x", name).replace("%j", number)
     if wait:
         report(f"job {number} is submitted: log {log}")
-    code = LaunchError.exit_code if wait and not _wait(number, runner, report) else 0
+    code = LaunchError.exit_code if wait and not wait_for_end(number, runner, report) else 0
     return Started(number=number, script=path, log=log, code=code, has_ended=wait)
-
-
-def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
-    try:
-        return wait_for_end(number, runner, report)
-    except KeyboardInterrupt:
-        report(after_interrupt(number, runner))
-        raise
 
 
 def failures(started: Started) -> tuple[Incident, ...]:
@@ -193,9 +205,11 @@ def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
         return f"`{first}` is a folder here, and a program of that name is looked for in the environment"
     if word and not path.exists():
         missing = f"there is no `{word}` in {options.folder}, where the ranks start"
-        if starts and not word.startswith("/"):
+        if word.startswith("/"):
+            return ""
+        if starts:
             raise UsageError(missing, hint="`ls` shows the files there; `-m MODULE` starts a module")
-        return "" if word.startswith("/") else missing
+        return missing
     for message, hint in _mistakes(path, word, first):
         raise UsageError(message, hint=hint)
     if word.endswith(".py") and path.is_file() and re.match(rb"#!.*\r\n", path.read_bytes()):
@@ -218,12 +232,10 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
     with path.open("rb") as stream:
         text = stream.read(_MOST)
     # The kernel reads the first line, and a shell each one.
-    has_cr = re.match(rb"#!.*\r\n", text) if word == first else _is_crlf(text)
-    if has_cr:
-        yield (
-            f"`{word}` has Windows line endings (CRLF) and would not start",
-            f"`sed -i 's/\\r$//' {pasted(word)}`",
-        )
+    is_crlf = b"\0" not in text and 0 < text.count(b"\n") == text.count(b"\r\n")
+    if re.match(rb"#!.*\r\n", text) if word == first else is_crlf:
+        reason = f"`{word}` has Windows line endings (CRLF) and would not start"
+        yield reason, f"`sed -i 's/\\r$//' {pasted(word)}`"
     if word == first and not os.access(path, os.X_OK):
         yield f"`{word}` may not be executed", f"`{pasted('chmod', '+x', word)}`"
     if word == first and not text.startswith((_ELF, b"#!")):
@@ -231,11 +243,132 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
         yield reason, f"add that line, or launch `{pasted('--', 'bash', word)}`"
 
 
-def _is_crlf(text: bytes) -> bool:
-    return b"\0" not in text and 0 < text.count(b"\n") == text.count(b"\r\n")
-
-
 def exec_script(job: Job) -> NoReturn:
     """Replace this process by the script: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     exec_process(("bash", str(script)))
+
+
+def check_job(job: Job, runner: Runner) -> str:
+    """Return a warning about a job without GPUs, or "". Raises UsageError for more nodes or time than its partition has.
+
+    Slurm would queue such a job, and never start it.
+    """
+    slurm = job.site.slurm
+    if not any(option.partition("=")[0] in _OTHER_NODES for option in slurm.options):
+        _check_partition(job.nodes, slurm.time, slurm.partition, runner)
+    if job.environment.cuda and not job.gpus:
+        return f"`{job.environment.name}` is made for GPUs, and the job asks for none: `--gpus-per-node G`"
+    return ""
+
+
+def check_time(job: Job) -> str:
+    """Return a warning about a time limit that leaves none for the program, or ""."""
+    limit = job.site.slurm.time
+    if limit in ("", "UNLIMITED") or _seconds(limit) > job.grace:
+        return ""
+    return f"`--time {limit}` leaves no time: ranks get TERM {job.grace} s before the limit (`--grace`)"
+
+
+def _seconds(limit: str) -> int:
+    """Return the seconds of M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    days, _, rest = limit.rpartition("-")
+    hours = [] if days or rest.count(":") == 2 else [0]
+    h, m, s, *_ = (*hours, *map(int, rest.split(":")), 0, 0)
+    return ((int(days or 0) * 24 + h) * 60 + m) * 60 + s
+
+
+def _check_partition(nodes: int, limit: str, named: str, runner: Runner) -> None:
+    command = Command(
+        argv=("scontrol", "--oneliner", "show", "partition"), why="ask Slurm for its partitions"
+    )
+    try:
+        lines = runner.run(command).splitlines()
+    except (CommandError, ToolError):
+        return  # `sbatch` will say it
+    rows = {_value(line, "PartitionName"): line for line in lines}
+    defaults = [name for name, row in rows.items() if _value(row, "Default") == "YES"]
+    chosen = named.split(",") if named else defaults
+    asked = [rows[name] for name in chosen if name in rows]
+    longest = {_value(row, "MaxTime") for row in asked} - {""}
+    if limit not in ("", "UNLIMITED") and longest and "UNLIMITED" not in longest:
+        most = max(longest, key=_seconds)
+        if _seconds(limit) > _seconds(most):
+            raise UsageError(
+                f"the job asks for the time {limit}, and the partition `{','.join(chosen)}` gives a job {most} at most",
+                hint=f"`--time {most}`",
+            )
+    largest = max(map(_room, asked), default=nodes)
+    if nodes > largest:
+        fitting = next((name for name, row in rows.items() if _room(row) >= nodes), "")
+        less = f"`--nodes {largest}`; no partition has as many"
+        raise UsageError(
+            f"the job asks for {nodes} nodes, and the partition `{','.join(chosen)}` gives a job {largest} at most",
+            hint=f"`--partition {fitting}` has as many" if fitting else less,
+        )
+
+
+def _room(line: str) -> int:
+    total, most = _value(line, "TotalNodes"), _value(line, "MaxNodes")
+    return min(int(number) for number in (total, most, str(2**31)) if number.isdigit())
+
+
+def wait_for_end(
+    number: str, runner: Runner, report: Callable[[str], None], pause: Callable[[float], None] = time.sleep
+) -> bool:
+    """Wait until the job, or each task of an array, has ended; report why it waits. Return whether all went well.
+
+    After Ctrl-C it reports whether the job goes on. Raises LaunchError when Slurm no longer knows the job.
+    """
+    reported, is_well, seconds = "", True, 1.0
+    try:
+        while True:
+            states, words = _ask(number, runner)
+            is_well = is_well and not states & (_ENDED - {"COMPLETED"})
+            if states <= _ENDED:
+                return is_well
+            if words not in ("", reported):
+                report(f"job {number} {words}")
+                reported = words
+            pause(seconds)
+            seconds = min(seconds + 1, LONGEST_PAUSE)
+    except KeyboardInterrupt:
+        states = {"COMPLETED"}
+        with contextlib.suppress(LaunchError):
+            states, _ = _ask(number, runner)
+        end = "has ended" if states <= _ENDED else f"goes on; to end it: scancel {number}"
+        report(f"job {number} {end}")
+        raise
+
+
+def _ask(number: str, runner: Runner) -> tuple[set[str], str]:
+    """Return the states of the job's tasks, and what it does in words."""
+    command = Command(
+        argv=("scontrol", "--oneliner", "show", "job", number), why=f"ask Slurm about job {number}"
+    )
+    try:
+        lines = runner.run(command).splitlines()
+    except CommandError as error:
+        why = error.message.splitlines()[-1]
+        if "invalid job id" not in why.lower():
+            return {"UNKNOWN"}, f"is not known at the moment: {why}"
+        raise LaunchError(
+            f"Slurm no longer knows job {number}, so its end is not known",
+            hint=f"the job's log shows it; `sacct --jobs {number}` too, if the site keeps accounts",
+        ) from error
+    states = {_value(line, "JobState") for line in lines}
+    waiting = [line for line in lines if _value(line, "JobState") == "PENDING"]
+    reasons = {_value(line, "Reason") for line in waiting} - {"None", ""}
+    if waiting:
+        return states, f"waits: {', '.join(map(_in_words, sorted(reasons)))}" if reasons else ""
+    return states, "runs"
+
+
+def _in_words(reason: str) -> str:
+    words = next((words for begin, words in _REASONS.items() if reason.startswith(begin)), "")
+    return f"{words} ({reason})" if words else reason
+
+
+def _value(line: str, key: str) -> str:
+    match = re.search(rf"(?:^|\s){key}=(\S*)", line)
+    return match[1] if match else ""

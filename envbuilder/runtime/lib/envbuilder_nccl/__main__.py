@@ -33,7 +33,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     signal.alarm(LONGEST)
-    from envbuilder.node.nccl.start import decide_start  # noqa: PLC0415 - after the fork: it may hang
+    from envbuilder.node.nccl.report import decide_start  # noqa: PLC0415 - after the fork: it may hang
 
     node = envbuilder_nccl.Node(request["root"], request["packages"])
     measured = kept.read_measured(os.environ)
@@ -49,7 +49,7 @@ def tell(line: str) -> None:
 def measure() -> dict[str, Any]:
     """Test P2P on this node and save the verdict in the user's home, for these versions and GPUs."""
     from envbuilder.node.nccl.measure import Bench, count_gpus, measure  # noqa: PLC0415
-    from envbuilder.node.nccl.start import node_facts  # noqa: PLC0415
+    from envbuilder.node.nccl.report import node_facts  # noqa: PLC0415
 
     node = envbuilder_nccl.Node()
     facts = node_facts(node.root, node.packages, os.environ)
