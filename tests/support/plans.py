@@ -25,7 +25,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     StartStep,
 )
-from envbuilder.plan.printer.recipe import BUILD_DOCUMENTS, Printed
+from envbuilder.plan.printer.printed import BUILD_DOCUMENTS, Printed
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from tests.support.runner import FakeRunner

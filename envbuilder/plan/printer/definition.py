@@ -11,8 +11,7 @@ from typing import Final
 from envbuilder.plan.contents import run_lines
 from envbuilder.plan.printer import fetch
 from envbuilder.plan.printer.dockerfile import command_line
-from envbuilder.plan.printer.quote import WRITE_MARKED, in_comment, in_shell, marked
-from envbuilder.plan.printer.recipe import Printed, with_parts
+from envbuilder.plan.printer.printed import WRITE_MARKED, Printed, in_comment, in_shell, marked, with_parts
 from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, SPEC, Program
 
 _TARGET: Final = "/target"

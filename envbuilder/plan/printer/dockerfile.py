@@ -12,8 +12,7 @@ from envbuilder import steps
 from envbuilder.plan.contents import entry_point
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer import fetch
-from envbuilder.plan.printer.quote import WRITE, in_comment, in_dockerfile, in_shell
-from envbuilder.plan.printer.recipe import Printed, with_parts
+from envbuilder.plan.printer.printed import WRITE, Printed, in_comment, in_dockerfile, in_shell, with_parts
 from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, Program
 
 LAYERS: Final = "layers"  # the stage that BuildKit exports

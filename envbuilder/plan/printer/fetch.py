@@ -3,14 +3,13 @@
 `/artifacts` holds files that the user already has, `/context` the recipe's folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
 from envbuilder import steps
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.printer.quote import file_lines, in_shell
-from envbuilder.plan.printer.recipe import Printed
+from envbuilder.plan.printer.printed import Printed, file_lines, in_shell
 from envbuilder.plan.program import INPUTS, PROGRAMS, SPEC, Program
 from envbuilder.sources import names as sources
 
@@ -35,6 +34,7 @@ _COMMIT: Final = "fetch_commit.py"
 _PACKAGE: Final = "fetch_package.py"
 _LIST: Final = f"{PROGRAMS}/list"
 _ROWS: Final = 120  # of a list of files
+_TAKE: Final = 'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"'
 
 
 def tools(printed: Printed, *needed: str) -> list[str]:
@@ -72,47 +72,39 @@ def fetch(program: Program, printed: Printed, *, below: str = "") -> list[str]:
         lines += ["", *file_lines(in_shell(f"{inputs}/{path}"), text)]
     files = [(f"{inputs}/{path}", file) for path, file in program.inputs]
     artifacts = [(target, file) for target, file in files if isinstance(file, Artifact)]
-    lines += _copies(
-        [(target, file.sha256, file.path) for target, file in files if not isinstance(file, Artifact)]
-    )
-    lines += _downloads(artifacts, printed)
-    lines += _packages(artifacts)
+    ours = [
+        f"{file.sha256}  {target}\t{file.path}" for target, file in files if not isinstance(file, Artifact)
+    ]
+    lines += _loop(ours, ['cp "/context/$path" "$file"'])
+    for source, mirror, otherwise in _ways(printed):
+        rows = [
+            f"{file.sha256}  {target}\t{file.path}" for target, file in artifacts if file.source == source
+        ]
+        if rows:
+            lines += [*mirror, *_loop(rows, [_TAKE, f"else {otherwise}; fi"])]
     for target, artifact in artifacts:
         if artifact.kind == "git":
             lines += _commit(target, artifact, *printed.commits[artifact.sha256])
     return lines
 
 
-def _copies(files: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Copy files of the recipe's folder."""
-    if not files:
-        return []
-    return _loop(
-        [f"{digest}  {target}\t{path}" for target, digest, path in files],
-        ['cp "/context/$path" "$file"'],
-    )
+def _ways(printed: Printed) -> Iterator[tuple[str, list[str], str]]:
+    """Yield each source of files, the lines that choose its mirror, and what fetches a file that is not in /artifacts.
 
-
-def _downloads(files: Sequence[tuple[str, Artifact]], printed: Printed) -> list[str]:
-    """Fetch the files of each source in `_MIRRORS`, and of the recipe's repositories and addresses."""
-    lines: list[str] = []
+    The package index and PyTorch's have wheels and source distributions by their file names, the others by their paths.
+    """
+    curl = 'curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"'
     repositories = {source: ("", in_shell(url)) for source, url in printed.repositories.items()}
     for source, (variable, otherwise) in (_MIRRORS | repositories).items():
-        rows = [f"{file.sha256}  {target}\t{file.path}" for target, file in files if file.source == source]
-        if not rows:
-            continue
-        lines += [
-            "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
-            f"mirror=${{{variable}:-{otherwise}}}" if variable else f"mirror={otherwise}",
-            *_loop(
-                rows,
-                [
-                    'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
-                    'else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
-                ],
-            ),
-        ]
-    return lines
+        comment = "# shellcheck disable=SC2016  # it is apt that knows what this stands for"
+        yield (
+            source,
+            [comment, f"mirror=${{{variable}:-{otherwise}}}" if variable else f"mirror={otherwise}"],
+            curl,
+        )
+    for source, index in (("pypi", "$INDEX"), ("pytorch", "${PYTORCH_INDEX%/}/${path%%/*}")):
+        fetching = f'python3 {PROGRAMS}/{_PACKAGE} "{index}" "$project" "${{path##*/}}" "$file"'
+        yield source, [], f"project=${{path%/*}}; project=${{project##*/}}; {fetching}"
 
 
 def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
@@ -132,21 +124,6 @@ def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
             f"done <{_LIST}",
             f"rm {_LIST}",
         ]
-    return lines
-
-
-def _packages(files: Sequence[tuple[str, Artifact]]) -> list[str]:
-    """Fetch wheels and source distributions from PyTorch's index and the package index, by their file names."""
-    lines: list[str] = []
-    for source, index in (("pypi", "$INDEX"), ("pytorch", "${PYTORCH_INDEX%/}/${path%%/*}")):
-        rows = [f"{file.sha256}  {target}\t{file.path}" for target, file in files if file.source == source]
-        project = "${path%/*}"
-        fetching = f'python3 {PROGRAMS}/{_PACKAGE} "{index}" "$project" "${{path##*/}}" "$file"'
-        body = [
-            'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
-            f"else project={project}; project=${{project##*/}}; {fetching}; fi",
-        ]
-        lines += _loop(rows, body)
     return lines
 
 
