@@ -20,11 +20,11 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer
-from envbuilder.verify.alone import verify_alone
+from envbuilder.verify.alone import UNSEEN, VerifiedSif, verify_alone
 from envbuilder.verify.audit import ImageTexts, Tree, audit
 from envbuilder.verify.audit.files import IN_FILES
 from envbuilder.verify.compare import VerifyReport, verify
-from envbuilder.verify.diff import EXPORTS, read_exports
+from envbuilder.verify.diff import EXPORTS, open_image, read_exports
 from envbuilder.verify.proof import (
     HashedPair,
     Proof,
@@ -34,9 +34,7 @@ from envbuilder.verify.proof import (
     save_contents,
     save_proof,
 )
-from envbuilder.verify.subjects import open_image
 
-UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
 PLAN: Final = "opt/envbuilder/plan.txt"
 
 
@@ -58,35 +56,6 @@ class VerifiedPair(Answer):
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
-
-
-class VerifiedSif(Answer):
-    """A SIF without its image: whole, and as its own documents and lists of packages say.
-
-    `listed` of its `files` have the bytes that the list of a package names. `build_key` is that of its provenance.
-    """
-
-    sif: Path
-    paths: int
-    tree: str
-    build_key: str
-    files: int
-    listed: int
-    signed: bool
-    key: str = ""  # with --key: the first digits of its sha256
-
-    def text(self) -> str:
-        signed = (
-            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
-            if self.signed
-            else UNSEEN
-        )
-        return (
-            f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
-            f"its recipe, lock and plan are those of build key {self.build_key}\n"
-            f"{self.listed} of {self.files} files are as the lists of their packages say; no list names the others\n"
-            f"not compared: image and layers, which are not here; {signed}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,35 +94,31 @@ class Verifier:
             hashed = hash_pair(place, sif, threads=self.threads)
             name = hashed.key([f"glibc {self.glibc}", *promised]) if hashed else None
             proof = load_proof(self.store, name) if name else None
+            report = None if proof else self._compare(place, names, layers, hashed)
             if proof:
                 self.console.say("no byte has changed since both were compared and audited")
-                return _verified(names, proof, layers, signed)
-            report = self._compare(place, names, layers, hashed)
-        findings = self._audit(place, names, report)
-        proof = Proof(paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=findings)
-        if hashed and name and hashed.is_unchanged():
-            save_proof(self.store, name, proof)
-        return _verified(names, proof, layers, signed, report.entries)
+        if report:
+            proof = Proof(
+                paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=self._audit(place, names, report),
+            )  # fmt: skip
+            if hashed and name and hashed.is_unchanged():
+                save_proof(self.store, name, proof)
+        assert proof
+        answer = VerifiedPair(
+            image=names[0], sif=sif, paths=proof.paths, tree=proof.tree, plan=bool(layers),
+            passed_over=proof.passed_over, signed=signed,
+        )  # fmt: skip
+        return Verified(answer=answer, entries=report.entries if report else (), findings=proof.findings)
 
     def alone(self, sif: Path) -> tuple[VerifiedSif, tuple[Finding, ...]]:
         """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
-        key = self._need_signatures(sif) if self.key else ""
+        key = self._need_signatures(sif) if self.key else None
         with self.console.step("verify the SIF by its own lists"):
-            whole = verify_alone(sif, threads=self.threads)
-        if whole.findings:
-            raise VerifyError(f"`{sif}` is not what its own documents and lists say", findings=whole.findings)
+            answer, entries = verify_alone(sif, threads=self.threads, key=key)
         with self.console.step("audit what it holds"), opened_sif(sif) as system:
-            tree = SquashfsTree(system, whole.entries)
-            exports = _text(tree, EXPORTS)
-            outside = ImageTexts(environment=tuple(read_exports(exports).items()) if exports else ())
-            warnings = self._findings(tree, outside, sif)
-        if any(finding.severity is Severity.ERROR for finding in warnings):
-            raise VerifyError(f"`{sif}` is whole, but the audits found errors", findings=warnings)
-        answer = VerifiedSif(
-            sif=sif, paths=len(whole.entries), tree=whole.tree, build_key=whole.build_key,
-            files=whole.files, listed=whole.listed, signed=self.key is not None, key=key,
-        )  # fmt: skip
-        return answer, warnings
+            tree = SquashfsTree(system, entries)
+            outside = ImageTexts(environment=tuple(read_exports(_text(tree, EXPORTS)).items()))
+            return answer, self._findings(tree, outside, sif, f"`{sif}` is whole")
 
     def _need_signatures(self, sif: Path, image: Path | None = None) -> str:
         """Return what they were signed for, or of a SIF alone by which key. Raises VerifyError unless the key signed them."""
@@ -181,37 +146,23 @@ class Verifier:
         return report
 
     def _audit(self, place: Path, names: tuple[str, Path], report: VerifyReport) -> tuple[Finding, ...]:
-        """Return the warnings of the audits; raises VerifyError when there is an error among the findings."""
         image, sif = names
         with self.console.step("audit what they hold"), opened_sif(sif) as system:
             read = read_image(place)
             outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
-            findings = self._findings(SquashfsTree(system, report.entries), outside, sif)
-            if any(finding.severity is Severity.ERROR for finding in findings):
-                raise VerifyError(
-                    f"`{image}` and `{sif}` hold the same files, but the audits found errors",
-                    findings=findings,
-                )
-        return findings
+            tree = SquashfsTree(system, report.entries)
+            return self._findings(tree, outside, sif, f"`{image}` and `{sif}` hold the same files")
 
-    def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path) -> tuple[Finding, ...]:
+    def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path, good: str) -> tuple[Finding, ...]:
+        """Return the warnings of the audits. Raises VerifyError, which says what is good, when there is an error among them."""
         compiled = re.search(r"^step extensions .* for ([\d. ]+)$", _text(tree, PLAN), re.MULTILINE)
         gpus = tuple(compiled[1].split()) if compiled else ()  # what the plan in the tree compiled for
-        return audit(tree, outside=outside, gpus=gpus, oldest_glibc=self.glibc, processor=processor_in(sif))
-
-
-def _verified(
-    names: tuple[str, Path],
-    proof: Proof,
-    layers: tuple[Layer, ...],
-    signed: str,
-    entries: tuple[Entry, ...] = (),
-) -> Verified:
-    answer = VerifiedPair(
-        image=names[0], sif=names[1], paths=proof.paths, tree=proof.tree, plan=bool(layers),
-        passed_over=proof.passed_over, signed=signed,
-    )  # fmt: skip
-    return Verified(answer=answer, entries=entries, findings=proof.findings)
+        findings = audit(
+            tree, outside=outside, gpus=gpus, oldest_glibc=self.glibc, processor=processor_in(sif)
+        )
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError(f"{good}, but the audits found errors", findings=findings)
+        return findings
 
 
 def glibc_of(host: str) -> str:

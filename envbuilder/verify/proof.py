@@ -98,15 +98,12 @@ def save_contents(store: Store, layers: Sequence[Layer], known: Mapping[str, str
     """Remember them after a verification without an error."""
     for layer in layers:
         path = store.proof(_contents_key(layer))
-        if not _is_proved(path):
-            contents = {entry.sha256 for entry in read_manifest(layer)}
-            save_proved(path, json.dumps({name: found for name, found in known.items() if found in contents}))
-
-
-def _is_proved(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return bool(read_proved(path))
-    return False
+        with contextlib.suppress(OSError, ValueError):
+            read_proved(path)
+            continue
+        digests = {entry.sha256 for entry in read_manifest(layer)}
+        contents = {stored: digest for stored, digest in known.items() if digest in digests}
+        save_proved(path, json.dumps(contents))
 
 
 def _contents_key(layer: Layer) -> Sha256:
@@ -128,8 +125,8 @@ def _files_of(image: Path) -> Iterator[Path]:
 
 
 def _state(path: Path) -> _State:
-    found = path.stat()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = path.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @functools.cache
