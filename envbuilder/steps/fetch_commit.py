@@ -24,15 +24,13 @@ def main(url, commit, file):
 def check_out(url, commit, tree):
     def git(*words, check=True):
         environment = dict(os.environ, GIT_TERMINAL_PROMPT="0", GIT_LFS_SKIP_SMUDGE="1")
-        return not subprocess.run(
-            ("git", "-C", tree, *SETTINGS, *words), env=environment, check=check
-        ).returncode
+        argv = ("git", "-C", tree, *SETTINGS, *words)
+        return not subprocess.run(argv, env=environment, check=check).returncode
 
     git("init", "--quiet")
     if not git("fetch", "--quiet", "--depth", "1", "--", url, commit, check=False):
-        git(
-            "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*"
-        )  # some servers do not send a single commit
+        # Some servers do not send a single commit.
+        git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*")
     git("checkout", "--quiet", "--detach", commit)
     if os.path.exists(os.path.join(tree, ".gitmodules")):
         git("remote", "add", "origin", url)  # relative addresses need it
