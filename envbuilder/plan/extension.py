@@ -41,9 +41,8 @@ _OF_TORCH: Final = re.compile(
     r"torch|nvidia-.*|cuda-.*|triton|pytorch-triton|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging"
     r"|pybind11|setuptools|sympy|typing-extensions|wheel"
 )
-_OF_SUITES: Final = re.compile(
-    r"debian|debian-security|ubuntu|cuda"
-)  # sources whose packages are signed by their makers
+# Sources whose packages are signed by their makers.
+_OF_SUITES: Final = re.compile(r"debian|debian-security|ubuntu|cuda")
 # A call's name is chosen by foreign code, and becomes part of paths in the build directory and in the image.
 _CALL_NAME: Final = Shape(pattern=r"(?!\.)[^\x00-\x1f\x7f/]{1,100}", expected="the name of a module")
 
@@ -230,8 +229,10 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
     return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
-def extension_program(ground: Ground, extension: LockedExtension, name: str = "") -> Program:
-    """Return the program that makes an extension, a captured one with all of its calls."""
+def extension_program(
+    ground: Ground, extension: LockedExtension, name: str = "", *, only: bool = False
+) -> Program:
+    """Return the program that makes an extension, a captured one with all of its calls. With `only`, it compiles none of them."""
     archive = extension.archive
     match extension.form:
         case Form.LOAD:
@@ -242,8 +243,9 @@ def extension_program(ground: Ground, extension: LockedExtension, name: str = ""
             key, verb = project_key(ground, extension).digest, "build"
             values = {"epoch": ground.epoch}
         case Form.CAPTURE:
-            key, verb = _base(ground.surroundings(extension)), "capture and compile"
-            values = {"lines": extension.capture, "only": False}
+            key = _base(ground.surroundings(extension))
+            verb = "run the imports of" if only else "capture and compile"
+            values = {"lines": extension.capture, "only": only}
         case _:
             assert_never(extension.form)
     values |= {
@@ -253,13 +255,6 @@ def extension_program(ground: Ground, extension: LockedExtension, name: str = ""
     inputs = [(f"files/{file.path}", file) for file in extension.files]
     program = _program(ground, extension, values, f"{verb} the extension `{extension.name}`")
     return replace(program, name=name, inputs=(*inputs, *([("archive", archive)] if archive else [])))
-
-
-def capture_program(ground: Ground, extension: LockedExtension) -> Program:
-    """Return the program that captures the calls of an extension and compiles none."""
-    whole = extension_program(ground, extension)
-    spec = spec_text(json.loads(whole.spec) | {"only": True})
-    return replace(whole, spec=spec, why=f"run the imports of the extension `{extension.name}`")
 
 
 def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Program:

@@ -75,7 +75,7 @@ def header(path, mode, kind, *, size=0, target=b""):
     records = [(key, value) for key, value in fields if len(value) > 100 or not value.isascii()]
     extended = b""
     if records:
-        if not all(is_utf8(value) for _, value in records):
+        if any(value.decode(errors="ignore").encode() != value for _, value in records):
             records.insert(0, (b"hdrcharset", b"BINARY"))
         body = b"".join(record(key, value) for key, value in records)
         extended = ustar(b"././@PaxHeader", 0o644, b"x", len(body), b"") + padded(body)
@@ -99,14 +99,6 @@ def record(key, value):
 
 def padded(content):
     return content + bytes(-len(content) % BLOCK)
-
-
-def is_utf8(value):
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.plan.model import ExtensionsStep
 from envbuilder.plan.printer.definition import print_definition
 from envbuilder.plan.printer.dockerfile import folder_dockerfile, print_dockerfile
-from envbuilder.plan.printer.fetch import fetch
 from envbuilder.plan.printer.printed import (
     BUILD_DOCUMENTS,
     WRITE,
     WRITE_MARKED,
     Printed,
+    fetch,
     file_lines,
     in_comment,
     in_dockerfile,

@@ -32,15 +32,9 @@ def covers(targets: list[str], gpu: Gpu) -> bool:
     for target in targets:
         kind, _, number = target.partition("_")
         version = number.rstrip("af")
-        major, minor = int(version[:-1]), int(version[-1])
-        same_major = major == gpu.major and minor <= gpu.minor
-        if number.endswith("a"):
-            fits = (major, minor) == (gpu.major, gpu.minor)
-        elif kind == "compute" and not number.endswith("f"):
-            fits = (major, minor) <= (gpu.major, gpu.minor)
-        else:
-            fits = same_major
-        if fits:
+        code, here = (int(version[:-1]), int(version[-1])), (gpu.major, gpu.minor)
+        is_ptx = kind == "compute" and not number.endswith("f")
+        if code == here or (code < here and not number.endswith("a") and (is_ptx or code[0] == here[0])):
             return True
     return False
 
