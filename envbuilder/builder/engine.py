@@ -53,7 +53,7 @@ PACKING: Final = (
 )
 # The modules that write SBOM, provenance and what a container runtime reads.
 _DOCUMENTS: Final = (
-    "artifacts/statement.py", "plan/contents.py", "plan/documents.py", "plan/license.py", "plan/sbom.py",
+    "artifacts/statement.py", "plan/contents.py", "plan/documents.py", "plan/sbom.py",
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).parents[1]
 

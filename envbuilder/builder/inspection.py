@@ -24,9 +24,15 @@ from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.named import need_sif
 from envbuilder.verify.compare import Code, sif_manifest
 from envbuilder.verify.pair import Verified, VerifiedPair, Verifier
-from envbuilder.verify.report.page import Table, render
-from envbuilder.verify.report.sections import Subject, make_page, read_packages
-from envbuilder.verify.report.sizes import layer_sizes, measure
+from envbuilder.verify.report import (
+    Subject,
+    Table,
+    layer_sizes,
+    make_page,
+    measure,
+    read_packages,
+    render,
+)
 
 
 def verifier(context: BuildContext, *, glibc: str = "", key: Path | None = None) -> Verifier:

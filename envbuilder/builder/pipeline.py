@@ -58,7 +58,7 @@ from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Wanted
 from envbuilder.verify.audit import ImageTexts, check_needed, is_of_environment, read_audited
 from envbuilder.verify.compare import verify
-from envbuilder.verify.proof import load_contents, save_contents
+from envbuilder.verify.pair import load_contents, save_contents
 
 # ---- plan → artifacts that are verified, loaded and tested
 

@@ -11,7 +11,7 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.definition import print_definition
 from envbuilder.plan.printer.dockerfile import print_dockerfile
-from envbuilder.plan.printer.recipe import Printed
+from envbuilder.plan.printer.printed import Printed
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.devcontainer import image_labels
 from envbuilder.sources.names import PYTORCH_INDEX

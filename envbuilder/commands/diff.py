@@ -6,8 +6,7 @@ from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import Reply
 from envbuilder.core.system import usable_cores
-from envbuilder.verify.diff import Differences, compare
-from envbuilder.verify.subjects import Subjects
+from envbuilder.verify.diff import Differences, Subjects, compare
 
 
 @command("diff", "envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")

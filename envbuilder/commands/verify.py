@@ -12,7 +12,8 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.run.named import need_file
-from envbuilder.verify.pair import Verified, VerifiedPair, VerifiedSif, glibc_of
+from envbuilder.verify.alone import VerifiedSif
+from envbuilder.verify.pair import Verified, VerifiedPair, glibc_of
 
 
 class VerifiedPairs(BareAnswer[tuple[VerifiedPair, ...]]):

@@ -35,8 +35,8 @@ def _login_script(env: Sequence[tuple[str, str]]) -> str:
     ]
     for name, value in env:
         if name == "PATH":
-            own = (one for one in value.split(":") if one not in SYSTEM_PATH.split(":"))
-            first = shlex.quote(":".join(dict.fromkeys(own)))
+            folders = (folder for folder in value.split(":") if folder not in SYSTEM_PATH.split(":"))
+            first = shlex.quote(":".join(dict.fromkeys(folders)))
             lines.append(f'case :$PATH: in *:{ENV_PREFIX}/bin:*) ;; *) export PATH={first}:"$PATH" ;; esac')
         else:
             lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(value)}')

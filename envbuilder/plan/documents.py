@@ -20,9 +20,16 @@ from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import PROVENANCE, SBOM
-from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import every_artifact, image_purl, make_sbom, purl
+from envbuilder.plan.sbom import (
+    License,
+    debian_license,
+    every_artifact,
+    image_purl,
+    make_sbom,
+    purl,
+    wheel_license,
+)
 from envbuilder.sources.installed import DPKG, read_dpkg
 
 BUILD_TYPE: Final = "urn:envbuilder:layers:1"
@@ -45,7 +52,7 @@ def write_documents(
             read = _debian if isinstance(step, OsStep) else _python
             installed = read(layers[type(step)], trees.get(type(step)))
             _need_same(step, {name: version for name, (version, _) in installed.items()})
-            licenses |= {one.sha256: installed[_key(step, one.name)][1] for one in step.artifacts}
+            licenses |= {file.sha256: installed[_key(step, file.name)][1] for file in step.artifacts}
     subjects = [
         Subject(name=f"{layers[type(step)].name}.tar", sha256=layers[type(step)].diff_id)
         for step in plan.steps
@@ -60,8 +67,8 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
     Like the SBOM, it depends on the plan alone and lies inside both artifacts.
     """
     dependencies = [
-        {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}}
-        for one in dict.fromkeys((*every_artifact(plan), *_tools(plan)))
+        {"name": file.filename, "uri": purl(file), "digest": {"sha256": file.sha256}}
+        for file in dict.fromkeys((*every_artifact(plan), *_tools(plan)))
     ]
     if base := plan.os.base:
         digest = {"sha256": base.manifest.digest}
@@ -72,7 +79,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         for file in extension.files
     ]
     files = [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
-    versions = {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools)
+    versions = {"envbuilder": __version__} | dict(tool.split(" ", 1) for tool in tools)
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
@@ -96,7 +103,7 @@ def _tools(plan: Plan) -> Iterator[Artifact]:
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
     """Return the installed packages: name → version and license."""
     entries = read_manifest(layer)
-    wanted = {one.path for one in entries if one.path == DPKG or _COPYRIGHT.fullmatch(one.path)}
+    wanted = {entry.path for entry in entries if entry.path == DPKG or _COPYRIGHT.fullmatch(entry.path)}
     files = read_files(layer, wanted, tree)
     documents = {path.split("/")[3]: text for path, text in files.items() if path != DPKG}
     for entry in entries:  # some packages link their documentation to that of another
@@ -112,19 +119,20 @@ def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
 
 
 def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
-    wanted = {one.path for one in read_manifest(layer) if _METADATA.fullmatch(one.path)}
-    files = read_files(layer, wanted, tree)
-    found: dict[str, tuple[str, License]] = {}
-    for text in files.values():
+    wanted = {entry.path for entry in read_manifest(layer) if _METADATA.fullmatch(entry.path)}
+    packages: dict[str, tuple[str, License]] = {}
+    for text in read_files(layer, wanted, tree).values():
         fields, _ = parse_email(text)
-        name, version = fields.get("name", ""), fields.get("version", "")
-        found[canonicalize_name(name)] = (_version(version), wheel_license(text))
-    return found
+        name = canonicalize_name(fields.get("name", ""))
+        packages[name] = (_version(fields.get("version", "")), wheel_license(text))
+    return packages
 
 
 def _need_same(step: OsStep | PythonStep, installed: Mapping[str, str]) -> None:
     is_os = isinstance(step, OsStep)
-    locked = {_key(step, one.name): one.version if is_os else _version(one.version) for one in step.artifacts}
+    locked = {
+        _key(step, file.name): file.version if is_os else _version(file.version) for file in step.artifacts
+    }
     # The lock does not name the packages of a base image.
     names = locked.keys() if isinstance(step, OsStep) and step.base else locked.keys() | installed.keys()
     wrong = [

@@ -9,12 +9,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from typing import Annotated, Final, assert_never
 
 from envbuilder import steps
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import Shape
-from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.program import Program, spec_text
 from envbuilder.recipe.extension import Form
 
@@ -40,9 +41,8 @@ _OF_TORCH: Final = re.compile(
     r"torch|nvidia-.*|cuda-.*|triton|pytorch-triton|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging"
     r"|pybind11|setuptools|sympy|typing-extensions|wheel"
 )
-_OF_SUITES: Final = re.compile(
-    r"debian|debian-security|ubuntu|cuda"
-)  # sources whose packages are signed by their makers
+# Sources whose packages are signed by their makers.
+_OF_SUITES: Final = re.compile(r"debian|debian-security|ubuntu|cuda")
 # A call's name is chosen by foreign code, and becomes part of paths in the build directory and in the image.
 _CALL_NAME: Final = Shape(pattern=r"(?!\.)[^\x00-\x1f\x7f/]{1,100}", expected="the name of a module")
 
@@ -76,19 +76,6 @@ class Call:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def recipe_call(extension: LockedExtension) -> Call:
-    """Return the call for a recipe's `sources`."""
-    return Call(
-        function="load",
-        name=extension.name,
-        sources=tuple(f"{SOURCE}/{source}" for source in extension.sources),
-        extra_include_paths=tuple(f"{SOURCE}/{folder}" for folder in extension.include),
-        extra_cflags=extension.cflags,
-        extra_cuda_cflags=extension.cuda_cflags,
-        with_cuda=any(source.endswith(".cu") for source in extension.sources),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """The calls of one extension, and the files that they may read."""
@@ -98,9 +85,18 @@ class Calls:
 
 
 def recipe_calls(extension: LockedExtension) -> Calls:
-    """Return the call for a recipe's `sources`, with its files."""
+    """Return the one call for a recipe's `sources`, with its files."""
+    call = Call(
+        function="load",
+        name=extension.name,
+        sources=tuple(f"{SOURCE}/{source}" for source in extension.sources),
+        extra_include_paths=tuple(f"{SOURCE}/{folder}" for folder in extension.include),
+        extra_cflags=extension.cflags,
+        extra_cuda_cflags=extension.cuda_cflags,
+        with_cuda=any(source.endswith(".cu") for source in extension.sources),
+    )
     files = tuple((f"src/{file.path}", file.sha256) for file in extension.files)
-    return Calls(calls=(recipe_call(extension),), files=files)
+    return Calls(calls=(call,), files=files)
 
 
 # ---- the key
@@ -110,9 +106,9 @@ def recipe_calls(extension: LockedExtension) -> Calls:
 class Key:
     """The inputs that decide the bytes of an extension: its surroundings, and what is specific to it.
 
-    `beside` names the packages that should not, and whose code runs beside the compilers: a wheel's `.pth` file, a script of
-    a third party's package. The cache has an entry for each such company, so that the code of one recipe's packages leaves
-    no result for another recipe.
+    `beside` names what the plan does not have in the key, and what runs beside the compilers: uv where it builds, whose version is this
+    machine's; the packages that should decide nothing, as a wheel's `.pth` file. The cache has an entry for each such company, so
+    that another uv builds anew, and the code of one recipe's packages leaves no result for another recipe.
     """
 
     surroundings: tuple[tuple[str, str], ...]
@@ -164,42 +160,31 @@ class Ground:
     def surroundings(
         self, extension: LockedExtension, *, reads_all: bool = False
     ) -> tuple[tuple[str, str], ...]:
-        """Return the fields of a key that describe compilers, packages and GPUs.
+        """Return the fields of a key that describe processor, compilers, packages and GPUs.
 
         With `reads_all`, all packages are in it, because a project's own programs may read any of them.
         """
         reads_all = reads_all or PREFIX in "\n".join(extension_lines(extension))
-        torch = next(
-            (f"{wheel.version} {wheel.sha256}" for wheel in self.wheels if wheel.name == "torch"), "none"
-        )
-        wheels = (
-            self.builds if reads_all else [wheel for wheel in self.wheels if _WHEELS.fullmatch(wheel.name)]
-        )
+        torch = [f"{wheel.version} {wheel.sha256}" for wheel in self.wheels if wheel.name == "torch"]
+        wheels = [wheel for wheel in self.wheels if _WHEELS.fullmatch(wheel.name)]
         debs = [deb for deb in self.debs if reads_all or _COMPILER.fullmatch(deb.name)]
+        standalone = f" {_digest(self.standalone)}" if self.standalone else ""
         return (
             ("program", sha256_text(" ".join(map(steps.digest, FILES)))),
-            *self.fields(debs),
-            ("torch", torch),
-            ("wheels", digest_of(wheels)),
-            ("cuda", f"{self.toolkit} {digest_of(self.parts)}"),
+            ("platform", self.platform),
+            ("python", f"{self.python}{standalone}"),
+            ("compiler", f"gcc {self.compiler} {_digest(debs)}"),
+            *(() if self.tools is None else (("tools for another processor", _digest(self.tools)),)),
+            ("torch", torch[0] if torch else "none"),
+            ("wheels", _digest(self.builds if reads_all else wheels)),
+            ("cuda", f"{self.toolkit} {_digest(self.parts)}"),
             ("architectures", " ".join(self.gpus) or "cpu"),
             ("variables", json.dumps(extension.env)),
             ("epoch", str(self.epoch) if reads_all else "none"),  # a project may write it into its files
         )
 
-    def fields(self, debs: Iterable[Artifact]) -> tuple[tuple[str, str], ...]:
-        """Return the fields for processor, Python and compiler."""
-        standalone = f" {digest_of(self.standalone)}" if self.standalone else ""
-        tools = () if self.tools is None else (("tools for another processor", digest_of(self.tools)),)
-        return (
-            ("platform", self.platform),
-            ("python", f"{self.python}{standalone}"),
-            ("compiler", f"gcc {self.compiler} {digest_of(debs)}"),
-            *tools,
-        )
 
-
-def digest_of(artifacts: Iterable[Artifact]) -> Sha256:
+def _digest(artifacts: Iterable[Artifact]) -> Sha256:
     return sha256_text("\n".join(sorted(f"{file.name} {file.sha256}" for file in artifacts)))
 
 
@@ -210,14 +195,17 @@ def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Call
     return Key(
         surroundings=ground.surroundings(extension),
         specific=(("call", call.to_json()), ("files", json.dumps(calls.files))),
-        beside=digest_of([*wheels, *debs]) if wheels or debs else "",
+        beside=_digest([*wheels, *debs]) if wheels or debs else "",
     )
 
 
 def project_key(ground: Ground, extension: LockedExtension) -> Key:
     """Return the key of a project's own build or capture, which may read every package."""
-    specific = (("project", "\n".join(extension_lines(extension))),)
-    return Key(surroundings=ground.surroundings(extension, reads_all=True), specific=specific)
+    return Key(
+        surroundings=ground.surroundings(extension, reads_all=True),
+        specific=(("project", "\n".join(extension_lines(extension))),),
+        beside=f"uv {metadata.version('uv')}" if extension.form is Form.PROJECT else "",
+    )
 
 
 # ---- the programs
@@ -241,47 +229,32 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
     return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
-def extension_program(ground: Ground, extension: LockedExtension, name: str = "") -> Program:
-    """Return the program that makes an extension, a captured one with all of its calls."""
-    values: dict[str, object] = {
-        "path": extension.path,
-        "files": {file.path: file.sha256 for file in extension.files},
-    }
-    values |= {"patch": extension.patch, "archive": extension.archive is not None}
-    values["strip"] = extension.archive is not None and extension.archive.kind == "sdist"
-    inputs: list[tuple[str, Artifact | SourceFile]] = [
-        (f"files/{file.path}", file) for file in extension.files
-    ]
-    if extension.archive:
-        inputs.append(("archive", extension.archive))
+def extension_program(
+    ground: Ground, extension: LockedExtension, name: str = "", *, only: bool = False
+) -> Program:
+    """Return the program that makes an extension, a captured one with all of its calls. With `only`, it compiles none of them."""
+    archive = extension.archive
     match extension.form:
         case Form.LOAD:
-            call = recipe_call(extension)
-            values |= {
-                "key": call_key(ground, extension, call, recipe_calls(extension)).digest,
-                "call": asdict(call),
-            }
-            why = f"compile the extension `{extension.name}`"
+            calls = recipe_calls(extension)
+            key, verb = call_key(ground, extension, calls.calls[0], calls).digest, "compile"
+            values: dict[str, object] = {"call": asdict(calls.calls[0])}
         case Form.PROJECT:
-            values |= {"key": project_key(ground, extension).digest, "epoch": ground.epoch}
-            why = f"build the extension `{extension.name}`"
+            key, verb = project_key(ground, extension).digest, "build"
+            values = {"epoch": ground.epoch}
         case Form.CAPTURE:
-            values |= {
-                "key": _base(ground.surroundings(extension)),
-                "lines": extension.capture,
-                "only": False,
-            }
-            why = f"capture and compile the extension `{extension.name}`"
+            key = _base(ground.surroundings(extension))
+            verb = "run the imports of" if only else "capture and compile"
+            values = {"lines": extension.capture, "only": only}
         case _:
             assert_never(extension.form)
-    return _program(ground, extension, values, why, name=name, inputs=tuple(inputs))
-
-
-def capture_program(ground: Ground, extension: LockedExtension) -> Program:
-    """Return the program that captures the calls of an extension and compiles none."""
-    whole = extension_program(ground, extension)
-    spec = spec_text(json.loads(whole.spec) | {"only": True})
-    return replace(whole, spec=spec, why=f"run the imports of the extension `{extension.name}`")
+    values |= {
+        "path": extension.path, "files": {file.path: file.sha256 for file in extension.files}, "patch": extension.patch,
+        "archive": archive is not None, "strip": archive is not None and archive.kind == "sdist", "key": key,
+    }  # fmt: skip
+    inputs = [(f"files/{file.path}", file) for file in extension.files]
+    program = _program(ground, extension, values, f"{verb} the extension `{extension.name}`")
+    return replace(program, name=name, inputs=(*inputs, *([("archive", archive)] if archive else [])))
 
 
 def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Program:
@@ -290,29 +263,19 @@ def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: 
     return _program(ground, extension, values, f"compile the extension `{call.name}`")
 
 
-def _program(
-    ground: Ground,
-    extension: LockedExtension,
-    values: Mapping[str, object],
-    why: str,
-    *,
-    name: str = "",
-    inputs: tuple[tuple[str, Artifact | SourceFile], ...] = (),
-) -> Program:
+def _program(ground: Ground, extension: LockedExtension, values: Mapping[str, object], why: str) -> Program:
     common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
     return Program(
-        name=name, files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"), spec=spec_text({**common, **values}),
-        inputs=inputs, why=why,
+        name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"),
+        spec=spec_text({**common, **values}), why=why,
     )  # fmt: skip
 
 
 def join_program(ground: Ground, name: str, extensions: Sequence[LockedExtension]) -> Program:
     """Return the program that makes the layer of these extensions, each of which is a part."""
-    parts = tuple(
-        extension_program(ground, extension, f"extension-{number}")
-        for number, extension in enumerate(extensions)
-    )
-    forms = [(part.name, extension.form) for part, extension in zip(parts, extensions, strict=True)]
+    named = {f"extension-{number}": extension for number, extension in enumerate(extensions)}
+    parts = tuple(extension_program(ground, extension, part) for part, extension in named.items())
+    forms = [(part, extension.form) for part, extension in named.items()]
     return Program(
         name=name, files=("extensions.py",), interpreter=ground.program, root=("os", "interpreter"),
         spec=spec_text({"parts": forms, "gpus": ground.gpus}), parts=parts, why="join the extensions",

@@ -1,26 +1,60 @@
 """Recipe → lock → plan: check the recipe, read its lock, and put the steps in order."""
 
 import functools
+import json
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from envbuilder import runtime
-from envbuilder.compat.check import examine_file, need_sound
+from envbuilder.compat.check import examine_file, load_tables, need_sound
+from envbuilder.compat.explain import driver_floor
+from envbuilder.compat.host_file import load_host_facts
+from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
-from envbuilder.core.cache import Store
-from envbuilder.core.errors import LockError
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.lock.file import lock_text
 from envbuilder.lock.fresh import load_fresh
 from envbuilder.lock.known_base import known_base
-from envbuilder.lock.model import Lock, needs_toolkit
-from envbuilder.plan import model, shell
-from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
-from envbuilder.plan.site import need_files, site_files
-from envbuilder.recipe.model import Recipe
+from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
+from envbuilder.plan import shell
+from envbuilder.plan.model import (
+    DRIVER_PARTS,
+    ENV_PREFIX,
+    GPUS,
+    LIB,
+    LOCK_LABEL,
+    OWN,
+    PLAN_LABEL,
+    RECIPE_LABEL,
+    SITE_PACKAGES,
+    SYSTEM_PATH,
+    TITLE,
+    AddedStep,
+    CudaStep,
+    ExtensionsStep,
+    InterpreterStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+    Step,
+)
+from envbuilder.recipe.fields import expand_own
+from envbuilder.recipe.model import AUTO, Recipe
+
+NEEDS: Final = "opt/envbuilder/needs.json"
+BAKED: Final = "opt/envbuilder/nccl.json"
+NCCL_CONF: Final = "etc/nccl.conf"
+_Files = tuple[tuple[str, str], ...]  # path below / → text
 
 
 def load_locked(
@@ -45,7 +79,7 @@ def make_plan(
 
 def plan_of(recipe: Recipe, lock: Lock, host: Path | None = None) -> Plan:
     """Put the steps of a lock that fits the recipe in order. Raises LockError for a toolkit that is not known."""
-    return model.make(
+    return make(
         recipe,
         lock,
         toolkit=toolkit_for(recipe, lock),
@@ -77,14 +111,132 @@ def toolkit_for(recipe: Recipe, lock: Lock) -> Toolkit | None:
     """Return the toolkit of the lock's packages, None if the recipe needs none. Raises LockError if they make none."""
     if not needs_toolkit(recipe, lock.base):
         return None
-    found = toolkit_of(recipe.cuda_minor, lock.toolkit, load_toolkits().rows)
-    if found is None:
+    known = toolkit_of(recipe.cuda_minor, lock.toolkit, load_toolkits().rows)
+    if known is None:
         raise LockError(
             f"the packages in `toolkit` of the lock make no CUDA {recipe.cuda} that this envbuilder knows",
             hint=f"`envbuilder lock {pasted(recipe.path)}` chooses them anew",
         )
-    return found[1].on(processor_of(lock.platform) or X86_64)
+    return known[1].on(processor_of(lock.platform) or X86_64)
 
 
-def _below(folder: str, files: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+def _below(folder: str, files: _Files) -> Iterator[tuple[str, str]]:
     return ((f"{folder[1:]}/{path}", text) for path, text in files)
+
+
+def site_files(recipe: Recipe, host: Path | None) -> _Files:
+    """Return the files of the site: the NCCL profile and its fixed settings.
+
+    The profile is that of `host`, otherwise the recipe's. Raises UsageError for a file without a profile.
+    """
+    if host is None and recipe.nccl == AUTO:
+        return ()
+    if host is None and recipe.nccl == "off":
+        return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
+    path = host or recipe.path.parent / recipe.nccl
+    facts = load_host_facts(path)
+    if facts.profile is None:
+        raise UsageError(f"`{path}` holds no profile", hint="`envbuilder detect --save FILE` writes one")
+    text = json.dumps({"mode": "profile", "profile": facts.profile_data}, indent=1, sort_keys=True) + "\n"
+    fixed = "".join(f"{name}={value}\n" for name, value in facts.profile.fixed)
+    return ((BAKED, text), *(((NCCL_CONF, fixed),) if fixed else ()))
+
+
+def need_files(recipe: Recipe) -> _Files:
+    """Return the file with the driver floor, which is checked at start-up. Empty without CUDA."""
+    floor = driver_floor(recipe, load_tables())
+    return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()
+
+
+# ---- the steps in order, without I/O
+
+
+def make(
+    recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: tuple[str, ...], lock_text: str, start: _Files, more: _Files = ()
+) -> Plan:  # fmt: skip
+    """Put the steps in order.
+
+    `toolkit` is the table's row for the recipe's CUDA, None without CUDA. `start` and `more` are files of the start and the runtime
+    layer.
+    """
+    inside = lock.base.inside if lock.base else None
+    standalone = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
+    program = standalone.program if standalone else _image_python(recipe, lock)
+
+    def packages(kind: type[PythonStep], artifacts: tuple[Artifact, ...]) -> PythonStep:
+        names = {package.name for package in artifacts}
+        builds: tuple[LockedBuild, ...] = tuple(build for build in lock.builds if build.name in names)
+        return kind(python=recipe.python, artifacts=artifacts, interpreter=program, builds=builds)
+
+    steps: tuple[Step, ...] = (
+        _os_step(recipe, lock),
+        *((standalone,) if standalone else ()),
+        packages(PythonStep, lock.wheels),
+        *((CudaStep(toolkit=toolkit, artifacts=lock.toolkit),) if toolkit else ()),
+        *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
+        StartStep(python=recipe.python, files=tuple(sorted(start))),
+        *((packages(AddedStep, lock.added),) if lock.added else ()),
+    )  # fmt: skip
+    before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=steps, tools=lock.tools)
+    has_cuda = bool(toolkit or (inside and inside.toolkit(recipe.cuda)))
+    described = RuntimeStep(
+        env=_environment(recipe, inside, has_cuda=has_cuda),
+        labels=(
+            (LOCK_LABEL, f"sha256:{sha256_text(lock_text)}"),
+            (PLAN_LABEL, f"sha256:{before.key}"),
+            (RECIPE_LABEL, f"sha256:{recipe.digest}"),
+            (TITLE, recipe.name),
+        ),
+        run=tuple(shlex.split(recipe.run)),
+        files=(
+            ("opt/envbuilder/lock.json", lock_text),
+            ("opt/envbuilder/plan.txt", before.canonical()),
+            ("opt/envbuilder/recipe.yaml", recipe.canonical()),
+            *more,
+        ),
+    )
+    return replace(before, steps=(*steps, described))
+
+
+def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
+    if lock.base is None:
+        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artifacts=lock.debs)
+    gcc = lock.base.inside.gcc(recipe.gcc)
+    is_added = any(deb.name == f"gcc-{recipe.gcc}" for deb in lock.debs)
+    driver = gcc.path if gcc and not is_added else f"/usr/bin/gcc-{recipe.gcc}"
+    return OsStep(suite="", gcc=recipe.gcc, artifacts=lock.debs, base=lock.base, driver=driver)
+
+
+def _image_python(recipe: Recipe, lock: Lock) -> str:
+    """Return the path of the image's own Python if it is used and has an unusual path, otherwise ""."""
+    python = lock.base.inside.python(recipe.python) if lock.base else None
+    is_added = any(deb.name == f"python{recipe.python}-minimal" for deb in lock.debs)
+    usual = f"/usr/bin/python{recipe.python}"
+    return python.path if python and not is_added and python.path != usual else ""
+
+
+def _environment(recipe: Recipe, inside: Base | None, *, has_cuda: bool) -> tuple[tuple[str, str], ...]:
+    """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
+
+    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. In the recipe's own
+    value of a variable, `$NAME` of the same name stands for what it would be without. With CUDA, the image
+    asks for every GPU and for at least what torch needs of the driver.
+    """
+    below = inside.env if inside else {}
+    path = below.get("PATH", SYSTEM_PATH)
+    search = [
+        f"{ENV_PREFIX}/bin",
+        *(["/usr/local/cuda/bin"] if has_cuda else []),
+        *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
+        path,
+    ]
+    fixed = below | {"PATH": ":".join(search)}
+    if recipe.pytorch:
+        fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
+    if has_cuda:
+        fixed["CUDA_HOME"] = "/usr/local/cuda"
+        fixed[GPUS] = "all"
+        parts = [*filter(None, below.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
+        fixed[DRIVER_PARTS] = "all" if "all" in parts else ",".join(dict.fromkeys(parts))
+    chosen = {name: expand_own(name, value, fixed.get(name, "")) for name, value in recipe.env}
+    return tuple((fixed | chosen).items())

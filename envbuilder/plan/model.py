@@ -13,16 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final
 
-from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
-from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedBuild, LockedExtension, Tools, blobs
+from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, Tools, blobs
 from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program
 from envbuilder.plan.program import BASE, OUTSIDE, PROGRAMS, Program, spec_text
-from envbuilder.recipe.fields import expand_own
-from envbuilder.recipe.model import Recipe
 
 ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
@@ -65,13 +62,10 @@ class OsStep:
 
     def made_by(self, plan: "Plan") -> Program:
         """Return the program that configures the packages in a root that a part of it has unpacked, or in the image."""
-        tools = str(PurePosixPath(self.driver).parent) if self.base else ""
         spec = {
-            "architecture": plan.processor.debian,
-            "triplet": plan.processor.gnu,
-            "gcc": self.gcc,
-            "tools": tools,
-        }
+            "architecture": plan.processor.debian, "triplet": plan.processor.gnu, "gcc": self.gcc,
+            "tools": str(PurePosixPath(self.driver).parent) if self.base else "",
+        }  # fmt: skip
         unpacking = Program(
             name="unpack", files=("distribution.py",), interpreter=OUTSIDE, root=(), spec=spec_text(spec),
             inputs=tuple((f"debs/{deb.name}_{deb.version.replace(':', '%3a')}.deb", deb) for deb in self.artifacts),
@@ -138,15 +132,15 @@ class PythonStep:
 
     @property
     def sdists(self) -> tuple[Artifact, ...]:
-        return tuple(one for one in self.artifacts if one.kind == "sdist")
+        return tuple(package for package in self.artifacts if package.kind == "sdist")
 
     def tools(self, sdist: Artifact) -> tuple[Artifact, ...]:
         """Return the wheels that the build of an sdist needs."""
-        return next((one.wheels for one in self.builds if one.name == sdist.name), ())
+        return next((build.wheels for build in self.builds if build.name == sdist.name), ())
 
     @property
     def inputs(self) -> tuple[Artifact, ...]:
-        return (*self.artifacts, *(one for sdist in self.sdists for one in self.tools(sdist)))
+        return (*self.artifacts, *(tool for sdist in self.sdists for tool in self.tools(sdist)))
 
     @property
     def site_packages(self) -> str:
@@ -158,11 +152,10 @@ class PythonStep:
         return self.interpreter or f"/usr/bin/python{self.python}"
 
     def made_by(self, plan: "Plan") -> Program:
-        wheels = [artifact for artifact in self.artifacts if artifact.kind == "wheel"]
+        wheels = [package for package in self.artifacts if package.kind == "wheel"]
+        pins = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
         spec = {
-            "requirements": [
-                f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
-            ],
+            "requirements": pins,
             "platform": plan.processor.uv_platform(NEWEST_MANYLINUX) if plan.tools else "",
             "on_top": isinstance(self, AddedStep),
         }
@@ -294,7 +287,7 @@ class RuntimeStep:
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *([f"  run {shlex.join(self.run)}"] if self.run else []),
-            *map(_file_line, self.files),
+            *(f"  file {path} sha256:{sha256_text(text)}" for path, text in self.files),
         )
 
 
@@ -311,7 +304,7 @@ class AddedStep(PythonStep):
 
 ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
-Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
+Step = ProgramStep | RuntimeStep
 
 
 def inputs(step: Step) -> tuple[Artifact, ...]:
@@ -357,9 +350,8 @@ class Plan:
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """Return every file that is fetched."""
-        own = (one for step in self.steps for one in inputs(step))
         tools = self.tools.artifacts if self.tools else ()
-        return tuple(dict.fromkeys((*own, *tools)))
+        return tuple(dict.fromkeys((*(file for step in self.steps for file in inputs(step)), *tools)))
 
     @property
     def key(self) -> Sha256:
@@ -369,8 +361,8 @@ class Plan:
     def step_key(self, step: Step, tools: str) -> Sha256:
         """Return the key of one layer: of its lines, those of the steps that it reads, and the tools that write it."""
         below = self.steps[: self.steps.index(step)]
-        read = [one for one in below if step.reads is None or one.name in step.reads]
-        lines = [line for one in (*read, step) for line in self._lines(one)]
+        reads = [lower for lower in below if step.reads is None or lower.name in step.reads]
+        lines = [line for decisive in (*reads, step) for line in self._lines(decisive)]
         return sha256_text("\n".join([f"layer {self.platform} {self.epoch} {tools}", *lines]))
 
     def part_key(self, part: Program, tools: str) -> Sha256:
@@ -403,8 +395,7 @@ class Plan:
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:
-        found = (step.extensions for step in self.steps if isinstance(step, ExtensionsStep))
-        return next(found, ())
+        return next((step.extensions for step in self.steps if isinstance(step, ExtensionsStep)), ())
 
     @property
     def ground(self) -> Ground:
@@ -433,10 +424,6 @@ class Plan:
         return next(step for step in self.steps if isinstance(step, PythonStep))
 
     @property
-    def has_sdists(self) -> bool:
-        return any(isinstance(step, PythonStep) and step.sdists for step in self.steps)
-
-    @property
     def added(self) -> AddedStep | None:
         return next((step for step in self.steps if isinstance(step, AddedStep)), None)
 
@@ -445,121 +432,8 @@ class Plan:
         return next((step for step in self.steps if isinstance(step, CudaStep)), None)
 
     @property
-    def start(self) -> StartStep:
-        return next(step for step in self.steps if isinstance(step, StartStep))
-
-    @property
     def runtime(self) -> RuntimeStep:
         return next(step for step in self.steps if isinstance(step, RuntimeStep))
-
-
-def make(
-    recipe: Recipe,
-    lock: Lock,
-    *,
-    toolkit: Toolkit | None,
-    architectures: tuple[str, ...],
-    lock_text: str,
-    start: tuple[tuple[str, str], ...],
-    more: tuple[tuple[str, str], ...] = (),
-) -> Plan:
-    """Put the steps in order.
-
-    `toolkit` is the table's row for the recipe's CUDA, None without CUDA. `start` and `more` are files of the start and the runtime
-    layer, path below / → text.
-    """
-    inside = lock.base.inside if lock.base else None
-    own = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
-    program = own.program if own else _image_python(recipe, lock)
-    steps: list[Step] = [
-        _os_step(recipe, lock),
-        *((own,) if own else ()),
-        PythonStep(
-            python=recipe.python,
-            artifacts=lock.wheels,
-            interpreter=program,
-            builds=_builds(lock, lock.wheels),
-        ),
-    ]
-    if toolkit is not None:
-        steps.append(CudaStep(toolkit=toolkit, artifacts=lock.toolkit))
-    if lock.extensions:
-        steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
-    steps.append(StartStep(python=recipe.python, files=tuple(sorted(start))))
-    if lock.added:
-        builds = _builds(lock, lock.added)
-        steps.append(
-            AddedStep(python=recipe.python, artifacts=lock.added, interpreter=program, builds=builds)
-        )
-    env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
-    before = Plan(
-        name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps), tools=lock.tools
-    )
-    recipe_digest, lock_digest = f"sha256:{recipe.digest}", f"sha256:{sha256_text(lock_text)}"
-    labels = (
-        (LOCK_LABEL, lock_digest), (PLAN_LABEL, f"sha256:{before.key}"), (RECIPE_LABEL, recipe_digest), (TITLE, recipe.name)
-    )  # fmt: skip
-    files = (
-        ("opt/envbuilder/lock.json", lock_text),
-        ("opt/envbuilder/plan.txt", before.canonical()),
-        ("opt/envbuilder/recipe.yaml", recipe.canonical()),
-        *more,
-    )
-    run = tuple(shlex.split(recipe.run))
-    return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, run=run, files=files)))
-
-
-def _builds(lock: Lock, packages: tuple[Artifact, ...]) -> tuple[LockedBuild, ...]:
-    names = {one.name for one in packages}
-    return tuple(one for one in lock.builds if one.name in names)
-
-
-def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
-    if lock.base is None:
-        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artifacts=lock.debs)
-    own = lock.base.inside.gcc(recipe.gcc)
-    added = f"gcc-{recipe.gcc}" in {one.name for one in lock.debs}
-    driver = own.path if own and not added else f"/usr/bin/gcc-{recipe.gcc}"
-    return OsStep(suite="", gcc=recipe.gcc, artifacts=lock.debs, base=lock.base, driver=driver)
-
-
-def _image_python(recipe: Recipe, lock: Lock) -> str:
-    """Return the path of the image's own Python if it is used and has an unusual path, otherwise ""."""
-    own = lock.base.inside.python(recipe.python) if lock.base else None
-    added = f"python{recipe.python}-minimal" in {one.name for one in lock.debs}
-    usual = f"/usr/bin/python{recipe.python}"
-    return own.path if own and not added and own.path != usual else ""
-
-
-def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
-    """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
-
-    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment. In the recipe's own
-    value of a variable, `$NAME` of the same name stands for what it would be without. With CUDA, the image
-    asks for every GPU and for at least what torch needs of the driver.
-    """
-    below = inside.env if inside else {}
-    path = below.get("PATH", SYSTEM_PATH)
-    search = [
-        f"{ENV_PREFIX}/bin",
-        *(["/usr/local/cuda/bin"] if cuda else []),
-        *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
-        path,
-    ]
-    fixed = below | {"PATH": ":".join(search)}
-    if recipe.pytorch:
-        fixed["PYTORCH_VERSION"] = recipe.pytorch  # enroot's PyTorch hook reads it
-    if cuda:
-        fixed["CUDA_HOME"] = "/usr/local/cuda"
-        fixed[GPUS] = "all"
-        parts = [*filter(None, below.get(DRIVER_PARTS, "").split(",")), "compute", "utility"]
-        fixed[DRIVER_PARTS] = "all" if "all" in parts else ",".join(dict.fromkeys(parts))
-    own = {name: expand_own(name, value, fixed.get(name, "")) for name, value in recipe.env}
-    return tuple((fixed | own).items())
-
-
-def _file_line(file: tuple[str, str]) -> str:
-    return f"  file {file[0]} sha256:{sha256_text(file[1])}"
 
 
 def _artifact_line(artifact: Artifact) -> str:

@@ -18,9 +18,7 @@ SPEC: Final = "/step/spec.json"
 INPUTS: Final = "/step/inputs"
 OUT: Final = "/out"
 # Instead of a path in a root.
-OUTSIDE: Final = (
-    "python3"  # an interpreter: the program runs on the machine that builds, by any Python from 3.8
-)
+OUTSIDE: Final = "python3"  # an interpreter: the program runs on the machine that builds, by any from 3.8
 BASE: Final = "base"  # a root: the recipe's image
 
 

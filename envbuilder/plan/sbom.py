@@ -2,31 +2,64 @@
 
 The text depends on the plan and on the licenses that the packages declare. It names no machine, no host and no time, so every build of
 the same lock writes the same text. It lies inside both artifacts.
+
+Two kinds of packages declare their license in a machine-readable form: wheels in their metadata, Debian packages in copyright files of
+the format DEP-5. Nothing is guessed from a license's text: an unclear declaration is quoted, and its expression stays empty.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
+
+from packaging.metadata import parse_email
 
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
-from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
 from envbuilder.sources.names import APT, CUDA, URL
 
 NOASSERTION: Final = "NOASSERTION"
+_OWN: Final = "LicenseRef-"
+_MOST_SHOWN: Final = 200  # characters of a quoted declaration
+# Debian's short names with another SPDX name. `_debian_name` has the rule for GNU licenses.
+_DEBIAN: Final = {
+    "apache-2": "Apache-2.0", "artistic": "Artistic-1.0-Perl", "bsd-2": "BSD-2-Clause", "bsd-3": "BSD-3-Clause",
+    "bsl": "BSL-1.0", "cc0": "CC0-1.0", "expat": "MIT", "mit/x11": "MIT", "python": "PSF-2.0",
+}  # fmt: skip
+_GNU: Final = re.compile(r"(A|L)?GPL-(\d)(?:\.(\d))?(\+?)")
+# Declarations in wheels that are clear but not SPDX names.
+_WHEEL: Final = {
+    "apache 2.0": "Apache-2.0", "apache license 2.0": "Apache-2.0", "apache license, version 2.0": "Apache-2.0",
+    "apache software license": "Apache-2.0", "isc license (iscl)": "ISC", "mit license": "MIT", "psf": "PSF-2.0",
+    "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0", "python software foundation license": "PSF-2.0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class License:
+    """`expression` is an SPDX expression, "" if unclear. `stated` is the package's own text."""
+
+    expression: str = ""
+    stated: str = ""
+
+
+UNKNOWN: Final = License()
 
 
 def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
     """Return the SBOM in SPDX 2.3. `licenses` maps the sha256 of a file to its license."""
     top = "SPDXRef-environment"
     packages = [*_artifacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
-    references = sorted({name for one in licenses.values() for name in own_references(one.expression)})
+    references = sorted(
+        {name for declared in licenses.values() for name in own_references(declared.expression)}
+    )
     created = datetime.fromtimestamp(plan.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -82,18 +115,19 @@ def _supplier(artifact: Artifact) -> str:
 
 
 def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
-    for one in every_artifact(plan):
-        found = licenses.get(one.sha256, UNKNOWN)
-        package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
-        package = _referred(package, purl(one)) | {
-            "packageFileName": one.filename,
-            "sourceInfo": f"{one.source}: {one.path}",
-            "supplier": _supplier(one),
-            "licenseDeclared": found.expression or NOASSERTION,
-            "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
+    for file in every_artifact(plan):
+        declared = licenses.get(file.sha256, UNKNOWN)
+        package = _package(_identity(file.kind, file.name, file.sha256), file.name, file.version)
+        package |= {
+            "externalRefs": _references(purl(file)),
+            "packageFileName": file.filename,
+            "sourceInfo": f"{file.source}: {file.path}",
+            "supplier": _supplier(file),
+            "licenseDeclared": declared.expression or NOASSERTION,
+            "checksums": [{"algorithm": "SHA256", "checksumValue": file.sha256}],
         }
-        if found.stated and found.stated != found.expression:
-            package["licenseComments"] = f"the package says: {found.stated}"
+        if declared.stated and declared.stated != declared.expression:
+            package["licenseComments"] = f"the package says: {declared.stated}"
         yield package
 
 
@@ -104,24 +138,24 @@ def _image(plan: Plan) -> Iterator[dict[str, object]]:
         return
     digest = f"sha256:{base.manifest.digest}"
     whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
-    yield _referred(whole, image_purl(base))
-    ours = {one.name for one in plan.os.artifacts}
+    yield whole | {"externalRefs": _references(image_purl(base))}
+    ours = {deb.name for deb in plan.os.artifacts}
     family = base.inside.distribution.partition("/")[0] or "linux"
     kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
-    for name, _, version in (one.partition("=") for one in base.packages):
+    for name, _, version in (package.partition("=") for package in base.packages):
         if name not in ours:
-            package = _package(_identity("image", name, sha256_text(version)), name, version)
-            package["sourceInfo"] = f"of the image {base.reference}"
-            yield _referred(package, f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}")
+            yield _package(_identity("image", name, sha256_text(version)), name, version) | {
+                "sourceInfo": f"of the image {base.reference}",
+                "externalRefs": _references(f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}"),
+            }
 
 
 def _quoted(text: str) -> str:
     return quote(text, safe=".-_~")
 
 
-def _referred(package: dict[str, object], locator: str) -> dict[str, object]:
-    reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
-    return package | {"externalRefs": [reference]}
+def _references(locator: str) -> list[dict[str, str]]:
+    return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}]
 
 
 def image_purl(base: LockedBase) -> str:
@@ -153,7 +187,7 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
 
 def every_artifact(plan: Plan) -> tuple[Artifact, ...]:
     """Return each locked file once: the CUDA toolkit may use a wheel of the Python environment."""
-    return tuple({one.sha256: one for step in plan.steps for one in step.artifacts}.values())
+    return tuple({file.sha256: file for step in plan.steps for file in step.artifacts}.values())
 
 
 def _identity(kind: str, name: str, digest: str) -> str:
@@ -161,5 +195,84 @@ def _identity(kind: str, name: str, digest: str) -> str:
     return "-".join(filter(None, words))
 
 
-def _relation(one: str, kind: str, other: str) -> dict[str, object]:
-    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+def _relation(element: str, kind: str, related: str) -> dict[str, object]:
+    return {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": related}
+
+
+if TYPE_CHECKING:
+    from license_expression import Licensing
+
+# ---- licenses
+
+
+def wheel_license(metadata: bytes) -> License:
+    """Read the METADATA of a wheel: `License-Expression`, otherwise `License` or its classifiers."""
+    fields, _ = parse_email(metadata)
+    stated = fields.get("license_expression", "")
+    if expression := _normal(stated):
+        return License(expression=expression, stated=stated)
+    classifiers = (text for text in fields.get("classifiers", ()) if text.startswith("License :: "))
+    texts = [fields.get("license", ""), *(text.rpartition(" :: ")[2] for text in classifiers)]
+    texts = [text for text in texts if text != "OSI Approved"]
+    known = sorted({_WHEEL.get(text.strip().lower(), "") or _normal(text) for text in texts} - {""})
+    first = next((line.strip() for text in texts for line in text.splitlines() if line.strip()), "")
+    return License(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
+
+
+def debian_license(copyright_text: str) -> License:
+    """Read a copyright file of Debian: the licenses of all its files. A file that is not DEP-5 gives UNKNOWN."""
+    if not re.match(r"\s*Format(-Specification)?:", copyright_text):
+        return UNKNOWN
+    stanzas = re.split(r"\n\s*\n", copyright_text)
+    files = [text for text in stanzas if re.search(r"^Files:", text, re.MULTILINE)]
+    lines = (re.search(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE) for text in files)
+    stated = {line[1].strip() for line in lines if line}
+    parts = sorted(set(map(_debian_expression, stated)))
+    joined = " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
+    return License(expression=joined, stated="; ".join(sorted(stated))[:_MOST_SHOWN])
+
+
+def own_references(expression: str) -> tuple[str, ...]:
+    """Return the names in an expression that are not in SPDX's list."""
+    return tuple(sorted(set(re.findall(rf"{_OWN}[A-Za-z0-9.-]+", expression))))
+
+
+def _debian_expression(stated: str) -> str:
+    names = re.split(r",?\s+(and|or)\s+", stated)  # every second one is `and` or `or`
+    return " ".join(_debian_name(name) if at % 2 == 0 else name.upper() for at, name in enumerate(names))
+
+
+def _debian_name(name: str) -> str:
+    if gnu := _GNU.fullmatch(name):
+        kind, major, minor, later = gnu.groups()
+        name = f"{kind or ''}GPL-{major}.{minor or 0}-{'or-later' if later else 'only'}"
+    known = _DEBIAN.get(name.lower()) or _names().get(name.lower())
+    return known or _OWN + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+
+
+def _normal(text: str) -> str:
+    """Return the text as an SPDX expression, "" if it has a name that is not in SPDX's list."""
+    if not text or len(text) > _MOST_SHOWN or "\n" in text:
+        return ""
+    licensing, invalid = _licensing()
+    try:
+        parsed = licensing.parse(text, validate=True)
+    except invalid:
+        return ""
+    if any(str(key).lower() not in _names() for key in licensing.license_keys(parsed)):
+        return ""
+    return str(parsed.render())
+
+
+@functools.cache
+def _licensing() -> "tuple[Licensing, type[Exception]]":
+    """Return the parser of SPDX expressions, and the error that it raises."""
+    from license_expression import ExpressionError, get_spdx_licensing  # noqa: PLC0415 - it takes 0.1 s, for an SBOM alone
+
+    return get_spdx_licensing(), ExpressionError
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    """Return lower case → name of SPDX's list."""
+    return {key.lower(): key for key in _licensing()[0].known_symbols if not key.startswith(_OWN)}

@@ -34,24 +34,17 @@ def load(item):
         torch.ops.load_library(item["file"])
 
 
-def said(error):
-    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-
-
 def attempt(item):
-    """Return the error of an import, "" if there is none."""
-    try:
-        load(item)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the extension raises
-        if not any(name in str(error) for name in DRIVER):
-            return said(error)
-    else:
-        return ""
-    try:
-        ctypes.CDLL(STUB)
-        load(item)
-    except (Exception, SystemExit) as error:  # noqa: BLE001
-        return "" if any(name in str(error) for name in DRIVER) else said(error)
+    """Return the error of an import, "" if there is none, or none but for the driver that is not here."""
+    for libraries in ((), (STUB,)):
+        try:
+            list(map(ctypes.CDLL, libraries))
+            load(item)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the extension raises
+            if not any(name in str(error) for name in DRIVER):
+                return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+        else:
+            break
     return ""
 
 

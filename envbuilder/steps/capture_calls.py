@@ -64,7 +64,7 @@ def words(value):
     """Return a list of texts for None, one text or path, or several."""
     if value is None:
         return []
-    return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else [os.fspath(one) for one in value]
+    return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else list(map(os.fspath, value))
 
 
 def placed(extension, path):
@@ -89,7 +89,7 @@ def recorder(function, original):
     def record(*args, **kwargs):
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         call = {"function": function, "name": given["name"]}
-        call["sources"] = [placed(given["name"], one) for one in words(given.get("sources"))]
+        call["sources"] = [placed(given["name"], path) for path in words(given.get("sources"))]
         functions = given.get("functions")
         call["functions"] = json.dumps([functions] if isinstance(functions, str) else functions)
         for key in LISTS:
@@ -164,8 +164,8 @@ def place(error):
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno))
-    own = ["%s:%s" % found for found in places if found[0].startswith(spec["source"] + "/")]
-    return own[-1] if own else ""
+    lines = ["%s:%s" % line for line in places if line[0].startswith(spec["source"] + "/")]
+    return lines[-1] if lines else ""
 
 
 for function in ("load", "load_inline"):

@@ -36,10 +36,11 @@ NEW = "/space/new"  # the sources before they are compared with those of the las
 SCRATCH = "/tmp/extension"
 TIMES, SPARE, ENTRY = 100, 256 << 20, 512  # an archive of sources unpacks to 14 times its size at most; bytes
 STRIP = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
-OBJECTS = re.compile(
-    r"(^|/)build/temp\.[^/]+(/|$)"
-)  # the folder in which setuptools keeps objects and ninja's state
-COMPILED = (".cpp", ".cc", ".cxx", ".c", ".cu")
+OBJECTS = re.compile(r"(^|/)build/temp\.[^/]+(/|$)")  # where setuptools keeps objects and ninja's state
+NOT_TAKEN = {
+    "load": ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling"),
+    "load_inline": ("sources", "is_standalone"),
+}
 # A compiler may read all files of a captured project except these.
 NOT_COMPILED = (
     ".py", ".pyi", ".pyc", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt", ".md", ".so", ".o"
@@ -229,9 +230,7 @@ def apply_patch(lines, folder):
         if line.startswith((b"new file mode 12", b"new mode 12")):
             raise ValueError("it makes a link, which could lead to any file")
         at += 1
-        is_empty = not any(
-            after.startswith(b"--- ") for after in lines[at : at + 2]
-        )  # after the line `index`
+        is_empty = not any(after.startswith(b"--- ") for after in lines[at : at + 2])  # one is `index`
         if line.startswith(b"new file mode") and is_empty:
             write(os.path.join(folder, patched_path(named)), b"")
         if line.startswith(b"deleted file mode") and is_empty:
@@ -295,9 +294,8 @@ def patch_file(lines, at, before, after, folder):
 def environment(spec, jobs, *, simulates=False, chooses=False):
     """Return the variables of a program: `simulates` a GPU of the recipe, and `chooses` its GPUs where a project names others."""
     variables = dict(spec["env"])
-    env = {
-        name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
-    }
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
+    env = {name: value for name, value in os.environ.items() if name in kept}
     env.update(
         CC="gcc",
         CXX="g++",
@@ -375,16 +373,9 @@ def compile_call(spec, call, key, jobs, out):
     """Compile one call of torch's `load()` or `load_inline()`, whose sources lie in SOURCE."""
     tidy(BUILD, lambda _: True)
     arguments = dict(call, **json.loads(call["others"]))
-    inline = call["function"] == "load_inline"
-    for name in (
-        ("sources", "is_standalone")
-        if inline
-        else ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling")
-    ):
+    arguments["functions"] = json.loads(call["functions"])
+    for name in ("function", "others", *NOT_TAKEN[call["function"]]):
         del arguments[name]
-    if inline:
-        arguments["functions"] = json.loads(call["functions"])
-    del arguments["function"], arguments["others"]
     arguments.update(extra_ldflags=[*call["extra_ldflags"], link_flags()], build_directory=BUILD)
     given = {"function": call["function"], "arguments": arguments, "facts": FACTS}
     run_step("compile_call.py", given, environment(spec, jobs, chooses=spec["form"] == "capture"), SOURCE)
@@ -411,9 +402,7 @@ def compile_call(spec, call, key, jobs, out):
     }
     has_cuda = call["with_cuda"]
     if has_cuda is None:  # torch's own rule
-        has_cuda = bool(call["cuda_sources"]) or any(
-            file.endswith((".cu", ".cuh")) for file in call["sources"]
-        )
+        has_cuda = bool(call["cuda_sources"] or [file for file in sources if file.endswith((".cu", ".cuh"))])
     finish(spec, out, key, entry, facts, [target], has_cuda)
 
 
@@ -444,14 +433,7 @@ def build_project(spec, jobs, out):
     }
     env = dict(fixed, **environment(spec, jobs, simulates=True, chooses=True))
     env["UV_NO_INSTALLER_METADATA"] = "1"  # it holds the time at which the wheel was made
-    uv = [
-        os.path.join(STEPS, "uv"),
-        "--no-config",
-        "--offline",
-        "--no-progress",
-        "--cache-dir",
-        "/space/cache",
-    ]
+    uv = [STEPS + "/uv", "--no-config", "--offline", "--no-progress", "--cache-dir", "/space/cache"]
     wheels, tree = "/space/wheel", os.path.join(out, "tree")
     words = [
         "build",
@@ -491,16 +473,11 @@ def build_project(spec, jobs, out):
     run_step("compile_call.py", {"function": "", "facts": FACTS}, env, project)
     facts = read_json(FACTS)
     del facts["files"]
-    libraries = [os.path.join(tree, name) for name in files_in(tree) if is_library(name)]
+    libraries = [os.path.join(tree, name) for name in files_in(tree) if re.search(r"\.so(\.[^/]*)?$", name)]
     entry = {"name": spec["name"], "function": "package"}
     entry["libraries"] = [path[len(tree) :] for path in libraries]
     cuda = any(name.endswith(".cu") for name in files_in(project))
     finish(spec, out, spec["key"], entry, facts, libraries, cuda)
-
-
-def is_library(path):
-    name = os.path.basename(path)
-    return name.endswith(".so") or ".so." in name
 
 
 def capture(spec, folder):
@@ -510,8 +487,7 @@ def capture(spec, folder):
     run_step("capture_calls.py", given, environment(spec, 1, simulates=True), project)
     for source, name in ((SOURCE, "src"), (KEPT, "kept")):
         for path in () if os.path.islink(source) else files_in(source):
-            suffix = os.path.splitext(path)[1]
-            if suffix in COMPILED or suffix not in NOT_COMPILED:
+            if os.path.splitext(path)[1] not in NOT_COMPILED:
                 write(os.path.join(folder, name, path), read(os.path.join(source, path)))
     calls = read_json(SPACE + "/calls.json")
     for call in calls:
@@ -519,9 +495,8 @@ def capture(spec, folder):
             sys.exit(f"calls.json: {call['name']!r} is no name of a module")
         for file in map(os.path.normpath, call["sources"]):
             if file.startswith(SPACE + "/") and not os.path.isfile(folder + file[len(SPACE) :]):
-                sys.exit(
-                    f"the call that compiles `{call['name']}` names the source `{file}`, which is no regular file"
-                )
+                what = "names the source `%s`, which is no regular file" % file
+                sys.exit(f"the call that compiles `{call['name']}` {what}")
     write_json(os.path.join(folder, "calls.json"), calls)
 
 
@@ -539,9 +514,8 @@ def compile_all(spec, jobs, out):
     calls = read_json(captured + "/calls.json")
     if not calls:
         sys.exit(f"the lines of `capture` of the extension `{spec['name']}` compile nothing")
-    files = [
-        (name, sha256(os.path.join(captured, name))) for name in files_in(captured) if name != "calls.json"
-    ]
+    names = [name for name in files_in(captured) if name != "calls.json"]
+    files = [(name, sha256(os.path.join(captured, name))) for name in names]
     for number, call in enumerate(calls):
         empty_folder(BUILD)
         parts = [spec["key"], json.dumps(call, sort_keys=True), json.dumps(files)]
@@ -567,9 +541,8 @@ def finish(spec, out, key, entry, facts, libraries, has_cuda):
         targets = held.get(name, [])
         if not wanted <= {target.rstrip("af") for target in targets}:
             need = " ".join(sorted(wanted))
-            sys.exit(
-                f"the extension `{spec['name']}` holds code for {' '.join(targets) or 'no GPU at all'}; the recipe's GPUs need {need}"
-            )
+            has = " ".join(targets) or "no GPU at all"
+            sys.exit(f"the extension `{spec['name']}` holds code for {has}; the recipe's GPUs need {need}")
 
 
 def compilers(path):
@@ -583,9 +556,8 @@ def compilers(path):
 def main(spec_file, inputs, out):
     os.umask(0o022)
     spec, first, captured = read_json(spec_file), os.path.join(out, "0"), os.path.join(inputs, "captured")
-    settings = os.path.join(
-        os.path.dirname(spec_file), "jobs"
-    )  # of a runner that keeps SPACE for the next build
+    # Of a runner that keeps SPACE for the next build.
+    settings = os.path.join(os.path.dirname(spec_file), "jobs")
     jobs, is_kept = compilers(settings), os.path.exists(settings)
     empty_folder(SCRATCH)
     os.mkdir(SCRATCH + "/customize")

@@ -24,15 +24,13 @@ def main(url, commit, file):
 def check_out(url, commit, tree):
     def git(*words, check=True):
         environment = dict(os.environ, GIT_TERMINAL_PROMPT="0", GIT_LFS_SKIP_SMUDGE="1")
-        return not subprocess.run(
-            ("git", "-C", tree, *SETTINGS, *words), env=environment, check=check
-        ).returncode
+        argv = ("git", "-C", tree, *SETTINGS, *words)
+        return not subprocess.run(argv, env=environment, check=check).returncode
 
     git("init", "--quiet")
     if not git("fetch", "--quiet", "--depth", "1", "--", url, commit, check=False):
-        git(
-            "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*"
-        )  # some servers do not send a single commit
+        # Some servers do not send a single commit.
+        git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*")
     git("checkout", "--quiet", "--detach", commit)
     if os.path.exists(os.path.join(tree, ".gitmodules")):
         git("remote", "add", "origin", url)  # relative addresses need it
@@ -77,7 +75,7 @@ def header(path, mode, kind, *, size=0, target=b""):
     records = [(key, value) for key, value in fields if len(value) > 100 or not value.isascii()]
     extended = b""
     if records:
-        if not all(is_utf8(value) for _, value in records):
+        if any(value.decode(errors="ignore").encode() != value for _, value in records):
             records.insert(0, (b"hdrcharset", b"BINARY"))
         body = b"".join(record(key, value) for key, value in records)
         extended = ustar(b"././@PaxHeader", 0o644, b"x", len(body), b"") + padded(body)
@@ -101,14 +99,6 @@ def record(key, value):
 
 def padded(content):
     return content + bytes(-len(content) % BLOCK)
-
-
-def is_utf8(value):
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -15,23 +15,18 @@ import struct
 from typing import IO, Iterator, NamedTuple
 
 SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
-CUBIN, PTX, LTO = (
-    "sm",
-    "compute",
-    "lto",
-)  # machine code; text that the driver compiles; what nvlink has to finish
+# Machine code; text that the driver compiles; what nvlink has to finish.
+CUBIN, PTX, LTO = ("sm", "compute", "lto")
 _KINDS = {1: PTX, 2: CUBIN, 8: LTO}
-_ELF = struct.Struct(
-    "<16s24xQ10x3H"
-)  # magic, then of the table of sections: place, entry size, number, that of the names
+# Magic, then of the table of sections: place, entry size, number, that of the names.
+_ELF = struct.Struct("<16s24xQ10x3H")
 _PLAIN = b"\x7fELF\x02\x01"  # of 64 bits, little-endian, as all hosts of GPUs
 _SECTION = struct.Struct("<2I16x2Q24x")  # name, kind, place, size
 _NO_BITS = 8
 _CONTAINER = struct.Struct("<I2HQ")  # magic, version, bytes of this head, bytes of the images
 _MAGIC = 0xBA55ED50
-_IMAGE = struct.Struct(
-    "<2HIQ12xI8xQ"
-)  # kind, version, bytes of this head and of the image, architecture, flags
+# Kind, version, bytes of this head and of the image, architecture, flags.
+_IMAGE = struct.Struct("<2HIQ12xI8xQ")
 _ALIGNMENT = 8  # of a container: zeros fill the gap
 _GAP = 1 << 20  # bytes of zeros that are passed over at once
 _MOST_IMAGES = 1_000_000

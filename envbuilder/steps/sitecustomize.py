@@ -10,6 +10,7 @@ import importlib
 import importlib.abc
 import os
 import sys
+import types
 import typing
 
 
@@ -24,30 +25,22 @@ os.listdir = in_order(os.listdir)
 glob.glob = in_order(glob.glob)
 
 
-class Properties:
-    def __init__(self, major, minor):
-        self.major, self.minor = major, minor
-        self.name = "GPU of the recipe, sm_%d%d" % (major, minor)
-        self.total_memory, self.multi_processor_count = 16 << 30, 80
-
-
-def pretend(torch, major, minor):
-    properties = Properties(major, minor)
+def simulate_gpu(torch):
+    major, minor = map(int, os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").split("."))
+    name = "GPU of the recipe, sm_%d%d" % (major, minor)
+    properties = types.SimpleNamespace(
+        major=major, minor=minor, name=name, total_memory=16 << 30, multi_processor_count=80
+    )
     cuda = torch.cuda
     cuda.is_available = lambda: True
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
     cuda.is_initialized = lambda: True
     cuda.get_device_capability = lambda device=None: (major, minor)
-    cuda.get_device_name = lambda device=None: properties.name
+    cuda.get_device_name = lambda device=None: name
     cuda.get_device_properties = lambda device=None: properties
-    for name in ("init", "set_device", "synchronize", "empty_cache", "_lazy_init"):
-        setattr(cuda, name, lambda *args, **kwargs: None)
-
-
-def simulate_gpu(torch):
-    major, minor = os.environ["_ENVBUILDER_CAPABILITY"].rstrip("af").split(".")
-    pretend(torch, int(major), int(minor))
+    for function in ("init", "set_device", "synchronize", "empty_cache", "_lazy_init"):
+        setattr(cuda, function, lambda *args, **kwargs: None)
 
 
 class Driver:

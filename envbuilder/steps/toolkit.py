@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import IO, Any
 
-    Members = Generator[
-        tuple[PurePosixPath, IO[bytes] | str, bool], None, None
-    ]  # path, content or target of a link, runnable
+    # Path, content or target of a link, runnable.
+    Members = Generator[tuple[PurePosixPath, IO[bytes] | str, bool], None, None]
     ReadDeb = Callable[[str, str], AbstractContextManager[IO[bytes]]]
 
 CHUNK = 1 << 20
-LIBRARY = re.compile(
-    r"(?P<name>.+?)(-[0-9a-f]{8})?\.so[.0-9]*"
-)  # torch's own wheels may have a hash in the name
+# torch's own wheels may have a hash in the name.
+LIBRARY = re.compile(r"(?P<name>.+?)(-[0-9a-f]{8})?\.so[.0-9]*")
 NOT_HEADERS = ("__init__.py", "__pycache__")
 
 
@@ -57,7 +55,7 @@ def read_deb(name: str, package: str) -> Iterator[IO[bytes]]:
         raise ToolkitError(f"`{name}`: `dpkg-deb` ended with exit code {process.returncode}")
 
 
-def install(rules: Any, packages: str, out: str, *, root: str = "", deb: ReadDeb = read_deb) -> None:
+def install(rules: Any, packages: str, out: str, *, root: str = "") -> None:
     """Install the toolkit and the link to it below `out`, out of the packages in a folder. `root` has the lower layers.
 
     Files get mode 0755 or 0644, whatever the package says. Raises ToolkitError if a package is broken, a rule takes nothing, two parts
@@ -69,7 +67,7 @@ def install(rules: Any, packages: str, out: str, *, root: str = "", deb: ReadDeb
     tree = Tree(out, home)
     for number, part in enumerate(rules["parts"]):
         print(f"{number}/{len(rules['parts'])} {part['name']}", flush=True)
-        install_part(part, os.path.join(packages, part["file"]), tree, deb)
+        install_part(part, os.path.join(packages, part["file"]), tree)
     for path, text in rules["files"]:
         tree.add(PurePosixPath(path), io.BytesIO(text.encode()), runnable=False, origin=row)
     for wheel in rules["header_wheels"]:
@@ -79,9 +77,8 @@ def install(rules: Any, packages: str, out: str, *, root: str = "", deb: ReadDeb
             raise missing(rules, f"the headers in `{below}`", "none")
         for headers in folders:
             for name in sorted(set(os.listdir(root + headers)).difference(NOT_HEADERS)):
-                tree.link_once(
-                    PurePosixPath("include", name), f"{headers}/{name}", origin=f"the wheel of `{below}`"
-                )
+                path = PurePosixPath("include", name)
+                tree.link_once(path, f"{headers}/{name}", origin=f"the wheel of `{below}`")
     for path, target in rules["links"]:
         full = target.replace("{site}", site)
         if path.endswith("/*"):
@@ -167,7 +164,7 @@ class Tree:
         self.origins[path] = origin
 
 
-def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
+def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb = read_deb) -> None:
     """Take what the rules say out of a package."""
     name, left = part["name"], list(part["take"])
     if part["file"].endswith(".deb"):
@@ -190,9 +187,8 @@ def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
                 tree.link(into, content, origin=f"`{name}`")
                 tree.own_links.append((str(into), content))
             else:
-                raise ToolkitError(
-                    f"`{name}`: the rule `{take['source']}` takes the link `{path}`: take what it points to"
-                )
+                rule = f"the rule `{take['source']}` takes the link `{path}`"
+                raise ToolkitError(f"`{name}`: {rule}: take what it points to")
     if left:
         raise ToolkitError(
             f"`{name}`: the rule `{left[0]['source']}` matches nothing in the package, whose layout changed: adapt "
@@ -286,9 +282,8 @@ def device(name: str, path: PurePosixPath) -> ToolkitError:
 def safe(name: str, package: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
-        raise ToolkitError(
-            f"`{package}` holds `{name}`, which would leave its folder: do not use this package"
-        )
+        what = f"`{package}` holds `{name}`, which would leave its folder"
+        raise ToolkitError(f"{what}: do not use this package")
     return path
 
 

@@ -25,9 +25,8 @@ for parent, _, names in os.walk(inputs):
             os.chmod(file, 0o755 if stream.read(2) == b"#!" else 0o644)
         if name.endswith(".py"):  # byte code names the path that its source has in the image
             ddir = os.path.join("/", place)
-            compileall.compile_file(
-                file, ddir=ddir, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
-            )
+            mode = PycInvalidationMode.UNCHECKED_HASH
+            compileall.compile_file(file, ddir=ddir, quiet=1, invalidation_mode=mode)
 for path in spec["folders"]:
     os.makedirs(os.path.join(out, path))
 for path, target in sorted(spec["links"].items()):

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from envbuilder.artifacts.sif import DataType, Sif, opened_sif, read_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
+from envbuilder.core.answer import Answer
 from envbuilder.core.budget import DOCUMENT, read_within
-from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError, VerifyError
 from envbuilder.core.findings import Finding
 from envbuilder.layers.entry import Entry, Kind, follow, tree_digest
@@ -30,53 +30,70 @@ from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.sources.installed import DPKG, read_dpkg
 from envbuilder.steps.distribution import EXCLUDE
-from envbuilder.verify.compare import SHOWN, Code
+from envbuilder.verify.compare import Code, shown
 from envbuilder.verify.diff import LOCK
 
 _LEFT_OUT: Final = tuple(folder.strip("/*") + "/" for folder in EXCLUDE)  # a build does not unpack them
 _DPKG_LISTS: Final = "var/lib/dpkg/info/"
+UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """What a SIF proves of itself. It is a proof only if `findings` is empty."""
+class VerifiedSif(Answer):
+    """A SIF without its image: whole, and as its own documents and lists of packages say.
 
-    findings: tuple[Finding, ...]
-    entries: tuple[Entry, ...]
-    tree: Sha256
+    `listed` of its `files` have the bytes that the list of a package names. `build_key` is that of its provenance.
+    """
+
+    sif: Path
+    paths: int
+    tree: str
     build_key: str
     files: int
-    listed: int  # of the files: those with the bytes that the list of a package names
+    listed: int
+    signed: bool
+    key: str = ""  # with --key: the first digits of its sha256
+
+    def text(self) -> str:
+        signed = (
+            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
+            if self.signed
+            else UNSEEN
+        )
+        return (
+            f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
+            f"its recipe, lock and plan are those of build key {self.build_key}\n"
+            f"{self.listed} of {self.files} files are as the lists of their packages say; no list names the others\n"
+            f"not compared: image and layers, which are not here; {signed}"
+        )
 
 
-def verify_alone(sif: Path, *, threads: int = 2) -> Alone:
-    """Unpack every block of a SIF, and compare its files with its own documents and lists.
+def verify_alone(
+    sif: Path, *, threads: int = 2, key: str | None = None
+) -> tuple[VerifiedSif, tuple[Entry, ...]]:
+    """Unpack every block of a SIF, and compare its files with its own documents and lists. Returns its entries as well.
 
-    Raises VerifyError for a damaged SIF, and for one that envbuilder did not make.
+    `key` is the one that signed it, if a signature was looked at. Raises VerifyError for a SIF that is damaged or contradicts itself,
+    and for one that envbuilder did not make.
     """
     with opened_sif(sif) as system:
         entries = system.entries(threads=threads)
-        tree = SquashfsTree(system, entries)
-        there = {entry.path: entry for entry in entries}
-        if PROVENANCE not in there:
+        files = _Files(SquashfsTree(system, entries), {entry.path: entry for entry in entries})
+        if PROVENANCE not in files.there:
             raise VerifyError(
                 f"`{sif}` carries nothing to verify it by: it has no /{PROVENANCE}",
                 hint="envbuilder did not make it; `envbuilder verify IMAGE SIF` compares it with its image",
             )
-        files = _Files(tree, there)
         lock, build_key, findings = _check_documents(files, read_sif(sif))
         listed, differing = _check_lists(files, is_whole=lock is not None and lock.base is None)
-    more = len(differing) - SHOWN
-    if more > 0:
-        differing[SHOWN:] = [Finding(code=Code.MORE, message=f"and {more} more differences")]
-    return Alone(
-        findings=(*findings, *differing),
-        entries=entries,
-        tree=tree_digest(entries),
-        build_key=build_key,
-        files=sum(entry.kind is Kind.FILE for entry in entries),
-        listed=listed,
-    )
+    if findings or differing:
+        raise VerifyError(
+            f"`{sif}` is not what its own documents and lists say", findings=(*findings, *shown(differing))
+        )
+    answer = VerifiedSif(
+        sif=sif, paths=len(entries), tree=tree_digest(entries), build_key=build_key,
+        files=sum(entry.kind is Kind.FILE for entry in entries), listed=listed, signed=key is not None, key=key or "",
+    )  # fmt: skip
+    return answer, entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +131,12 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
         if path in files.there and sif.read(kind) != files.read(path):
             message = f"it differs from the SIF's own object of the type {kind.name}"
             findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=message))
-    where = PROVENANCE
+    where = PROVENANCE  # what is read
     try:
         build: dict[str, Any] = json.loads(files.read(PROVENANCE))["predicate"]["buildDefinition"]
         key = str(build["internalParameters"]["plan"])
         texts = build["externalParameters"]["files"]
-        named = {str(one["name"]): str(one["digest"]["sha256"]) for one in texts}
+        named = {str(text["name"]): str(text["digest"]["sha256"]) for text in texts}
         findings += _differing(named, files.there, f"/{PROVENANCE}")
         where = LOCK
         lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
@@ -150,9 +167,8 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
         try:
             named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
         except csv.Error as error:
-            findings.append(
-                Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"it cannot be read: {error}")
-            )
+            message = f"it cannot be read: {error}"
+            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=message))
             continue
         findings += _differing(named, files.there, f"/{path}")
         listed.update(named)
@@ -162,22 +178,20 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
             findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"there is no /{listing}"))
             continue
         owned = set(files.read(listing).split(b"\n"))
-        for line in files.read(path).split(b"\n"):
-            md5, _, raw = line.partition(b"  ")
+        for md5, _, raw in (line.partition(b"  ") for line in files.read(path).split(b"\n")):
             if b"/" + raw not in owned:  # another package has the file now
                 continue
             name = follow(files.there, os.fsdecode(raw))
             if name is not None and files.there[name].kind is Kind.FILE:
                 listed.add(name)
-                found = files.md5(name)
-                if found.encode() != md5:
-                    message = f"its md5 is {found}, and {md5.decode(errors='replace')} in /{path}"
+                if (digest := files.md5(name)).encode() != md5:
+                    message = f"its md5 is {digest}, and {md5.decode(errors='replace')} in /{path}"
                     findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
             elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
                 where = f"/{os.fsdecode(raw)}"
                 findings.append(Finding(code=Code.PRESENCE, where=where, message=f"only in /{path}"))
     wrong = {finding.where.removeprefix("/") for finding in findings}
-    return len(listed - wrong), sorted(findings, key=lambda one: one.where)
+    return len(listed - wrong), sorted(findings, key=lambda finding: finding.where)
 
 
 def _recorded(text: str, folder: str) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ manifest. It is compared with that of the layers, whose digests prove the image;
 image. Every difference is a finding.
 """
 
+import contextlib
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import opened_sif
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.layers.layer import Layer, read_manifest
 from envbuilder.layers.overlay import FileScanner
@@ -59,7 +60,6 @@ class VerifyReport:
 
     findings: tuple[Finding, ...]
     paths: int
-    content_size: int  # bytes of all files
     tree: Sha256  # of the image, see `tree_digest`
     entries: tuple[Entry, ...] = ()  # of the SIF
     hidden: tuple[tuple[str, str], ...] = ()  # what `scanner` found in the image's lower layers, by path
@@ -85,25 +85,35 @@ def verify(
 
     For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
+    expected: tuple[Entry, ...] = ()
+    hidden: tuple[tuple[str, str], ...] = ()
+    entries: tuple[Entry, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    of_image, of_sif = list[Finding](), list[Finding]()
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, scanner, digests or {})
-        found, damage = _attempt_sif(sif, threads, known)
-        expected, hidden, findings = promised.result()
-    passed_over: tuple[str, ...] = ()
-    if not (damage or findings):
-        passed_over = _builder_made(expected, found)
-        findings = compare(expected, found, ("the image", "the SIF"), without=frozenset(passed_over))
+        with _noted(Code.SIF, sif, of_sif):
+            entries = sif_manifest(sif, threads=threads, known=known)
+        with _noted(Code.IMAGE, image, of_image):
+            expected, hidden = promised.result()
+    findings = (*of_image, *of_sif)
+    if not findings:
+        passed_over = _builder_made(expected, entries)
+        findings = compare(expected, entries, ("the image", "the SIF"), without=frozenset(passed_over))
+    tops = [path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)]
     return VerifyReport(
-        findings=(*findings, *damage),
-        paths=len(expected),
-        content_size=sum(entry.size for entry in expected),
-        tree=tree_digest(expected),
-        entries=found,
-        hidden=hidden,
-        passed_over=tuple(
-            path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)
-        ),
-    )
+        findings=findings, paths=len(expected), tree=tree_digest(expected), entries=entries, hidden=hidden,
+        passed_over=tuple(tops),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _noted(code: Code, path: Path, findings: list[Finding]) -> Iterator[None]:
+    """Add a VerifyError of the block to the findings."""
+    try:
+        yield
+    except VerifyError as error:
+        findings.append(Finding(code=code, where=str(path), message=error.message, hint=error.hint))
 
 
 def sif_manifest(path: Path, *, threads: int = 2, known: dict[str, str] | None = None) -> tuple[Entry, ...]:
@@ -113,19 +123,24 @@ def sif_manifest(path: Path, *, threads: int = 2, known: dict[str, str] | None =
 
 
 def compare(
-    one: Collection[Entry], other: Collection[Entry], names: tuple[str, str], *, without: Collection[str] = ()
-) -> tuple[Finding, ...]:
+    left: Collection[Entry], right: Collection[Entry], names: tuple[str, str], *, without: Collection[str] = ()
+) -> tuple[Finding, ...]:  # fmt: skip
     """Return a finding for each differing path or field, sorted by path. Paths in `without` are skipped."""
-    left = {entry.path: entry for entry in one if entry.path not in without}
-    right = {entry.path: entry for entry in other if entry.path not in without}
-    findings: list[Finding] = []
-    if left != right:
-        for path in sorted(left.keys() | right.keys()):
-            findings += _differences(path, left.get(path), right.get(path), names)
-    if len(findings) > SHOWN:
-        more = f"and {len(findings) - SHOWN} more differences"
-        findings[SHOWN:] = [Finding(code=Code.MORE, severity=Severity.ERROR, where="", message=more)]
-    return tuple(findings)
+    ours, others = (
+        {entry.path: entry for entry in side if entry.path not in without} for side in (left, right)
+    )
+    if ours == others:
+        return ()
+    paths = sorted(ours.keys() | others.keys())
+    return shown(
+        [finding for path in paths for finding in _differences(path, ours.get(path), others.get(path), names)]
+    )
+
+
+def shown(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the first findings, and one that counts the others."""
+    more = Finding(code=Code.MORE, message=f"and {len(findings) - SHOWN} more differences")
+    return (*findings[:SHOWN], *([more] if len(findings) > SHOWN else []))
 
 
 def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ...]:
@@ -154,39 +169,20 @@ def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ..
     return tuple(sorted(different | touched))
 
 
-def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
+def _differs_in_time(left: Entry | None, right: Entry | None) -> bool:
     """Whether only the time differs, as of a folder in which a file was created."""
-    return one is not None and other is not None and replace(one, mtime=other.mtime) == other
+    return left is not None and right is not None and replace(left, mtime=right.mtime) == right
 
 
 def _expect(
     image: Path, layers: Sequence[Layer], scanner: FileScanner | None, digests: Mapping[Path, Sha256]
-) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
-    """Return the expected entries of the SIF, what `scanner` found in lower layers, and the faults of the image."""
-    expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
-    try:
-        if not layers:
-            tree = read_tree(image, scanner=scanner)
-            return tree.entries, tree.hidden, ()
-        _check_blobs(read_layout(image), layers, digests)
-    except VerifyError as error:
-        return expected, (), (_damage(Code.IMAGE, image, error),)
-    return expected, (), ()
-
-
-def _attempt_sif(
-    sif: Path, threads: int, known: dict[str, str] | None
-) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
-    try:
-        return sif_manifest(sif, threads=threads, known=known), ()
-    except VerifyError as error:
-        return (), (_damage(Code.SIF, sif, error),)
-
-
-def _damage(code: Code, path: Path, error: VerifyError) -> Finding:
-    return Finding(
-        code=code, severity=Severity.ERROR, where=str(path), message=error.message, hint=error.hint
-    )
+) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...]]:
+    """Return the expected entries of the SIF, and what `scanner` found in lower layers. Raises VerifyError."""
+    if not layers:
+        tree = read_tree(image, scanner=scanner)
+        return tree.entries, tree.hidden
+    _check_blobs(read_layout(image), layers, digests)
+    return tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order)), ()
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path, Sha256]) -> None:
@@ -208,35 +204,30 @@ def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path,
 
 
 def _differences(
-    path: str, one: Entry | None, other: Entry | None, names: tuple[str, str]
+    path: str, left: Entry | None, right: Entry | None, names: tuple[str, str]
 ) -> Iterator[Finding]:
-    where = f"/{path}"
-    if one is None or other is None:
-        message = f"only in {names[0] if one else names[1]}"
-        yield Finding(code=Code.PRESENCE, severity=Severity.ERROR, where=where, message=message)
+    if left is None or right is None:
+        message = f"only in {names[0] if left else names[1]}"
+        yield Finding(code=Code.PRESENCE, where=f"/{path}", message=message)
         return
-    for field, (left, right) in _fields(one, other).items():
-        if left != right:
+    for (field, before), after in zip(_fields(left).items(), _fields(right).values(), strict=True):
+        if before != after:
             code = Code.CONTENT if field == "content" else Code.FIELD
-            message = f"{field} is {left} in {names[0]} and {right} in {names[1]}"
-            yield Finding(code=code, severity=Severity.ERROR, where=where, message=message)
+            message = f"{field} is {before} in {names[0]} and {after} in {names[1]}"
+            yield Finding(code=code, where=f"/{path}", message=message)
 
 
-def _fields(one: Entry, other: Entry) -> dict[str, tuple[str, str]]:
+def _fields(entry: Entry) -> dict[str, str]:
     return {
-        "kind": (one.kind.value, other.kind.value),
-        "mode": (f"{one.mode:04o}", f"{other.mode:04o}"),
-        "owner": (f"{one.uid}:{one.gid}", f"{other.uid}:{other.gid}"),
-        "size": (str(one.size), str(other.size)),
-        "time": (str(one.mtime), str(other.mtime)),
-        "target": (repr(one.target), repr(other.target)),
-        "extended attributes": (_shown(one.xattrs), _shown(other.xattrs)),
-        "content": (one.sha256 or "none", other.sha256 or "none"),
+        "kind": entry.kind.value,
+        "mode": f"{entry.mode:04o}",
+        "owner": f"{entry.uid}:{entry.gid}",
+        "size": str(entry.size),
+        "time": str(entry.mtime),
+        "target": repr(entry.target),
+        "extended attributes": " ".join(f"{name}={value.hex()}" for name, value in entry.xattrs) or "none",
+        "content": entry.sha256 or "none",
     }
-
-
-def _shown(xattrs: tuple[tuple[str, bytes], ...]) -> str:
-    return " ".join(f"{name}={value.hex()}" for name, value in xattrs) or "none"
 
 
 def _is_below(path: str, folders: Collection[str]) -> bool:

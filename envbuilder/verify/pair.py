@@ -1,8 +1,23 @@
-"""Verify an image and a SIF, or a SIF alone: compare what they hold, audit it, and check signatures."""
+"""Verify an image and a SIF, or a SIF alone: compare what they hold, audit it, and check signatures.
 
+Bytes that were verified are only hashed the next time. A proof is named by everything that decides it: the sha256 of each file of image
+and SIF, what they were compared with, and the code that read and compared them. What the stored bytes of a SIF unpack to is remembered
+for each layer, so that after an edit only new bytes are unpacked. Every byte is read again each time. Names, sizes and times prove
+nothing.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -12,32 +27,142 @@ from envbuilder.artifacts.sif import is_sif, opened_sif, processor_in
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.models import adapter
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
-from envbuilder.layers.layer import Layer
-from envbuilder.verify.alone import verify_alone
-from envbuilder.verify.audit import ImageTexts, Tree, audit
-from envbuilder.verify.audit.files import IN_FILES
+from envbuilder.layers.layer import Layer, read_manifest
+from envbuilder.verify.alone import UNSEEN, VerifiedSif, verify_alone
+from envbuilder.verify.audit import ImageTexts, Tree, audit, files
 from envbuilder.verify.compare import VerifyReport, verify
-from envbuilder.verify.diff import EXPORTS, read_exports
-from envbuilder.verify.proof import (
-    HashedPair,
-    Proof,
-    hash_pair,
-    load_contents,
-    load_proof,
-    save_contents,
-    save_proof,
-)
-from envbuilder.verify.subjects import open_image
+from envbuilder.verify.diff import EXPORTS, open_image, read_exports
 
-UNSEEN: Final = "no signature was looked at, so who made it is not known: `--key` checks that"
 PLAN: Final = "opt/envbuilder/plan.txt"
+_LIBRARIES: Final = ("pyelftools", "zstandard")  # that read what is checked
+_State = tuple[int, ...]
+
+
+# ---- what is remembered of bytes that were verified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The result of a verification without an error."""
+
+    paths: int
+    tree: Sha256
+    passed_over: tuple[str, ...]
+    findings: tuple[Finding, ...]  # warnings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedPair:
+    """The digests of all files of an image and a SIF, and the files' state before they were read."""
+
+    image: Path
+    sif: Path
+    digests: Mapping[Path, Sha256]
+    states: Mapping[Path, _State]
+
+    def key(self, settings: Sequence[str]) -> Sha256:
+        """Return the name of the proof that the present code finds for these bytes and settings."""
+        blobs = sorted(
+            (path.relative_to(self.image).as_posix(), self.digests[path]) for path in _files_of(self.image)
+        )
+        return sha256_text(json.dumps([_code(), *settings, self.digests[self.sif], blobs]))
+
+    def is_unchanged(self) -> bool:
+        """Whether the files are those that were hashed. A file may be replaced while it is verified."""
+        with contextlib.suppress(OSError):
+            return {path: _state(path) for path in (self.sif, *_files_of(self.image))} == self.states
+        return False
+
+
+def hash_pair(image: Path, sif: Path, *, threads: int) -> HashedPair | None:
+    """Hash every file of both; None when one cannot be read, or the layout has links or special files."""
+    try:
+        states = {path: _state(path) for path in (sif, *_files_of(image))}
+        largest_first = sorted(states, key=lambda path: -path.stat().st_size)
+        with ThreadPoolExecutor(max(1, threads), thread_name_prefix="hash") as pool:
+            digests = dict(zip(largest_first, pool.map(sha256_file, largest_first), strict=True))
+    except OSError:
+        return None
+    return HashedPair(image=image, sif=sif, digests=digests, states=states)
+
+
+def load_proof(store: Store, key: Sha256) -> Proof | None:
+    with contextlib.suppress(OSError, ValueError):
+        proof: Proof = adapter(Proof).validate_json(read_proved(store.proof(key)))
+        return proof
+    return None
+
+
+def save_proof(store: Store, key: Sha256, proof: Proof) -> None:
+    save_proved(store.proof(key), json.dumps(asdict(proof)) + "\n")
+
+
+def load_contents(store: Store, layers: Sequence[Layer]) -> dict[str, str]:
+    """Return what the stored bytes of these layers' files unpack to, by `Squashfs.stored_digest`."""
+    known: dict[str, str] = {}
+    for layer in layers:
+        with contextlib.suppress(OSError, ValueError):
+            text = read_proved(store.proof(_contents_key(layer)))
+            known |= adapter(dict[str, str]).validate_json(text)
+    return known
+
+
+def save_contents(store: Store, layers: Sequence[Layer], known: Mapping[str, str]) -> None:
+    """Remember them after a verification without an error."""
+    for layer in layers:
+        path = store.proof(_contents_key(layer))
+        with contextlib.suppress(OSError, ValueError):
+            read_proved(path)
+            continue
+        digests = {entry.sha256 for entry in read_manifest(layer)}
+        contents = {stored: digest for stored, digest in known.items() if digest in digests}
+        save_proved(path, json.dumps(contents))
+
+
+def _contents_key(layer: Layer) -> Sha256:
+    return sha256_text(json.dumps(["contents", _code(), layer.digest]))
+
+
+def _files_of(image: Path) -> Iterator[Path]:
+    """Yield an archive, or the files of a layout; raises OSError for anything else in it."""
+    if not image.is_dir():
+        yield image
+        return
+    for parent, folders, names in os.walk(image):
+        for path in (Path(parent, name) for name in (*folders, *names)):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode):
+                yield path
+            elif not stat.S_ISDIR(mode):
+                raise OSError(f"`{path}` is neither a file nor a folder")
+
+
+def _state(path: Path) -> _State:
+    status = path.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@functools.cache
+def _code() -> Sha256:
+    """Return the sha256 of envbuilder's code and tables, and of the versions of what it reads with."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in _LIBRARIES:
+        digest.update(f"{name} {metadata.version(name)}\n".encode())
+    package = Path(__file__).parents[1]
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml")):
+        digest.update(f"{path.relative_to(package)} {sha256_file(path)}\n".encode())
+    return Sha256(digest.hexdigest())
+
+
+# ---- the verification
 
 
 class VerifiedPair(Answer):
@@ -58,35 +183,6 @@ class VerifiedPair(Answer):
         if not self.passed_over:
             return head
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
-
-
-class VerifiedSif(Answer):
-    """A SIF without its image: whole, and as its own documents and lists of packages say.
-
-    `listed` of its `files` have the bytes that the list of a package names. `build_key` is that of its provenance.
-    """
-
-    sif: Path
-    paths: int
-    tree: str
-    build_key: str
-    files: int
-    listed: int
-    signed: bool
-    key: str = ""  # with --key: the first digits of its sha256
-
-    def text(self) -> str:
-        signed = (
-            f"its signature is good, with the key {self.key}; one in a SIF has neither a tag nor a time"
-            if self.signed
-            else UNSEEN
-        )
-        return (
-            f"the SIF is whole: {self.paths} paths; tree sha256:{self.tree}\n"
-            f"its recipe, lock and plan are those of build key {self.build_key}\n"
-            f"{self.listed} of {self.files} files are as the lists of their packages say; no list names the others\n"
-            f"not compared: image and layers, which are not here; {signed}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,35 +221,31 @@ class Verifier:
             hashed = hash_pair(place, sif, threads=self.threads)
             name = hashed.key([f"glibc {self.glibc}", *promised]) if hashed else None
             proof = load_proof(self.store, name) if name else None
+            report = None if proof else self._compare(place, names, layers, hashed)
             if proof:
                 self.console.say("no byte has changed since both were compared and audited")
-                return _verified(names, proof, layers, signed)
-            report = self._compare(place, names, layers, hashed)
-        findings = self._audit(place, names, report)
-        proof = Proof(paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=findings)
-        if hashed and name and hashed.is_unchanged():
-            save_proof(self.store, name, proof)
-        return _verified(names, proof, layers, signed, report.entries)
+        if report:
+            proof = Proof(
+                paths=report.paths, tree=report.tree, passed_over=report.passed_over, findings=self._audit(place, names, report),
+            )  # fmt: skip
+            if hashed and name and hashed.is_unchanged():
+                save_proof(self.store, name, proof)
+        assert proof
+        answer = VerifiedPair(
+            image=names[0], sif=sif, paths=proof.paths, tree=proof.tree, plan=bool(layers),
+            passed_over=proof.passed_over, signed=signed,
+        )  # fmt: skip
+        return Verified(answer=answer, entries=report.entries if report else (), findings=proof.findings)
 
     def alone(self, sif: Path) -> tuple[VerifiedSif, tuple[Finding, ...]]:
         """Verify a SIF by what it carries, and audit it. Returns the warnings as well; raises VerifyError."""
-        key = self._need_signatures(sif) if self.key else ""
+        key = self._need_signatures(sif) if self.key else None
         with self.console.step("verify the SIF by its own lists"):
-            whole = verify_alone(sif, threads=self.threads)
-        if whole.findings:
-            raise VerifyError(f"`{sif}` is not what its own documents and lists say", findings=whole.findings)
+            answer, entries = verify_alone(sif, threads=self.threads, key=key)
         with self.console.step("audit what it holds"), opened_sif(sif) as system:
-            tree = SquashfsTree(system, whole.entries)
-            exports = _text(tree, EXPORTS)
-            outside = ImageTexts(environment=tuple(read_exports(exports).items()) if exports else ())
-            warnings = self._findings(tree, outside, sif)
-        if any(finding.severity is Severity.ERROR for finding in warnings):
-            raise VerifyError(f"`{sif}` is whole, but the audits found errors", findings=warnings)
-        answer = VerifiedSif(
-            sif=sif, paths=len(whole.entries), tree=whole.tree, build_key=whole.build_key,
-            files=whole.files, listed=whole.listed, signed=self.key is not None, key=key,
-        )  # fmt: skip
-        return answer, warnings
+            tree = SquashfsTree(system, entries)
+            outside = ImageTexts(environment=tuple(read_exports(_text(tree, EXPORTS)).items()))
+            return answer, self._findings(tree, outside, sif, f"`{sif}` is whole")
 
     def _need_signatures(self, sif: Path, image: Path | None = None) -> str:
         """Return what they were signed for, or of a SIF alone by which key. Raises VerifyError unless the key signed them."""
@@ -172,7 +264,7 @@ class Verifier:
         image, sif = names
         known = load_contents(self.store, layers)
         report = verify(
-            place, sif, layers=layers, threads=self.threads, scanner=IN_FILES,
+            place, sif, layers=layers, threads=self.threads, scanner=files,
             digests=hashed.digests if hashed else None, known=known,
         )  # fmt: skip
         if report.findings:
@@ -181,37 +273,23 @@ class Verifier:
         return report
 
     def _audit(self, place: Path, names: tuple[str, Path], report: VerifyReport) -> tuple[Finding, ...]:
-        """Return the warnings of the audits; raises VerifyError when there is an error among the findings."""
         image, sif = names
         with self.console.step("audit what they hold"), opened_sif(sif) as system:
             read = read_image(place)
             outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
-            findings = self._findings(SquashfsTree(system, report.entries), outside, sif)
-            if any(finding.severity is Severity.ERROR for finding in findings):
-                raise VerifyError(
-                    f"`{image}` and `{sif}` hold the same files, but the audits found errors",
-                    findings=findings,
-                )
-        return findings
+            tree = SquashfsTree(system, report.entries)
+            return self._findings(tree, outside, sif, f"`{image}` and `{sif}` hold the same files")
 
-    def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path) -> tuple[Finding, ...]:
+    def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path, good: str) -> tuple[Finding, ...]:
+        """Return the warnings of the audits. Raises VerifyError, which says what is good, when there is an error among them."""
         compiled = re.search(r"^step extensions .* for ([\d. ]+)$", _text(tree, PLAN), re.MULTILINE)
         gpus = tuple(compiled[1].split()) if compiled else ()  # what the plan in the tree compiled for
-        return audit(tree, outside=outside, gpus=gpus, oldest_glibc=self.glibc, processor=processor_in(sif))
-
-
-def _verified(
-    names: tuple[str, Path],
-    proof: Proof,
-    layers: tuple[Layer, ...],
-    signed: str,
-    entries: tuple[Entry, ...] = (),
-) -> Verified:
-    answer = VerifiedPair(
-        image=names[0], sif=names[1], paths=proof.paths, tree=proof.tree, plan=bool(layers),
-        passed_over=proof.passed_over, signed=signed,
-    )  # fmt: skip
-    return Verified(answer=answer, entries=entries, findings=proof.findings)
+        findings = audit(
+            tree, outside=outside, gpus=gpus, oldest_glibc=self.glibc, processor=processor_in(sif)
+        )
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError(f"{good}, but the audits found errors", findings=findings)
+        return findings
 
 
 def glibc_of(host: str) -> str:

@@ -36,7 +36,7 @@ from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
-from envbuilder.verify.audit.files import IN_FILES
+from envbuilder.verify.audit.files import finds
 from envbuilder.verify.compare import sif_manifest
 from tests.support.bounded import bounded
 from tests.support.debs import write_package
@@ -610,7 +610,7 @@ def test_a_fat_binary_of_zeros_takes_bounded_time():
 )
 def test_a_text_is_searched_for_secrets_in_bounded_time(text):
     with bounded(seconds=10):
-        list(IN_FILES.finds(text))
+        list(finds(text))
 
 
 def test_certificates_without_an_end_take_bounded_time():

@@ -42,7 +42,7 @@ from envbuilder.core.system import Limits
 from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.extension import Call, recipe_call, recipe_calls
+from envbuilder.plan.extension import Call, recipe_calls
 from envbuilder.plan.extension import call_key as extension_key
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.recipe.load import load
@@ -266,7 +266,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def call_key(plan: Plan, extension: LockedExtension = EXTENSION) -> str:
-    return extension_key(plan.ground, extension, recipe_call(extension), recipe_calls(extension)).digest
+    calls = recipe_calls(extension)
+    return extension_key(plan.ground, extension, calls.calls[0], calls).digest
 
 
 @pytest.mark.parametrize(

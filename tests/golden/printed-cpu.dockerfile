@@ -475,7 +475,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "100a49dc36425b4c6ade0e8fb223247f05eab867c50d14e3bacfa6b84175c17c",
+| "key": "6bcd50ed910eeeedbec36123687c32e0ca826e4ea380943b66e348e4c8db92a0",
 | "name": "fused",
 | "patch": "",
 | "path": "",

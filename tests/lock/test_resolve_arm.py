@@ -20,8 +20,8 @@ from envbuilder.lock.repositories import repositories
 from envbuilder.lock.resolve import make_target, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.plan.make import need_buildable, toolkit_for
-from envbuilder.plan.model import Plan, make
+from envbuilder.plan.make import make, need_buildable, toolkit_for
+from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository
 from envbuilder.sources.names import Sources

@@ -9,7 +9,7 @@ from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.errors import UsageError
 from envbuilder.node.detect import READS, detect_here, detect_pasted
 from envbuilder.node.nccl.facts import Facts
-from envbuilder.plan.site import need_files, site_files
+from envbuilder.plan.make import need_files, site_files
 from envbuilder.recipe.load import load
 from tests.support import command_line
 from tests.support.command_line import Call

@@ -1,5 +1,6 @@
 """Which layers are made again after an edit of envbuilder itself: those whose bytes the edited file decides."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+
+from envbuilder.plan.extension import call_key, project_key, recipe_calls
+from tests.support.plans import EXTENSION, make_plan
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explain/keys.md"
@@ -65,6 +69,22 @@ def test_the_page_lists_what_an_edit_of_each_file_makes_again(request: pytest.Fi
         "verify",
     )
     assert {path for path, names in changed.items() if names and path.split("/")[0] in idle} == set()
+
+
+def test_another_uv_builds_projects_anew_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    project = dataclasses.replace(EXTENSION, sources=(), path=".")
+    versions = {"uv": "1"}
+    monkeypatch.setattr("envbuilder.plan.extension.metadata.version", versions.__getitem__)
+    ground, calls = make_plan().ground, recipe_calls(EXTENSION)
+
+    def entries() -> tuple[str, str]:
+        return project_key(ground, project).entry, call_key(ground, EXTENSION, calls.calls[0], calls).entry
+
+    (project_1, call_1), plan_1 = entries(), make_plan().key
+    versions["uv"] = "2"
+    (project_2, call_2), plan_2 = entries(), make_plan().key
+    assert project_1 != project_2
+    assert (call_1, plan_1) == (call_2, plan_2)  # a plan says nothing of this machine's programs
 
 
 def rows(changed: dict[str, list[str]]) -> str:

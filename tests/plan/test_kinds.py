@@ -14,7 +14,7 @@ from envbuilder.lock.model import LockedBuild
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.dockerfile import folder_dockerfile
-from envbuilder.plan.printer.recipe import with_parts
+from envbuilder.plan.printer.printed import with_parts
 from tests.support import bases
 from tests.support.locked_base import locked
 from tests.support.locks import make_parts

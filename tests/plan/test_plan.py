@@ -320,7 +320,7 @@ def test_other_tools_change_every_layer_but_not_the_build_key():
 
 
 def test_a_step_of_another_plan_has_no_key():
-    other = dataclasses.replace(make_plan().start, python="3.12")
+    other = dataclasses.replace(make_plan().python, python="3.12")
     with pytest.raises(ValueError, match="not in tuple"):
         make_plan().step_key(other, "tools")
 

@@ -24,17 +24,18 @@ from envbuilder.lock.model import Artifact, LockedBuild
 from envbuilder.plan.model import ExtensionsStep
 from envbuilder.plan.printer.definition import print_definition
 from envbuilder.plan.printer.dockerfile import folder_dockerfile, print_dockerfile
-from envbuilder.plan.printer.fetch import fetch
-from envbuilder.plan.printer.quote import (
+from envbuilder.plan.printer.printed import (
+    BUILD_DOCUMENTS,
     WRITE,
     WRITE_MARKED,
+    Printed,
+    fetch,
     file_lines,
     in_comment,
     in_dockerfile,
     in_shell,
     marked,
 )
-from envbuilder.plan.printer.recipe import BUILD_DOCUMENTS, Printed
 from envbuilder.plan.program import SPEC, Program
 from tests.support.locks import make_artifact, make_parts
 from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_printed, sdist, wheel

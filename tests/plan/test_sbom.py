@@ -20,9 +20,16 @@ from envbuilder.layers.layer import write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.documents import make_provenance, write_documents
-from envbuilder.plan.license import UNKNOWN, License, debian_license, own_references, wheel_license
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import make_sbom, purl
+from envbuilder.plan.sbom import (
+    UNKNOWN,
+    License,
+    debian_license,
+    make_sbom,
+    own_references,
+    purl,
+    wheel_license,
+)
 
 EPOCH = 1_700_000_000
 

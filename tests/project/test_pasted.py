@@ -32,12 +32,12 @@ PLAIN = {
     "registry/push.py: tagged.tag",
     "run/launch/job.py: job.where",
     "run/launch/prepare.py: words",
-    "verify/report/sections.py: gpus",
-    "verify/report/sections.py: name",
-    "verify/report/sections.py: nodes",
-    "verify/report/sections.py: nv",
-    "verify/report/sections.py: sif",
-    "verify/report/sections.py: subject.recipe.name",
+    "verify/report.py: gpus",
+    "verify/report.py: name",
+    "verify/report.py: nodes",
+    "verify/report.py: nv",
+    "verify/report.py: sif",
+    "verify/report.py: subject.recipe.name",
 }
 NO_MESSAGES = {
     "plan/model.py",

@@ -237,7 +237,7 @@ def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path
     ]
     (tmp_path / "index.json").write_text(json.dumps({"extensions": entries}))
     script = (
-        f"from pathlib import Path\nimport envbuilder_smoke.check as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
+        f"from pathlib import Path\nimport envbuilder_smoke.__main__ as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
         "sys.path.append(smoke.LIB)\nfrom envbuilder_extensions import gpus\n"
         "gpus.visible = lambda: [gpus.Gpu('A100', 8, 0)]\n"
         f"smoke.INDEX = Path({str(tmp_path / 'index.json')!r})\nsmoke.DRIVER = 'libnowhere.so.1'\n"

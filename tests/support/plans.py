@@ -13,7 +13,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.system import Limits
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
-from envbuilder.plan.make import toolkit_for
+from envbuilder.plan.make import make, toolkit_for
 from envbuilder.plan.model import (
     AddedStep,
     CudaStep,
@@ -24,9 +24,8 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     StartStep,
-    make,
 )
-from envbuilder.plan.printer.recipe import BUILD_DOCUMENTS, Printed
+from envbuilder.plan.printer.printed import BUILD_DOCUMENTS, Printed
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from tests.support.runner import FakeRunner

@@ -13,7 +13,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.layer import Kind, read_blocks, read_manifest, write_layer
 from envbuilder.verify.compare import sif_manifest
 from envbuilder.verify.compare import verify as compare
-from envbuilder.verify.proof import (
+from envbuilder.verify.pair import (
     Proof,
     hash_pair,
     load_contents,

@@ -10,8 +10,7 @@ from typing import IO
 import pytest
 
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.report.page import Line, Page, Section, Table, render
-from envbuilder.verify.report.sizes import layer_sizes, measure
+from envbuilder.verify.report import Page, Section, Table, layer_sizes, measure, render
 from tests.support.browser import browse
 
 HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x>\"'&"
@@ -79,7 +78,7 @@ def test_each_byte_is_counted_once_for_who_brought_it():
 
 def hostile_page() -> Page:
     table = Table(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
-    lines = (Line(label=HOSTILE, text=HOSTILE),)
+    lines = ((HOSTILE, HOSTILE),)
     sections = (
         Section(title="Audit", text=HOSTILE, tables=(table,), lines=lines),
         Section(title="Build times", tables=(Table(head=("a",), rows=(), empty=HOSTILE),)),
@@ -125,7 +124,7 @@ def test_numbers_stand_right_and_codes_are_one_word():
     assert Table(head=("written in",), rows=((path,),)).kinds == ("text",)
     page = Page(
         title="x", summary="", figures=(), version="1",
-        sections=(Section(title="s", tables=(table,), lines=(Line(label="l", text="a" * 64),)),),
+        sections=(Section(title="s", tables=(table,), lines=(("l", "a" * 64),)),),
     )  # fmt: skip
     reader = Reader()
     reader.feed(render(page))
@@ -172,7 +171,7 @@ document.title = "cut: " + cut.map(one => one.textContent).join("; ");
 def test_a_long_path_is_not_cut_on_a_narrow_screen(tmp_path: Path):
     path = "/home/somebody/projects/a-long-name/recipes/a100.yaml:12:7"
     pins = Table(head=("key", "value", "written in"), rows=(("python", "3.11", path), ("cuda", "12.4", path)))
-    section = Section(title="Pins", tables=(pins,), lines=(Line(label="lock", text=f"{path}, as of 2026"),))
+    section = Section(title="Pins", tables=(pins,), lines=(("lock", f"{path}, as of 2026"),))
     page = Page(title="x", summary="", figures=(), sections=(section,), version="1")
     dom, _ = browse(with_script(page, CUT, tmp_path), tmp_path, "--dump-dom", size=(480, 3000))
     assert re.findall("<title>(.*)</title>", dom)[0] == "cut: "

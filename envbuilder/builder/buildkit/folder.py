@@ -17,7 +17,7 @@ from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
 from envbuilder.plan.printer.dockerfile import ROOT, folder_dockerfile
-from envbuilder.plan.printer.recipe import with_parts
+from envbuilder.plan.printer.printed import with_parts
 from envbuilder.plan.program import BASE, INPUTS, Program
 from envbuilder.sources.names import BLOBS
 

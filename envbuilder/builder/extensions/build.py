@@ -47,7 +47,6 @@ from envbuilder.plan.extension import (
     Key,
     call_key,
     call_program,
-    capture_program,
     extension_program,
     project_key,
     recipe_calls,
@@ -72,7 +71,7 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
     missing = [status.extension for status in find_extensions(job.plan, job.store) if status.compiled is None]
     for extension in dict.fromkeys(missing):
         is_capture = extension.form is Form.CAPTURE
-        program = (capture_program if is_capture else extension_program)(job.plan.ground, extension)
+        program = extension_program(job.plan.ground, extension, only=is_capture)
         yield program_command(
             program, root, step=work / "step", out=work / "out", mounts=(_space(work / "space"),)
         )
@@ -197,7 +196,7 @@ class ExtensionBuilder:
             ):
                 build_dir = folder.with_name("space")
                 build_dir.mkdir()
-                program = capture_program(self._ground, extension)
+                program = extension_program(self._ground, extension, only=True)
                 with self._ran(program, extension, extension.name, build_dir, root) as out:
                     calls = cache.save_calls(out, folder)
                 self._job.need_unchanged(root, extension.name)

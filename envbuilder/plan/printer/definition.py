@@ -9,10 +9,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from envbuilder.plan.contents import run_lines
-from envbuilder.plan.printer import fetch
 from envbuilder.plan.printer.dockerfile import command_line
-from envbuilder.plan.printer.quote import WRITE_MARKED, in_comment, in_shell, marked
-from envbuilder.plan.printer.recipe import Printed, with_parts
+from envbuilder.plan.printer.printed import (
+    ARGUMENTS,
+    WRITE_MARKED,
+    Printed,
+    fetch,
+    in_comment,
+    in_shell,
+    install_tools,
+    marked,
+    with_parts,
+)
 from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, SPEC, Program
 
 _TARGET: Final = "/target"
@@ -99,7 +107,7 @@ def print_definition(printed: Printed) -> str:
     plan = printed.plan
     head = _HEAD.format(
         name=plan.name, summary=in_comment(printed.summary) or "see its recipe", machine=printed.machine, base=printed.workshop,
-        mirrors="\n".join(f"    {name}=" for name in fetch.ARGUMENTS if name != "PYTORCH_INDEX"),
+        mirrors="\n".join(f"    {name}=" for name in ARGUMENTS if name != "PYTORCH_INDEX"),
         pytorch=printed.pytorch_index.rstrip("/"), image=_IMAGE.format(image=plan.os.image) if plan.os.image else "",
         files=_FROM_IMAGE if plan.os.image else "",
     )  # fmt: skip
@@ -134,13 +142,13 @@ def _post(printed: Printed) -> list[str]:
         "set -euo pipefail",
         "umask 022",
         f"export SOURCE_DATE_EPOCH={epoch}",
-        " ".join(f'{name}="{{{{ {name} }}}}"' for name in fetch.ARGUMENTS),
-        f"export {' '.join(fetch.ARGUMENTS)}",
+        " ".join(f'{name}="{{{{ {name} }}}}"' for name in ARGUMENTS),
+        f"export {' '.join(ARGUMENTS)}",
         WRITE_MARKED,
         _ENTER,
         "",
         "# The workshop's tools, and the programs that the steps below run.",
-        *fetch.tools(printed, "mount"),
+        *install_tools(printed, "mount"),
         "mkdir /made",
     ]
     # A program runs in the root of its lower steps alone, so what it does not stand on is put in its place after it has run.
@@ -169,7 +177,7 @@ def _roots(program: Program) -> tuple[str, ...]:
 def _step(program: Program, printed: Printed) -> list[str]:
     """Return the lines that run one program, whose OUT is a folder beside its inputs then."""
     made = f"/made/{program.name}"
-    lines = fetch.fetch(program, printed, below=made)
+    lines = fetch(program, printed, below=made)
     lines += [f"mv /made/{part.name}{OUT}/* {made}{INPUTS}/{part.name}/" for part in program.parts]
     if program.is_outside:
         folders = (f"{made}{SPEC}", f"{made}{INPUTS}", f"{made}{OUT}")

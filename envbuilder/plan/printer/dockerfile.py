@@ -11,9 +11,17 @@ from typing import Final
 from envbuilder import steps
 from envbuilder.plan.contents import entry_point
 from envbuilder.plan.model import Plan
-from envbuilder.plan.printer import fetch
-from envbuilder.plan.printer.quote import WRITE, in_comment, in_dockerfile, in_shell
-from envbuilder.plan.printer.recipe import Printed, with_parts
+from envbuilder.plan.printer.printed import (
+    ARGUMENTS,
+    WRITE,
+    Printed,
+    fetch,
+    in_comment,
+    in_dockerfile,
+    in_shell,
+    install_tools,
+    with_parts,
+)
 from envbuilder.plan.program import BASE, INPUTS, OUT, PROGRAMS, Program
 
 LAYERS: Final = "layers"  # the stage that BuildKit exports
@@ -61,19 +69,19 @@ def print_dockerfile(printed: Printed) -> str:
     head = _HEAD.format(
         name=plan.name, summary=in_comment(printed.summary) or "see its recipe", machine=printed.machine, epoch=plan.epoch,
         lint=_LINT, base=printed.workshop, pytorch=in_dockerfile(printed.pytorch_index.rstrip("/")),
-        mirrors="\n".join(f"ARG {name}=" for name in fetch.ARGUMENTS if name != "PYTORCH_INDEX"),
+        mirrors="\n".join(f"ARG {name}=" for name in ARGUMENTS if name != "PYTORCH_INDEX"),
     )  # fmt: skip
     blocks = [
         _block("Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.",
                ["FROM scratch AS artifacts"]),
         _block("The workshop's tools, and the programs that the stages below run.",
-               ["FROM ${BASE} AS workshop", *_run(fetch.tools(printed), *_FETCH)]),
+               ["FROM ${BASE} AS workshop", *_run(install_tools(printed), *_FETCH)]),
     ]  # fmt: skip
     for program in printed.every:
-        arguments = (f"ARG {name}" for name in fetch.ARGUMENTS)
+        arguments = (f"ARG {name}" for name in ARGUMENTS)
         blocks.append(
             _block(f"What `{program.name}` is made of.",
-                   [f"FROM workshop AS {program.name}{_FETCHED}", *arguments, *_run(fetch.fetch(program, printed), *_FETCH)])
+                   [f"FROM workshop AS {program.name}{_FETCHED}", *arguments, *_run(fetch(program, printed), *_FETCH)])
         )  # fmt: skip
         blocks.append(_stage(program, plan.os.image, plan.epoch, from_folder=False))
     copies = [_copy(program) for program in printed.programs]

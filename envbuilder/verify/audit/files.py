@@ -29,11 +29,8 @@ def check_rights(image: AuditedImage) -> Iterator[Finding]:
         if entry.kind is Kind.LINK:
             continue
         is_sticky = entry.kind is Kind.DIRECTORY and bool(entry.mode & 0o1000)
-        if (
-            entry.mode & 0o002
-            and not is_sticky
-            and not (entry.kind is Kind.SPECIAL and path.startswith("dev/"))
-        ):
+        is_device = entry.kind is Kind.SPECIAL and path.startswith("dev/")
+        if entry.mode & 0o002 and not is_sticky and not is_device:
             yield Finding(
                 code=Code.WRITABLE, severity=Severity.ERROR, where=f"/{path}", message=f"everybody can write it (mode {entry.mode:04o})",
                 hint="whoever shares the machine could change what the next user runs",
@@ -55,12 +52,8 @@ def _is_of_debian(path: str) -> bool:
 LARGE: Final = 1 << 20  # bytes; larger files were not written by a person
 PLACES: Final = re.compile(r"(etc|root|home|tmp|srv|mnt|opt|usr/local|var|run|\.singularity\.d)/")
 PACKAGES: Final = (
-    "opt/env/",
-    "opt/python/",
-    "usr/local/cuda",
-    "var/lib/dpkg/info/",
-    "opt/envbuilder/extensions/",
-)
+    "opt/env/", "opt/python/", "usr/local/cuda", "var/lib/dpkg/info/", "opt/envbuilder/extensions/"
+)  # fmt: skip
 KEEPERS: Final = re.compile(
     r"\.netrc|_netrc|\.pypirc|\.npmrc|\.git-credentials|\.gitconfig|\.pgpass|\.env|pip\.conf|pip\.ini|uv\.toml|direct_url\.json|credentials(\.json)?"
     r"|config\.json|auth\.conf|id_(rsa|dsa|ecdsa|ed25519)|.+\.pth|pyvenv\.cfg"
@@ -98,32 +91,32 @@ OF_PACKAGES: Final = "usr/share/ca-certificates/"
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
-class InFiles:
-    """Chooses files that may hold a secret, and finds secrets in them. The reader of layers uses it, too.
+# This module is the `FileScanner` for the reader of layers.
+
+
+def wants(entry: Entry) -> bool:
+    """Return whether a file may hold a secret.
 
     Outside packages, these are settings, homes, and files beside the Python environment. Inside packages,
     only files in which tools keep credentials: keys in a package's tests are no secrets.
     """
-
-    def wants(self, entry: Entry) -> bool:
-        if entry.size > LARGE:
-            return False
-        if KEEPERS.fullmatch(posixpath.basename(entry.path)):
-            return True
-        return PLACES.match(entry.path) is not None and not entry.path.startswith(PACKAGES)
-
-    def finds(self, content: bytes) -> Iterator[str]:
-        return (name for name, pattern in PATTERNS if pattern.search(content))
+    if entry.size > LARGE:
+        return False
+    if KEEPERS.fullmatch(posixpath.basename(entry.path)):
+        return True
+    return PLACES.match(entry.path) is not None and not entry.path.startswith(PACKAGES)
 
 
-IN_FILES: Final = InFiles()
+def finds(content: bytes) -> Iterator[str]:
+    """Yield the kinds of secrets in a file."""
+    return (name for name, pattern in PATTERNS if pattern.search(content))
 
 
 def check_secrets(image: AuditedImage) -> Iterator[Finding]:
     texts = [(f"the environment's {name}", f"{name}={value}") for name, value in image.outside.environment]
     texts += [(f"the image's {place}", text) for place, text in image.outside.texts]
     for place, text in texts:
-        known = tuple(IN_FILES.finds(text.encode()))
+        known = tuple(finds(text.encode()))
         for what in known or (["a secret by its name"] if NAMED.search(text) else []):
             yield _secret(place, what)
     for path, what in image.outside.hidden:
@@ -133,8 +126,8 @@ def check_secrets(image: AuditedImage) -> Iterator[Finding]:
             continue
         if IDENTITIES.fullmatch(path):
             yield _secret(f"/{path}", "an identity of one machine")
-        elif IN_FILES.wants(entry):
-            for what in IN_FILES.finds(image.read(path)):
+        elif wants(entry):
+            for what in finds(image.read(path)):
                 yield _secret(f"/{path}", what)
     yield from _authorities(image)
 

@@ -27,17 +27,17 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
             continue
         try:
             with image.tree.open(elf.path) as stream:
-                found = read_gpu_code(stream)
+                codes = read_gpu_code(stream)
         except ValueError as error:
             unreadable[elf.path] = f"its code for GPUs cannot be read: {error}"
             continue
-        cubins = tuple(code.capability for code in found if code.kind == CUBIN)
-        ptx = tuple(code.capability for code in found if code.kind == PTX)
+        cubins = tuple(code.capability for code in codes if code.kind == CUBIN)
+        ptx = tuple(code.capability for code in codes if code.kind == PTX)
         for gpu in gpus if cubins or ptx else ():
             if can_run(gpu, cubins):
                 continue
             compiles = can_run(gpu, (), ptx)
-            held = " ".join(sorted({code.target for code in found}))
+            held = " ".join(sorted({code.target for code in codes}))
             yield Finding(
                 code=Code.ONLY_PTX if compiles else Code.NO_CODE,
                 severity=Severity.WARNING if compiles else Severity.ERROR,
@@ -62,9 +62,9 @@ def check_processor(image: AuditedImage, processor: Processor | None) -> Iterato
     small: dict[int, list[str]] = {}
     for elf in image.elves:
         if elf.machine != processor.elf:
-            own = next((one for one in PROCESSORS if one.elf == elf.machine), None)
-            title = own.title if own else f"the ELF machine {elf.machine}"
-            is_error = own is not None and not _is_choice(elf.path, own)
+            other = next((known for known in PROCESSORS if known.elf == elf.machine), None)
+            title = other.title if other else f"the ELF machine {elf.machine}"
+            is_error = other is not None and not _is_choice(elf.path, other)
             foreign.setdefault((title, Severity.ERROR if is_error else Severity.WARNING), []).append(elf.path)
         elif elf.alignment and elf.alignment % processor.page:
             small.setdefault(elf.alignment, []).append(elf.path)
@@ -220,10 +220,10 @@ def check_runpaths(image: AuditedImage) -> Iterator[Finding]:
     for elf in image.elves:
         folders = elf.runpaths if elf.runpaths != ("",) else ()  # one that is empty as a whole is ignored
         strange = [(_strange(image, elf, folder), folder) for folder in dict.fromkeys(folders)]
-        if found := tuple(sorted((why, folder) for why, folder in strange if why)):
-            alike.setdefault(found, []).append(elf.path)
-    for found, paths in sorted(alike.items()):
-        by_reason = itertools.groupby(found, key=operator.itemgetter(0))
+        if wrong := tuple(sorted((why, folder) for why, folder in strange if why)):
+            alike.setdefault(wrong, []).append(elf.path)
+    for wrong, paths in sorted(alike.items()):
+        by_reason = itertools.groupby(wrong, key=operator.itemgetter(0))
         described = [f"{', '.join(f'`{folder}`' for _, folder in some)} ({why})" for why, some in by_reason]
         yield Finding(
             code=Code.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",

@@ -50,11 +50,11 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
         if _JUDGED.match(path) and (names := loader.missing(elf))
     }
     failing = _failing_imports(loader) if missing else {}
-    told = {path for files in failing.values() for path in files}
+    reported = {path for files in failing.values() for path in files}
     whole = {_family(path) for path in loader.elves if path not in missing}
     rest: dict[str, Missing] = {}
     for path, names in missing.items():
-        if path not in told and _family(path) not in whole:
+        if path not in reported and _family(path) not in whole:
             rest.setdefault(_owner(path), {})[path] = names
     for owner, files in (*sorted(failing.items()), *sorted(rest.items())):
         every = sorted({name for names in files.values() for name in names})
@@ -89,8 +89,8 @@ class _Loader:
     def taken(self, user: Elf, name: str) -> Elf | None:
         """Return the library of the environment that is loaded, if it is not one of the system."""
         paths = (resolved(self.image, user, folder, name) for folder in user.runpaths)
-        own = next((elf for path in paths if path and (elf := self.elves.get(path))), None)
-        return own or (None if name in self.system else self.environment.get(name))
+        beside = next((elf for path in paths if path and (elf := self.elves.get(path))), None)
+        return beside or (None if name in self.system else self.environment.get(name))
 
     def missing(self, elf: Elf) -> tuple[str, ...]:
         others = (name for name in elf.needed if name not in self.system and not _DRIVER.fullmatch(name))
@@ -101,10 +101,10 @@ class _Loader:
         todo = {elf.path: elf}
         for path in (queue := [elf.path]):
             taken = (self.taken(todo[path], name) for name in todo[path].needed)
-            new = {one.path: one for one in taken if one and one.path not in todo}
+            new = {library.path: library for library in taken if library and library.path not in todo}
             todo |= new
             queue += new
-        return {path: names for path, one in todo.items() if (names := self.missing(one))}
+        return {path: names for path, user in todo.items() if (names := self.missing(user))}
 
 
 def _make_loader(image: AuditedImage, elves: Sequence[Elf]) -> _Loader:
@@ -169,25 +169,23 @@ def _load_packages() -> Mapping[str, Mapping[str, str]]:
 
 def _failing_imports(loader: _Loader) -> dict[str, Missing]:
     """Return by owner what modules lack whose import fails for certain."""
-    modules: dict[
-        str, Elf
-    ] = {}  # path without its ending → a module that the environment's Python can import
-    found: dict[str, Missing] = {}
+    modules: dict[str, Elf] = {}  # those that the environment's Python can import, by path without ending
+    failing: dict[str, Missing] = {}
     for path, elf in loader.elves.items():
         folder, (name, _, ending) = posixpath.dirname(path), posixpath.basename(path).partition(".")
         if match := _SITE.fullmatch(path):
             if re.fullmatch(rf"(abi3|cpython-{match[2].replace('.', '')}\b.*)\.so", ending):
                 modules[f"{folder}/{name}"] = elf
         elif _RECIPE.fullmatch(path) and (below := loader.missing_below(elf)):
-            found.setdefault(name, {}).update(below)
+            failing.setdefault(name, {}).update(below)
     reached = functools.cache(functools.partial(_reached, loader.image, modules))
     for base, elf in modules.items():
         if (match := _SITE.fullmatch(base)) and (below := loader.missing_below(elf)):
             top, _, rest = match[3].partition("/")
             # A package such as cv2 looks for the module of its own name by a path.
             if rest in ("", top) or elf.path in reached(match[1], top):
-                found.setdefault(top, {}).update(below)
-    return found
+                failing.setdefault(top, {}).update(below)
+    return failing
 
 
 def _reached(image: AuditedImage, modules: Mapping[str, Elf], site: str, top: str) -> set[str]:
@@ -217,6 +215,6 @@ def _imported(text: str, package: Sequence[str]) -> Iterator[str]:
             if isinstance(line, ast.ImportFrom):
                 above = package[: len(package) + 1 - line.level] if line.level else ()
                 lead = (*above, *(line.module or "").split("."))
-            for one in line.names if isinstance(line, ast.Import | ast.ImportFrom) else ():
-                parts = [part for part in (*lead, *one.name.split(".")) if part]
+            for alias in line.names if isinstance(line, ast.Import | ast.ImportFrom) else ():
+                parts = [part for part in (*lead, *alias.name.split(".")) if part]
                 yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -15,9 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MARK = (
-    "_ENVBUILDER_CACHES"  # tells child processes which values are ours: on another node they may lead nowhere
-)
+MARK = "_ENVBUILDER_CACHES"  # tells child processes which values are ours, of use on this node alone
 PROBE = 1 << 16  # bytes: a full file system or a used-up quota may still take an empty file
 
 
@@ -136,9 +134,7 @@ def _is_open(folder: str) -> bool:
     """Whether another user may exchange names in the folder: its owner, or who may write it without the sticky bit."""
     root = 0
     with open("/proc/self/uid_map", encoding="ascii") as stream:
-        if (
-            stream.readline().split()[1] != "0"
-        ):  # in a container without root, files of root have another owner
+        if stream.readline().split()[1] != "0":  # without root, files of root have another owner
             with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
                 root = int(overflow.read())
     status = os.stat(folder)

@@ -14,7 +14,6 @@ nothing. ENVBUILDER_DEBUG=1 prints what was done and why.
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import json
 import os
@@ -79,12 +78,12 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
         if not differences:
             _need_gpu(entry)
             compiling.debug(f"`{call.name}` is `{entry['file']}`")
-            return load_library(cpp_extension, entry)
+            return compiling.load_library(cpp_extension, entry)
         how = "; ".join(differences)
         what = f"the image's extension `{call.name}` was compiled from something else: {how}"
         if policy == "build":
             made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=what)
-            return _remember(call.name, made)
+            return compiling.remember(call.name, made)
         raise _reported(
             f"{what}\n"
             f"hint: `{_renewal()}` where the recipe is makes an image that fits;\n"
@@ -103,7 +102,7 @@ class Call:
         self.original, self.arguments = original, bound.arguments
         self.function = original.__name__
         self.name: str = self.arguments["name"]
-        self.sources = [os.path.abspath(one) for one in _listed(self.arguments.get("sources"))]
+        self.sources = [os.path.abspath(path) for path in _listed(self.arguments.get("sources"))]
 
     def is_named(self, entry: Entry) -> bool:
         return (entry["function"], entry["name"]) == (self.function, self.name) and all(
@@ -120,44 +119,30 @@ class Call:
 
     def differences(self, entry: Entry) -> list[str]:
         """Return how the call differs from what the extension was compiled from, in words."""
-        base, found = self.base, []
+        base, words = self.base, []
         mine = {os.path.relpath(source, base) for source in self.sources}
         theirs = set(entry["sources"])
-        found += [f"it did not have the source `{os.path.join(base, one)}`" for one in sorted(mine - theirs)]
-        found += [f"it had a source `{one}`" for one in sorted(theirs - mine)]
+        words += [
+            f"it did not have the source `{os.path.join(base, path)}`" for path in sorted(mine - theirs)
+        ]
+        words += [f"it had a source `{path}`" for path in sorted(theirs - mine)]
         for path, digest in {**entry["sources"], **entry["headers"]}.items():
             here = os.path.join(base, path)
             if path in entry["headers"] or path in mine:
-                now = sha256(here)
+                now = compiling.sha256(here)
                 if now != digest:
-                    found.append(f"`{os.path.normpath(here)}` " + ("differs" if now else "is not there"))
+                    words.append(f"`{os.path.normpath(here)}` " + ("differs" if now else "is not there"))
         arguments = entry["arguments"]
         for kind in ("extra_cflags", "extra_cuda_cflags"):
             before, after = _deciding(arguments.get(kind)), _deciding(self.arguments.get(kind))
             if before != after:
-                found.append(f"`{kind}` had {_shown(before)} and now has {_shown(after)}")
+                words.append(f"`{kind}` had {_shown(before)} and now has {_shown(after)}")
         for kind in (*TEXTS, *SWITCHES) if self.function == "load_inline" else ():
             if kind in self.arguments:
                 before = arguments.get(kind, inspect.signature(self.original).parameters[kind].default)
                 if _normal(kind, self.arguments[kind]) != _normal(kind, before):
-                    found.append(f"`{kind}` differs")
-        return found
-
-
-def load_library(cpp_extension: ModuleType, entry: Entry) -> Any:
-    if entry.get("is_standalone"):
-        return entry["file"]
-    # `load` ends with this private function as well; what it does and returns has changed between versions.
-    import_library = cpp_extension._import_module_from_library  # noqa: SLF001
-    is_module = entry.get("is_python_module", True)
-    return _remember(entry["name"], import_library(entry["name"], os.path.dirname(entry["file"]), is_module))
-
-
-def _remember(name: str, loaded: Any) -> Any:
-    """Register the module: code from before pybind11 3 imports a loaded extension by its name."""
-    if inspect.ismodule(loaded):
-        sys.modules.setdefault(name, loaded)
-    return loaded
+                    words.append(f"`{kind}` differs")
+        return words
 
 
 def _policy() -> str:
@@ -221,29 +206,20 @@ def _renewal() -> str:
     return f"envbuilder lock {name} && envbuilder build {name}"
 
 
-def sha256(path: str) -> str:
-    """Return the digest of a file, "" if there is none."""
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read()).hexdigest()
-    except OSError:
-        return ""
-
-
 def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [os.fspath(one) for one in value or []]
 
 
 def _deciding(flags: Any) -> list[str]:
     """Return the flags that decide what a source means, `-gencode X` as one. Search paths and optimization do not."""
-    words, found = iter(_listed(flags)), []
+    words, deciding = iter(_listed(flags)), []
     for word in words:
         flag = " ".join(word.split())
         if flag in FLAGS:
             flag = f"{flag} {next(words, '')}"
         if flag.startswith(FLAGS):
-            found.append(flag)
-    return found
+            deciding.append(flag)
+    return deciding
 
 
 def _normal(kind: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -52,12 +53,11 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
         say(f"{error}; `{call.name}` is compiled where torch does it")
         return call.original(**call.arguments)
     try:
-        with _turn(root, _key(call)) as turn:
-            folder = ("" if edited else _named_folder(call, cpp_extension, root)) or turn.folder
+        with _turn(root, _key(call)) as ours:
+            folder = ("" if edited else _named_folder(call, cpp_extension, root)) or ours
             call.arguments["build_directory"] = folder
-            own = folder == turn.folder
             with _environment(architectures, force=bool(edited)):
-                if own:
+                if folder == ours:
                     if _is_compiled(call, folder):
                         return _load(call, cpp_extension, folder)
                     _forget_older(call, folder)
@@ -66,7 +66,7 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
                 debug(f"`{call.name}` is compiled by torch in `{folder}`")
                 began = time.time()
                 made = call.original(**call.arguments)
-                if own:
+                if folder == ours:
                     _note_compiled(call, folder, since=began)
                 return made
     except Exception as error:
@@ -79,17 +79,13 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-class Turn:
-    """The right to compile one extension, and the folder for it."""
-
-    def __init__(self, root: str, key: str, number: int) -> None:
-        self.failed, self.folder = f"{root}/{key}.failed", f"{root}/{key}-{number}"
-
-
 @contextlib.contextmanager
-def _turn(root: str, key: str) -> Iterator[Turn]:
-    """Wait for the lock. Raises OtherProcessError if the process that held it failed meanwhile."""
-    began = time.time()
+def _turn(root: str, key: str) -> Iterator[str]:
+    """Wait for the right to compile one extension, and give the folder for it.
+
+    Raises OtherProcessError if the process that had that right failed meanwhile.
+    """
+    began, note = time.time(), f"{root}/{key}.failed"
     lock = os.open(f"{root}/{key}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -99,19 +95,20 @@ def _turn(root: str, key: str) -> Iterator[Turn]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         # The lock's text is the number of the folder. A process that died left `busy` there, and perhaps compilers that
         # still write into its folder: the next process uses another one.
-        number, _, busy = os.pread(lock, 100, 0).decode().partition(" ")
-        turn = Turn(root, key, int(number or 0) + bool(busy))
-        _rewrite(lock, f"{int(number or 0) + bool(busy)} busy")
-        _need_no_failure(turn.failed, since=began)
-        os.makedirs(turn.folder, 0o700, exist_ok=True)
+        last, _, busy = os.pread(lock, 100, 0).decode().partition(" ")
+        number = int(last or 0) + bool(busy)
+        folder = f"{root}/{key}-{number}"
+        _rewrite(lock, f"{number} busy")
+        _need_no_failure(note, since=began)
+        os.makedirs(folder, 0o700, exist_ok=True)
         try:
-            yield turn
+            yield folder
         except Exception as error:
-            with open(turn.failed, "w", encoding="utf-8") as stream:
+            with open(note, "w", encoding="utf-8") as stream:
                 stream.write(str(error))
             raise
         finally:
-            _rewrite(lock, turn.folder.rpartition("-")[2])
+            _rewrite(lock, str(number))
     finally:
         os.close(lock)
 
@@ -185,15 +182,9 @@ def _key(call: Call) -> str:
 
 def _forget_older(call: Call, folder: str) -> None:
     """Remove the objects of sources that changed but have an older time, as after `rsync -a`: ninja compares times."""
-    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
-
     note = os.path.join(folder, "sources.json")
     now = {source: sha256(source) for source in call.sources}
-    try:
-        with open(note, encoding="utf-8") as stream:
-            before = json.load(stream)
-    except (OSError, ValueError):
-        before = {}
+    before = _read_note(note)
     for source, digest in now.items():
         if before.get(source, digest) != digest:
             stem = os.path.join(folder, os.path.splitext(os.path.basename(source))[0])
@@ -202,6 +193,24 @@ def _forget_older(call: Call, folder: str) -> None:
                     os.unlink(made)
     with open(note, "w", encoding="utf-8") as stream:
         json.dump(now, stream)
+
+
+def sha256(path: str) -> str:
+    """Return the digest of a file, "" if there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _read_note(path: str) -> dict[str, Any]:
+    """Return what an earlier process wrote, nothing where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return dict(json.load(stream))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 # What decides a compile beside the files and the arguments of the call.
@@ -213,15 +222,9 @@ DECIDING = (
 
 def _is_compiled(call: Call, folder: str) -> bool:
     """Return whether the folder holds the library of this call, compiled from the files as they are now."""
-    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
-
-    try:
-        with open(os.path.join(folder, "compiled.json"), encoding="utf-8") as stream:
-            note = json.load(stream)
-    except (OSError, ValueError):
-        return False
+    note = _read_note(os.path.join(folder, "compiled.json"))
     return (
-        note["asked"] == _asked(call)
+        note.get("asked") == _asked(call)
         and os.path.isfile(_library(call, folder))
         and all(sha256(path) == digest for path, digest in note["files"].items())
     )
@@ -233,8 +236,6 @@ def _note_compiled(call: Call, folder: str, *, since: float) -> None:
     It is without ninja's list of headers, where a file was edited meanwhile, and where torch wrote a second library `NAME_v1.so`,
     because this process had compiled the first.
     """
-    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
-
     note = os.path.join(folder, "compiled.json")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(note)
@@ -245,15 +246,14 @@ def _note_compiled(call: Call, folder: str, *, since: float) -> None:
     read = {line.strip() for line in listed.stdout.decode().splitlines() if line.startswith("    ")}
     read = {os.path.realpath(os.path.join(folder, path)) for path in read}
     image = ("/usr/", "/etc/", "/opt/env/", "/opt/python/", os.path.realpath(folder) + "/")
-    own = [*call.sources, *sorted(path for path in read if not path.startswith(image))]
+    files = [*call.sources, *sorted(path for path in read if not path.startswith(image))]
     if (
         any(name.startswith(f"{call.name}_v") for name in os.listdir(folder))
-        or max(map(_edited, own), default=0) >= since
+        or max(map(_edited, files), default=0) >= since
     ):
         return
-    files = {path: sha256(path) for path in own}
     with open(note, "w", encoding="utf-8") as stream:
-        json.dump({"asked": _asked(call), "files": files}, stream)
+        json.dump({"asked": _asked(call), "files": {path: sha256(path) for path in files}}, stream)
 
 
 def _edited(path: str) -> float:
@@ -277,14 +277,28 @@ def _library(call: Call, folder: str) -> str:
 
 
 def _load(call: Call, cpp_extension: ModuleType, folder: str) -> Any:
-    from envbuilder_extensions import load_library  # noqa: PLC0415 - it imports us
-
     debug(f"`{call.name}` is compiled already, in `{folder}`")
     kinds = {
         name: call.arguments.get(name, default)
         for name, default in (("is_python_module", True), ("is_standalone", False))
     }
     return load_library(cpp_extension, {"name": call.name, "file": _library(call, folder), **kinds})
+
+
+def load_library(cpp_extension: ModuleType, entry: dict[str, Any]) -> Any:
+    if entry.get("is_standalone"):
+        return entry["file"]
+    # `load` ends with this private function as well; what it does and returns has changed between versions.
+    import_library = cpp_extension._import_module_from_library  # noqa: SLF001
+    is_module = entry.get("is_python_module", True)
+    return remember(entry["name"], import_library(entry["name"], os.path.dirname(entry["file"]), is_module))
+
+
+def remember(name: str, loaded: Any) -> Any:
+    """Register the module: code from before pybind11 3 imports a loaded extension by its name."""
+    if inspect.ismodule(loaded):
+        sys.modules.setdefault(name, loaded)
+    return loaded
 
 
 @contextlib.contextmanager

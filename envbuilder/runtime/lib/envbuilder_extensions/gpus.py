@@ -32,15 +32,9 @@ def covers(targets: list[str], gpu: Gpu) -> bool:
     for target in targets:
         kind, _, number = target.partition("_")
         version = number.rstrip("af")
-        major, minor = int(version[:-1]), int(version[-1])
-        same_major = major == gpu.major and minor <= gpu.minor
-        if number.endswith("a"):
-            fits = (major, minor) == (gpu.major, gpu.minor)
-        elif kind == "compute" and not number.endswith("f"):
-            fits = (major, minor) <= (gpu.major, gpu.minor)
-        else:
-            fits = same_major
-        if fits:
+        code, here = (int(version[:-1]), int(version[-1])), (gpu.major, gpu.minor)
+        is_ptx = kind == "compute" and not number.endswith("f")
+        if code == here or (code < here and not number.endswith("a") and (is_ptx or code[0] == here[0])):
             return True
     return False
 
@@ -64,24 +58,24 @@ def _ask_nvml(chosen: str | None) -> list[Gpu]:
             return []
         count = ctypes.c_uint()
         nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        found = [_describe(nvml, number) for number in range(count.value)]
+        listed = [_describe(nvml, number) for number in range(count.value)]
         nvml.nvmlShutdown()
     except (OSError, AttributeError, ValueError):  # no driver, or one without such a function
         return []
-    return select(found, chosen)
+    return select(listed, chosen)
 
 
-def select(found: list[tuple[str, Gpu]], chosen: str | None) -> list[Gpu]:
+def select(listed: list[tuple[str, Gpu]], chosen: str | None) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves of those (identity, GPU) that NVML lists in the order of their slots."""
     if chosen is None:
-        return [gpu for _, gpu in found]
+        return [gpu for _, gpu in listed]
     words = [word.strip() for word in chosen.split(",")]
     if all(word.isdigit() for word in words):
         # CUDA numbers the fastest GPU first unless told otherwise, so where GPUs differ a number says little.
-        alike = len({(gpu.major, gpu.minor) for _, gpu in found}) == 1
+        alike = len({(gpu.major, gpu.minor) for _, gpu in listed}) == 1
         by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        return [found[int(word)][1] for word in words if int(word) < len(found)] if alike or by_slot else []
-    return [gpu for word in words for identity, gpu in found if word and identity.startswith(word)]
+        return [listed[int(word)][1] for word in words if int(word) < len(listed)] if alike or by_slot else []
+    return [gpu for word in words for identity, gpu in listed if word and identity.startswith(word)]
 
 
 def _describe(nvml: Any, number: int) -> tuple[str, Gpu]:

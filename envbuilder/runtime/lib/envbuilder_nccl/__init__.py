@@ -59,10 +59,10 @@ def prepare(node: Node | None = None) -> None:
     mode = os.environ.get("ENVBUILDER_NCCL", "")
     if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
         mode = ""  # one rank of a node explains
-    old, lost = old_driver(node), lost_driver(node, os.environ)
-    if old and not _has_speaker(os.environ):
+    old, lost, has_speaker = old_driver(node), lost_driver(node, os.environ), _has_speaker(os.environ)
+    if old and not has_speaker:
         _say(old)
-    if lost and not _has_speaker(os.environ) and _is_first(os.environ):
+    if lost and not has_speaker and _is_first(os.environ):
         _say(lost)
     if lost:
         os.environ.setdefault(MARK, "")  # the ranks of this torchrun are in the same container
@@ -75,13 +75,11 @@ def prepare(node: Node | None = None) -> None:
         return
     from envbuilder_nccl import kept  # noqa: PLC0415 - of no use without GPUs
 
-    for name, value in renamed(os.environ, torch_version(node)).items():
-        os.environ[name] = value
+    os.environ.update(renamed(os.environ, torch_version(node)))
     key = make_key(node, os.environ)
     decision = None if mode == "explain" else kept.load(key)
     if decision is None:
         decision = _ask(node, key, started)
-    has_speaker = _has_speaker(os.environ)
     made = apply(decision, os.environ, conf_names(node, os.environ))
     if mode == "explain":
         sys.stderr.write(decision.get("text", "") + "\n")

@@ -1,13 +1,64 @@
-"""`python -m envbuilder_smoke`."""
+"""`python -m envbuilder_smoke`, with the check of one node before any rank starts. That does not import torch, which takes seconds."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
+import importlib.util
+import json
+import os
+import runpy
 import sys
+from pathlib import Path
 
 import envbuilder_smoke
-from envbuilder_smoke.check import check_node
+
+INDEX = Path("/opt/envbuilder/extensions/index.json")
+LIB = "/opt/envbuilder/lib"
+DRIVER = "libcuda.so.1"
+
+
+def find_torch() -> tuple[str, str, str]:
+    """Return the version of the torch that a rank would import, that of its CUDA, and its file."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return "", "", ""
+    file = os.path.join(os.path.dirname(spec.origin), "version.py")
+    about = runpy.run_path(file) if os.path.isfile(file) else {"__version__": "another one"}
+    return str(about["__version__"]), str(about.get("cuda") or ""), spec.origin
+
+
+def why_no_driver() -> str:
+    """Return why torch would not find the driver that Apptainer or Docker brings into the environment."""
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError as error:
+        return f"torch will see no GPU, for the driver's library is not in the environment: {error} (`envbuilder doctor` says more)"
+    return ""
+
+
+def check_node(gpus_wanted: int) -> list[str]:
+    """Return what cannot work on this node, whose ranks use this many GPUs."""
+    sys.path.append(LIB)
+    gpus = importlib.import_module("envbuilder_extensions.gpus")
+    wrong = []
+    wanted, (version, cuda, place) = os.environ.get("PYTORCH_VERSION", ""), find_torch()
+    if wanted and version.partition("+")[0] != wanted:
+        here = f"torch is {version} from {place}" if place else "torch is not there"
+        wrong.append(f"{here}, and the environment was made with {wanted}")
+    if gpus_wanted and cuda and (why := why_no_driver()):
+        wrong.append(why)
+    index = json.loads(INDEX.read_text(encoding="utf-8")) if INDEX.exists() else {"extensions": []}
+    for extension in index["extensions"]:
+        name, file, targets = extension["name"], extension.get("file"), extension["targets"]
+        if file and not os.path.isfile(file):  # a project has files of its own
+            wrong.append(f"the extension {name} is not there: {file}")
+        unfit = {str(gpu) for gpu in gpus.visible() if targets and not gpus.covers(targets, gpu)}
+        wrong += [
+            f"the extension {name} has code for {', '.join(targets)}, not for {gpu}" for gpu in sorted(unfit)
+        ]
+    return wrong
 
 
 def main(arguments: list[str]) -> int:
@@ -26,4 +77,5 @@ def main(arguments: list[str]) -> int:
     return 1 if wrong else 0
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -30,10 +30,10 @@ def assert_same_steps(steps: int, *, group: Any = None) -> None:
 
 def _gather_numbers(number: int, group: Any = None) -> list[int]:
     device = _device(dist.get_backend(group))
-    own = torch.tensor([number], dtype=torch.int64, device=device)
-    every = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(every, own, group=group)
-    return [int(one.item()) for one in every]
+    ours = torch.tensor([number], dtype=torch.int64, device=device)
+    every = [torch.zeros_like(ours) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, ours, group=group)
+    return [int(count.item()) for count in every]
 
 
 def _device(backend: str) -> torch.device:
@@ -81,9 +81,9 @@ class Smoke:
         self.note("all-reduce", good=good, text=f"the sum is {values[0].item():g}, wanted {right:g}")
 
     def all_gather(self) -> None:
-        own = torch.full((1 << 10,), self.rank, dtype=torch.int64, device=self.device)
-        every = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(every, own)
+        ours = torch.full((1 << 10,), self.rank, dtype=torch.int64, device=self.device)
+        every = [torch.empty_like(ours) for _ in range(self.world)]
+        dist.all_gather(every, ours)
         good = all(bool((part == rank).all()) for rank, part in enumerate(every))
         self.note("all-gather", good=good, text=f"ranks {', '.join(str(int(part[0])) for part in every[:8])}")
 
@@ -144,24 +144,30 @@ def smoke(wanted: int, seconds: int) -> int:
     backend = "nccl" if gpu else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     try:
-        one = Smoke(wanted)
+        checks = Smoke(wanted)
         device = torch.cuda.get_device_name() if gpu else "CPU"
-        seat = {"rank": one.rank, "node": socket.gethostname(), "local": local, "gpu": gpu, "device": device}
+        seat = {
+            "rank": checks.rank,
+            "node": socket.gethostname(),
+            "local": local,
+            "gpu": gpu,
+            "device": device,
+        }
         seats = _gather_objects(seat)
-        one.ranks(seats)
-        for check in (one.all_reduce, one.all_gather, one.broadcast, one.bandwidth, one.steps):
+        checks.ranks(seats)
+        for check in (checks.all_reduce, checks.all_gather, checks.broadcast, checks.bandwidth, checks.steps):
             check()
-        failures = [text for texts in _gather_objects(one.failures) for text in texts]
-        if one.rank == 0:
-            print(table(seats, one.lines, failures, backend), flush=True)
+        failures = [text for texts in _gather_objects(checks.failures) for text in texts]
+        if checks.rank == 0:
+            print(table(seats, checks.lines, failures, backend), flush=True)
         return 1 if failures else 0
     finally:
         dist.destroy_process_group()
 
 
-def _gather_objects(own: Any) -> list[Any]:
+def _gather_objects(value: Any) -> list[Any]:
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
+    dist.all_gather_object(every, value)
     return every
 
 
@@ -170,15 +176,14 @@ def table(
 ) -> str:
     """Return the table: which rank runs where, and the results."""
     rows = [("rank", "node", "local", "device")]
-    rows += [
-        (str(seat["rank"]), seat["node"], str(seat["local"]), f"{seat['device']} {seat['gpu']}".strip())
-        for seat in seats
-    ]
+    for seat in seats:
+        device = f"{seat['device']} {seat['gpu']}".strip()
+        rows.append((str(seat["rank"]), seat["node"], str(seat["local"]), device))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    found = [f"{name.ljust(12)}  {text}" for name, text in lines]
+    results = [f"{name.ljust(12)}  {text}" for name, text in lines]
     end = [f"FAILED: {text}" for text in failures] or [f"smoke: passed, {len(seats)} ranks, {backend}"]
-    return "\n".join([*shown, "", *found, "", *end])
+    return "\n".join([*shown, "", *results, "", *end])
 
 
 def gpu_identity(index: int) -> str:

@@ -44,11 +44,12 @@ class Watcher:
     ) -> "ModuleSpec | None":
         if name not in CACHING and name != EXTENSIONS:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((one for one in found if one is not None), None)
-        if spec is not None:
-            self._surround(spec)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                self._surround(spec)
+                return spec
+        return None
 
     def _surround(self, spec: "ModuleSpec") -> None:
         loader, name = spec.loader, spec.name
@@ -86,9 +87,8 @@ class Compiled:
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         del target
-        if (
-            path is None or os.environ.get("ENVBUILDER_EXTENSIONS") == "off"
-        ):  # no folder hides what has no package
+        # No folder hides what has no package.
+        if path is None or os.environ.get("ENVBUILDER_EXTENSIONS") == "off":
             return None
         if self.modules is None:
             self.modules = _compiled_modules()
@@ -113,13 +113,13 @@ def _compiled_modules() -> "dict[str, str]":
         files = [file for entry in entries for file in entry.get("libraries", ()) if isinstance(file, str)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # told when torch is imported
         return {}
-    found = {}
+    modules = {}
     for file in files:
         inside = file.partition("/site-packages/")[2]
-        suffix = next((one for one in EXTENSION_SUFFIXES if inside.endswith(one)), "")
+        suffix = next(filter(inside.endswith, EXTENSION_SUFFIXES), "")
         if suffix:
-            found[inside[: -len(suffix)].replace("/", ".")] = file
-    return found
+            modules[inside[: -len(suffix)].replace("/", ".")] = file
+    return modules
 
 
 def _call(name: str, function: str, *arguments: object, failure: str) -> None:

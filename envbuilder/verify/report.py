@@ -1,10 +1,18 @@
-"""The sections of a report: what each says of an environment."""
+"""The page of a report: its sections with what each says of an environment, in one template that escapes all values.
 
+It counts the bytes by layer and package, with the file lists of dpkg and pip inside the environment.
+"""
+
+import csv
+import io
 import json
+import posixpath
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from envbuilder import __version__
@@ -16,16 +24,166 @@ from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.system import utc_time
+from envbuilder.core.text.redact import plain
 from envbuilder.lock.known_base import lock_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
+from envbuilder.verify.audit import Tree
 from envbuilder.verify.pair import VerifiedPair
-from envbuilder.verify.report.page import Line, Page, Section, Table
-from envbuilder.verify.report.sizes import Part, layer_sizes
 
 NOT_STATED: Final = "NOASSERTION"
 _LARGEST: Final = 25  # packages in the table of sizes
 Package = dict[str, Any]  # of an SBOM in SPDX
+_FOLDER: Final = Path(__file__).parent
+_NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d\W?")  # which a browser would break
+_CODE: Final = 32  # characters of the longest code that is never broken; what is longer may be a path
+_STACKED: Final = 4  # columns from which a row stands as a block on a narrow screen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    empty: str = "Nothing."  # shown when there are no rows
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the style of each column: numbers stand right; columns of single words are codes, and never broken."""
+        return tuple(map(_kind, zip(*self.rows, strict=True)))
+
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.head) >= _STACKED
+
+
+def _kind(cells: tuple[str, ...]) -> str:
+    if all(_NUMBER.fullmatch(cell) for cell in cells) and set(cells) != {"-"}:
+        return "number"
+    return "text" if any(" " in cell or len(cell) > _CODE for cell in cells) else "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    title: str
+    tables: tuple[Table, ...] = ()
+    text: str = ""
+    lines: tuple[tuple[str, str], ...] = ()  # to copy: label, and a command or a digest
+    is_folded: bool = False  # its tables open with a click
+
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    title: str
+    summary: str
+    figures: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+    version: str
+
+
+# ---- sizes
+
+# The folders of each layer; all others belong to the os layer.
+LAYERS: Final = (
+    ("opt/python/", "interpreter"),
+    ("opt/env/", "python"),
+    ("usr/local/cuda", "cuda"),
+    ("opt/envbuilder/extensions/", "extensions"),
+    ("opt/envbuilder/", "envbuilder"),
+    (".singularity.d/", "envbuilder"),
+)
+OS: Final = "os"
+_DPKG: Final = re.compile(r"var/lib/dpkg/info/([^/:]+)(?::[^/]*)?\.list")
+_RECORD: Final = re.compile(r"(.*/)([^/]+?)-[^/-]+\.dist-info/RECORD")
+# Links into /usr, which dpkg's lists do not know.
+_MERGED: Final = re.compile(r"(bin|sbin|lib|lib32|lib64|libx32)/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The bytes of one package in one layer. Files of no package count under the layer's name."""
+
+    layer: str
+    name: str
+    size: int  # bytes
+
+
+def measure(tree: Tree) -> tuple[Part, ...]:
+    """Count every byte of the tree once. The largest part of each layer comes first."""
+    owners = _owners(tree)
+    sizes = Counter[tuple[str, str]]()
+    for entry in tree.entries:
+        if entry.size:
+            layer = _layer(entry.path)
+            sizes[layer, owners.get(entry.path) or _other(layer, entry.path, owners)] += entry.size
+    parts = (Part(layer=layer, name=name, size=size) for (layer, name), size in sizes.items())
+    return tuple(sorted(parts, key=lambda part: (part.layer, -part.size, part.name)))
+
+
+def layer_sizes(parts: tuple[Part, ...]) -> dict[str, int]:
+    """Return the bytes of each layer, the largest first."""
+    sizes = Counter[str]()
+    for part in parts:
+        sizes[part.layer] += part.size
+    return dict(sizes.most_common())
+
+
+def _layer(path: str) -> str:
+    return next((layer for prefix, layer in LAYERS if path.startswith(prefix)), OS)
+
+
+def _owners(tree: Tree) -> dict[str, str]:
+    """Return the package of each file, and of each folder in site-packages: RECORD may not list its byte code."""
+    owners: dict[str, str] = {}
+    for entry in tree.entries:
+        if listing := _DPKG.fullmatch(entry.path):
+            owners |= dict.fromkeys(_listed(tree, entry.path), listing[1])
+        elif listing := _RECORD.fullmatch(entry.path):
+            site, package = listing.groups()
+            for path in _recorded(tree, entry.path, site):
+                owners[path] = package
+                below = path.removeprefix(site)
+                if path.startswith(site) and "/" in below:
+                    owners.setdefault(site + below.partition("/")[0], package)
+    return owners
+
+
+def _listed(tree: Tree, path: str) -> Iterator[str]:
+    for line in _text(tree, path).splitlines():
+        name = line.removeprefix("/")
+        yield f"usr/{name}" if _MERGED.match(name) else name
+
+
+def _recorded(tree: Tree, path: str, folder: str) -> Iterator[str]:
+    for row in csv.reader(io.StringIO(_text(tree, path))):
+        if row:
+            yield posixpath.normpath(folder + row[0])
+
+
+def _text(tree: Tree, path: str) -> str:
+    with tree.open(path) as stream:
+        return stream.read().decode("utf-8", "replace")
+
+
+def _other(layer: str, path: str, owners: dict[str, str]) -> str:
+    """Name the owner of an unlisted file by its folder: a Python package or a part of the toolkit."""
+    parts = path.split("/")
+    if layer == "python":
+        folders = ("/".join(parts[:depth]) for depth in range(len(parts) - 1, 3, -1))
+        return next((owners[folder] for folder in folders if folder in owners), "byte code and start-up")
+    if layer == "cuda":
+        return f"{parts[3]} of the toolkit" if len(parts) > 4 else "toolkit"
+    if layer == "extensions":
+        return parts[3] if len(parts) > 4 else "index"
+    return "made while installing" if layer == OS else "lock, plan, start-up"
+
+
+# ---- sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +249,7 @@ def _identity(subject: Subject) -> Section:
         "its sha256": sha256_file(lock),
         "build key": subject.plan.key,
     }
-    return Section(title="Identity", lines=_lines(lines))
+    return Section(title="Identity", lines=tuple(lines.items()))
 
 
 def _usage(subject: Subject) -> Section:
@@ -111,11 +269,7 @@ def _usage(subject: Subject) -> Section:
         **({"Jupyter": f"envbuilder kernel {name}"} if has_kernel else {}),
         "build it again": f"envbuilder build {name}",
     }
-    return Section(title="Run it", lines=_lines(lines))
-
-
-def _lines(lines: dict[str, str]) -> tuple[Line, ...]:
-    return tuple(Line(label=label, text=text) for label, text in lines.items())
+    return Section(title="Run it", lines=tuple(lines.items()))
 
 
 def _proof(subject: Subject) -> Section:
@@ -133,11 +287,7 @@ def _proof(subject: Subject) -> Section:
     if subject.outputs.bundle.is_file():
         verdict += " A signed statement lies beside them: `envbuilder verify --key FILE.pub` checks it."
     audits = tuple(
-        (
-            finding.code,
-            str(finding.severity),
-            f"{finding}\nhint: {finding.hint}" if finding.hint else str(finding),
-        )
+        (finding.code, str(finding.severity), "\nhint: ".join(filter(None, (str(finding), finding.hint))))
         for finding in subject.findings
     )
     nothing = "The audits of `verify` found nothing. `check` asks for security updates."
@@ -236,3 +386,18 @@ def _sha256(checksums: Sequence[Package]) -> str:
 
 def _size(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def render(page: Page) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - `report --help` does without
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(_FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: plain(value) if type(value) is str else value,  # not what is escaped already
+    )
+    environment.tests["date"] = _DATE.fullmatch
+    return environment.get_template("report.html.jinja").render(page=page)

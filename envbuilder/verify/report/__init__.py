@@ -1,1 +1,0 @@
-"""Where the bytes of an environment are: `sizes` counts them, `page` writes the HTML page."""
