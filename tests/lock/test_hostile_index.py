@@ -6,7 +6,6 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,15 @@ from envbuilder.artifacts.signing import read_bundle
 from envbuilder.core.errors import FetchError, VerifyError
 from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.toolkit import parse_manifest
-from envbuilder.lock.resolve.uv_answer import read_answer
-from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.lock.resolve.uv_files import Question, read_answer
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
 from tests.support.downloads import make_wheel
-from tests.support.locks import make_means
+from tests.support.locks import make_means, make_recipe, make_task
 
 QUESTION = Question(python="3.11", glibc="2.36", requirements=("tool",))
 
@@ -65,13 +63,9 @@ def test_a_mirror_that_sends_a_byte_now_and_then_ends_apt(server: Attacker, tmp_
         hint="x",
     )
     began = time.monotonic()
+    task = make_task(make_recipe(tmp_path), make_context(server, tmp_path))
     with pytest.raises(FetchError, match="reading the package lists of bookworm was not done in 3 s"):
-        open_suite(
-            (source,),
-            tmp_path / "lists",
-            make_context(server, tmp_path),
-            LockOptions(today=date(2026, 11, 21)),
-        )
+        open_suite(task, (source,), tmp_path / "lists")
     assert time.monotonic() - began < 30
 
 

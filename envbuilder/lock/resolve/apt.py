@@ -33,7 +33,7 @@ from envbuilder.lock.package_lists import (
     security_updates,
     status_entry,
 )
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import Task
 from envbuilder.sources.deadline import deadline
 from envbuilder.sources.deb import read_about
 from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
@@ -70,6 +70,8 @@ Dir::Etc::netrc "/etc/apt/auth.conf";
 Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
 Dir::Bin::methods "{toolbox}/usr/lib/apt/methods";
 Dir::Bin::apt-key "{toolbox}/usr/bin/apt-key";
+Dir::dpkg::cputable "{toolbox}/usr/share/dpkg/cputable";
+Dir::dpkg::tupletable "{toolbox}/usr/share/dpkg/tupletable";
 Dir::Log "{folder}";
 APT::Architecture "{architecture}";
 #clear APT::Architectures;
@@ -82,6 +84,10 @@ Acquire::ForceHash "SHA256";
 Acquire::Check-Valid-Until "{is_current}";
 Debug::NoLocking "true";
 """
+# The tables of architectures, which are dpkg's. Without them, apt answers on Debian and Ubuntu alone.
+_TABLES: Final = tuple(
+    f"Dir::dpkg::{name}={{toolbox}}/usr/share/dpkg/{name}" for name in ("cputable", "tupletable")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +134,13 @@ class Suite:
 
     sources: tuple[AptSource, ...]  # the release first
     unread: tuple[AptSource, ...] = ()  # those of an image that could not be read
-    is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
-    toolbox: Path  # the root whose apt reads the lists
-    context: ResolveContext
+    task: Task
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether it is no snapshot, whose signature may have expired."""
+        return self.task.options.before is None
 
     @property
     def name(self) -> str:
@@ -159,7 +168,7 @@ class Suite:
         apt is told that the old packages are installed, beside those of dpkg's `status`, so it decides as on a machine
         that has them.
         """
-        with self.context.store.workspace() as work:
+        with self.task.context.store.workspace() as work:
             others = _without({deb.name for deb in old}, status)
             save_text(work / "status", "\n".join([*others, *self._installed(old, names)]))
             return self._install(
@@ -170,7 +179,7 @@ class Suite:
 
     def security_updates(self, debs: Sequence[Artifact]) -> tuple[str, ...]:
         """Return the names of those packages for which a security update exists."""
-        return tuple(security_updates(self.folder, debs, self.context.runner))
+        return tuple(security_updates(self.folder, debs, self.task.context.runner))
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
@@ -181,7 +190,7 @@ class Suite:
         options = ("--no-remove", "--", *names)
         refusal = f"{self.name} cannot add {', '.join(names)} to what the base image holds"
         hint = f"take an image of {self.name} that is as old as the mirror; {self.sources[0].hint}"
-        with self.context.store.workspace() as work:
+        with self.task.context.store.workspace() as work:
             save_text(work / "status", status)
             save_text(work / "preferences", _preferences(self.sources))
             state = ("-o", f"Dir::State::status={work / 'status'}")
@@ -212,13 +221,12 @@ class Suite:
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
         suites = [source for source in self.sources if not source.is_extra]
+        message = "`%s` %s comes from `%s`, because it is newer than %s of %s"
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
             if name in names and any(source.is_told(place) for source in suites):
                 deb = names.pop(name)
-                log.warning(
-                    "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
-                )  # fmt: skip
+                log.warning(message, name, deb.version, deb.source, version, self.name)
 
     def _installed(self, old: Sequence[Artifact], moving: Collection[str]) -> Iterator[str]:
         """Yield dpkg's status of the old packages, from the lists if these have the file, else from the files.
@@ -228,12 +236,14 @@ class Suite:
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         stanzas = listing.strip().split("\n\n")
         known = {digest[1]: stanza for stanza in stanzas if (digest := _SHA256.search(stanza))}
-        self.context.fetcher.fetch([deb for deb in old if deb.sha256 not in known and deb.name not in moving])
+        self.task.context.fetcher.fetch(
+            [deb for deb in old if deb.sha256 not in known and deb.name not in moving]
+        )
         for deb in old:
             if deb.sha256 not in known and deb.name in moving:
                 yield status_entry(deb)
                 continue
-            control = known.get(deb.sha256) or read_about(self.context.store.artifact(deb.sha256))
+            control = known.get(deb.sha256) or read_about(self.task.context.store.artifact(deb.sha256))
             yield f"Status: install ok installed\n{control.strip()}\n"
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
@@ -247,7 +257,7 @@ class Suite:
 
     def _ask(self, program: str, *arguments: str) -> str:
         why = f"ask which packages {self.name} has"
-        return self.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
+        return self.task.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
@@ -273,21 +283,17 @@ class Suite:
         return min(places, key=lambda place: len(place[1]))  # a mirror may lie below another
 
 
-def open_suite(
-    sources: Sequence[AptSource], folder: Path, context: ResolveContext, options: LockOptions
-) -> Suite:
+def open_suite(task: Task, sources: Sequence[AptSource], folder: Path) -> Suite:
     """Download the package lists of these sources into a folder of the cache; raises FetchError.
 
     An upgrade downloads the lists of a current suite again.
     """
-    suite = Suite(
-        sources=tuple(sources), is_current=options.before is None, folder=folder, toolbox=context.toolbox(), context=context
-    )  # fmt: skip
-    with context.store.lock(f"apt-{folder.name}"):
-        is_wanted = options.upgrade and suite.is_current
-        if is_wanted or not _is_fresh(suite) or not has_lists(context.store, folder):
+    suite, store = Suite(sources=tuple(sources), folder=folder, task=task), task.context.store
+    with store.lock(f"apt-{folder.name}"):
+        is_wanted = task.options.upgrade and suite.is_current
+        if is_wanted or not _is_fresh(suite) or not has_lists(store, folder):
             suite = _update(suite)
-            note_lists(context.store, folder)
+            note_lists(store, folder)
     return suite
 
 
@@ -311,39 +317,40 @@ def _is_fresh(suite: Suite) -> bool:
 
 
 def _stamp(suite: Suite) -> str:
-    return f"{_lines(suite, suite.sources)}# {suite.toolbox}\n"  # apt's configuration names it
+    return f"{_lines(suite, suite.sources)}# {suite.task.context.toolbox()}\n"  # apt's configuration names it
 
 
 def _lines(suite: Suite, sources: Sequence[AptSource]) -> str:
-    return "".join(source.line(suite.folder, suite.context.processor) for source in sources)
+    return "".join(source.line(suite.folder, suite.task.target.processor) for source in sources)
 
 
 def _update(suite: Suite) -> Suite:
     """Download the lists. Returns the suite without the optional sources that cannot be read."""
-    folder, runner = suite.folder, suite.context.runner
+    folder, context = suite.folder, suite.task.context
     for name in (STAMP, NAMES):
         (folder / name).unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial", "trusted"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     save_text(folder / "status", "")
     for source in suite.sources:
-        _fetch_key(source, folder / "trusted", suite.context.fetcher)
+        _fetch_key(source, folder / "trusted", context.fetcher)
     _save_private(folder / "sources.list", _lines(suite, suite.sources))
     security = [source for source in suite.sources if source.is_security]
     _save_private(folder / SECURITY_LIST, _lines(suite, security))
-    # Without these, apt answers on Debian and Ubuntu alone.
-    settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
+    toolbox = str(context.toolbox()).rstrip("/")
+    settings = (
+        f"Dir::State::status={folder / 'status'}",
+        *(option.format(toolbox=toolbox) for option in _TABLES),
+    )
     options = (word for option in settings for word in ("-o", option))
-    machine = runner.run(Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings"))
+    asked = Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings")
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
-    proxies = [text for text in machine.splitlines() if text.startswith(taken)]
+    proxies = [text for text in context.runner.run(asked).splitlines() if text.startswith(taken)]
     configuration = _CONFIGURATION.format(
-        folder=folder, architecture=suite.context.processor.debian, toolbox=str(suite.toolbox).rstrip("/"),
+        folder=folder, architecture=suite.task.target.processor.debian, toolbox=toolbox,
         is_current=str(suite.is_current).lower(),
     )  # fmt: skip
-    trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
-    for name, path in (option.split("=", 1) for option in _tables(suite.toolbox)):
-        configuration += f'{name} "{path}";\n'
+    trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(context.fetcher.certificates())
     save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *proxies, configuration]))
     lines: list[str] = []
 
@@ -353,7 +360,7 @@ def _update(suite: Suite) -> Suite:
 
     try:
         what = f"reading the package lists of {suite.name}"
-        with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
+        with context.waiting(pending), deadline(context.runner, what, context.patience) as apt:
             why = f"read the package lists of {suite.name}"
             apt.run(apt_command(folder, "apt-get", "update", "-q", why=why), on_line=lines.append)
     except CommandError as error:
@@ -373,12 +380,6 @@ def _update(suite: Suite) -> Suite:
     suite.names()
     _save_private(folder / STAMP, _stamp(suite))
     return suite
-
-
-def _tables(toolbox: Path) -> Iterator[str]:
-    """Yield apt's settings for the tables of architectures, which are dpkg's."""
-    for name in ("cputable", "tupletable"):
-        yield f"Dir::dpkg::{name}={toolbox / 'usr/share/dpkg' / name}"
 
 
 def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:

@@ -20,13 +20,13 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
-from envbuilder.lock.resolve.uv_answer import read_answer
-from envbuilder.lock.resolve.uv_question import (
+from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
     Facts,
     Question,
     make_command,
+    read_answer,
     show_folders,
     uv_settings,
     write_python,
@@ -47,9 +47,9 @@ _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^
 class Uv:
     """Asks uv. What only the own code of source distributions knows is read once, and kept in `facts`."""
 
-    def __init__(self, context: ResolveContext, facts: Facts | None = None) -> None:
+    def __init__(self, context: ResolveContext) -> None:
         self.context = context
-        self.facts: Facts = {} if facts is None else facts
+        self.facts: Facts = {}
 
     def ask(self, question: Question) -> tuple[Artifact, ...]:
         """Return the packages of uv's answer, with every preferred version if one exists.
@@ -198,10 +198,8 @@ class Uv:
         if (name, version) in self.facts:
             raise error
         if question.dependencies:
-            sdist, settings = (
-                find_sdist(name, version, self.context),
-                uv_settings(question, self.context.sources()),
-            )
+            sdist = find_sdist(name, version, self.context)
+            settings = uv_settings(question, self.context.sources())
             self.facts[name, version] = read_sdist(sdist, self.context, settings)
         else:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
