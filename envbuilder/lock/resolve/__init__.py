@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
-from envbuilder.compat.image_facts import as_distribution, is_version
+from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, save_text
@@ -30,9 +30,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import lock_text
-from envbuilder.lock.fresh import load_parent
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import load_parent, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,
     Lock,
@@ -117,18 +115,17 @@ def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
-    rows = load_distributions().by_name
-    distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
-    if distribution is None:
+    checked = make_context(recipe, load_tables(), base=base.inside if base else None)
+    if checked.distribution is None:
         raise IncompatibleError(
             f"{recipe.place('$.base')}: no suite `{recipe.base}` is known"
             if base is None
             else f"{recipe.place('$.base')}: nothing can be built on `{base.reference}`",
             hint="`envbuilder check` says more",
         )
-    checked = make_context(recipe, load_tables(), base=base.inside if base else None)
     return Target(
-        distribution=distribution, torch=checked.torch, base=base, standalone=checked.standalone, processor=checked.processor
+        distribution=checked.distribution, torch=checked.torch, base=base, standalone=checked.standalone,
+        processor=checked.processor,
     )  # fmt: skip
 
 

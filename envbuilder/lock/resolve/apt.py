@@ -25,19 +25,16 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.package_lists import (
     CONFIGURATION,
     NAMES,
+    OF_APT,
     SECURITY_LIST,
     STAMP,
     apt_command,
-    has_lists,
-    note_lists,
-    security_updates,
     status_entry,
 )
 from envbuilder.lock.resolve.context import Task
-from envbuilder.sources.deadline import deadline
 from envbuilder.sources.deb import read_about
-from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.fetch import ACCESS_HINT, Fetcher, deadline
+from envbuilder.sources.http import SourceError
 from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
@@ -177,10 +174,6 @@ class Suite:
                 hint="`--upgrade` without names chooses every version anew", old=old,
             )  # fmt: skip
 
-    def security_updates(self, debs: Sequence[Artifact]) -> tuple[str, ...]:
-        """Return the names of those packages for which a security update exists."""
-        return tuple(security_updates(self.folder, debs, self.task.context.runner))
-
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
 
@@ -192,7 +185,11 @@ class Suite:
         hint = f"take an image of {self.name} that is as old as the mirror; {self.sources[0].hint}"
         with self.task.context.store.workspace() as work:
             save_text(work / "status", status)
-            save_text(work / "preferences", _preferences(self.sources))
+            suites = (source.suite for source in self.sources if not source.is_extra)
+            pins = (f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in suites)
+            save_text(
+                work / "preferences", "\n".join(pins)
+            )  # their versions, even if newer ones are installed
             state = ("-o", f"Dir::State::status={work / 'status'}")
             older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
@@ -291,22 +288,15 @@ def open_suite(task: Task, sources: Sequence[AptSource], folder: Path) -> Suite:
     suite, store = Suite(sources=tuple(sources), folder=folder, task=task), task.context.store
     with store.lock(f"apt-{folder.name}"):
         is_wanted = task.options.upgrade and suite.is_current
-        if is_wanted or not _is_fresh(suite) or not has_lists(store, folder):
+        if is_wanted or not _is_fresh(suite) or not store.holds(folder, leave_out=OF_APT):
             suite = _update(suite)
-            note_lists(store, folder)
+            store.note(folder, leave_out=OF_APT)
     return suite
 
 
 def _without(names: Collection[str], status: str) -> list[str]:
-    """Return the entries of dpkg's status of other packages."""
     entries = (f"{entry.strip()}\n" for entry in re.split(r"\n\s*\n", status) if entry.strip())
     return [entry for entry in entries if (name := _PACKAGE.search(entry)) and name[1] not in names]
-
-
-def _preferences(sources: Sequence[AptSource]) -> str:
-    """Return preferences by which apt takes versions of the base's suite, even if newer ones are installed."""
-    own = (source.suite for source in sources if not source.is_extra)
-    return "\n".join(f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in own)
 
 
 def _is_fresh(suite: Suite) -> bool:

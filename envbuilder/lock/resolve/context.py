@@ -22,8 +22,7 @@ from envbuilder.core.processor import X86_64, Processor
 from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.recipe.model import Recipe
 from envbuilder.runners.toolbox import make_toolbox
-from envbuilder.sources.deadline import PATIENCE
-from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.fetch import PATIENCE, Fetcher
 from envbuilder.sources.http import Progress, Waiting, wait_silently
 from envbuilder.sources.names import Sources, Wanted, probe_sources
 

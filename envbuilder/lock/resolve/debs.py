@@ -15,10 +15,9 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
-from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.package_lists import find_unlisted, lists_folder
-from envbuilder.lock.repositories import repositories, tag
+from envbuilder.lock.package_lists import find_unlisted, lists_folder, security_updates
+from envbuilder.lock.repositories import TRUSTED, repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
 from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.recipe.model import Recipe
@@ -114,7 +113,7 @@ def upgrade_debs(task: Task, debs: tuple[Artifact, ...]) -> tuple[Artifact, ...]
         return debs
     suite, status = open_base(replace(task, options=replace(options, upgrade=True)))
     if options.security_only:
-        wanted += suite.security_updates(debs)
+        wanted += tuple(security_updates(suite.folder, debs, task.context.runner))
     return suite.upgrade(debs, wanted, status) if wanted else debs
 
 
@@ -165,12 +164,12 @@ def resolve_repository_debs(task: Task, names: Sequence[str]) -> tuple[Artifact,
 
 def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     """Raise IncompatibleError for packages of the recipe's `apt` list that are not among the names."""
-    unlisted = tuple(find_unlisted(recipe, names))
+    has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
+    unlisted = tuple(find_unlisted(recipe, names, f"{suite.name} {has} no package `{{}}`"))
     if unlisted:
         unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
-        has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
-        lines = (f"{package.place}: {suite.name} {has} no package `{package.name}`" for package in unlisted)
-        hint = " ".join(package.hint for package in unlisted if package.hint)
+        lines = (f"{finding.where}: {finding.message}" for finding in unlisted)
+        hint = " ".join(finding.hint for finding in unlisted if finding.hint)
         hint = f"it may be in {unread}, which could not be read" if unread else hint
         raise IncompatibleError("\n".join(lines), hint=hint)
 
@@ -272,9 +271,9 @@ def _kept_key(path: Path, store: Store) -> Path:
 
 def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
     """Return dpkg's status of a locked image, "" if it has none, and the files with the keys that its apt has."""
-    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
+    from envbuilder.lock.resolve.base_image import read_kept  # noqa: PLC0415 - asks registries, for images alone
 
-    return status_of(base, context), keys_of(base, context)
+    return read_kept(base, context)
 
 
 def _source(

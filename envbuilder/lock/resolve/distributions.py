@@ -120,22 +120,15 @@ def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distributio
     Raises UsageError for files that are not of their form, and for a requirement that no standard knows: uv would take an
     option of pip for one.
     """
-    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
-        return _join(extension, files)
-
-
-def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
     whole = Distribution(extension=extension)
-    for part in _said(files):
-        for text in part.requires or ():
-            if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
-                raise ValueError(f"{shown(text)} is no requirement")
-        whole = replace(
-            whole,
-            name=whole.name or _name(part.name),
-            version=whole.version or _version(part.version),
-            requires=part.requires if whole.requires is None else whole.requires,
-        )
+    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
+        for part in _said(files):
+            for text in part.requires or ():
+                if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
+                    raise ValueError(f"{shown(text)} is no requirement")
+            requires = part.requires if whole.requires is None else whole.requires
+            name, version = whole.name or _name(part.name), whole.version or _version(part.version)
+            whole = replace(whole, name=name, version=version, requires=requires)
     return whole
 
 
@@ -192,7 +185,6 @@ def _read_project(text: str) -> tuple[Distribution, bool]:
 
 
 def _read_setup(code: Code) -> Distribution:
-    """Return what the call of `setup` says in plain texts."""
     setup = code.setup()
     if setup is None:
         return Distribution(extension="")

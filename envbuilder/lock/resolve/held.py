@@ -39,23 +39,17 @@ class Choice:
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        for who, requirement in (*self.own, *((TORCH, requirement) for requirement in self.fixed)):
-            if self._is_about(requirement, name):
-                yield who, requirement
+        given = [*self.own, *((TORCH, requirement) for requirement in self.fixed)]
+        given = [pair for pair in given if applies(pair[1], self.python, self.processor)]
         for parent in self.parents.get(name, ()):
-            for requirement in self.required(self.packages[parent]):
-                if canonicalize_name(requirement.name) == name:
-                    yield parent, requirement
+            given += [(parent, requirement) for requirement in self.required(self.packages[parent])]
+        yield from (pair for pair in given if canonicalize_name(pair[1].name) == name)
 
     def required(self, package: Artifact) -> Iterator[Requirement]:
         """Yield what a package requires on the target, with its extras."""
         extras = self.extras.get(package.name, ())
-        return (one for one in self.requires(package) if applies(one, self.python, self.processor, extras))
-
-    def _is_about(self, requirement: Requirement, name: str) -> bool:
-        return canonicalize_name(requirement.name) == name and applies(
-            requirement, self.python, self.processor
-        )
+        required = self.requires(package)
+        return (each for each in required if applies(each, self.python, self.processor, extras))
 
     def needed_by(self, names: Collection[str]) -> set[str]:
         """Return these packages and all that they require, and those require."""
@@ -79,10 +73,12 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
     `newer` says why where no requirement alone excludes a release.
     """
-    chosen = sorted(
-        (name, Version(package.version)) for name, package in choice.packages.items() if name in newest
-    )
-    older = {name: newest[name] for name, version in chosen if Version(newest[name].version) > version}
+    versions = {
+        name: Version(choice.packages[name].version) for name in sorted(choice.packages.keys() & newest)
+    }
+    older = {
+        name: newest[name] for name, version in versions.items() if Version(newest[name].version) > version
+    }
     reasons = {name: tuple(_reasons(choice, release)) for name, release in older.items()}
     needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {
@@ -105,7 +101,6 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
 
 def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
-    """Yield what excludes this release."""
     is_excluded = False
     for who, requirement in choice.on(newest.name):
         if not requirement.specifier.contains(newest.version, prereleases=True):

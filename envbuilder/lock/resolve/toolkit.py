@@ -40,7 +40,7 @@ from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolki
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http import SourceError
 from envbuilder.sources.names import CUDA, shown
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,6 @@ def _find(layout: Layout, task: Task) -> Manifest:
 
 
 def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterator[str]:
-    """Yield the releases to ask for."""
     if cuda.count(".") == 2:
         yield cuda
         return

@@ -10,7 +10,7 @@ import re
 import tomllib
 import venv
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -64,12 +64,17 @@ class Question:
 
     def prefers(self, package: Artifact) -> bool:
         """Return whether a package has a version that was to be kept."""
-        return (package.name, package.version) in {(kept.name, kept.version) for kept in self.prefer}
+        return (package.name, package.version) in {(known.name, known.version) for known in self.prefer}
+
+    def pinned(self, packages: Iterable[Artifact]) -> "Question":
+        """Return the question for packages of which these keep their versions."""
+        pins = (f"{package.name}=={package.version}" for package in packages)
+        return replace(self, constraints=(*self.constraints, *pins), prefer=())
 
     @property
     def provided(self) -> tuple[Distribution, ...]:
         """Return the extensions that count for others; of the rest, only what they require is known."""
-        return tuple(one for one in self.extensions if one.name and one.version)
+        return tuple(extension for extension in self.extensions if extension.name and extension.version)
 
 
 def make_question(
@@ -144,17 +149,12 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
 
 def write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
     """Write uv's input files."""
-    files: dict[str, Sequence[str]] = {
-        "requirements.in": (
-            *question.requirements,
-            *(_extension_lines(question) if question.dependencies else ()),
-        ),
-        "constraints.in": question.constraints,
-        "uv.toml": [
-            *uv_settings(question, sources, links=("links",)),
-            *(line for key, sdist in facts.items() for line in _metadata(*key, sdist)),
-        ],
-    }
+    wanted = list(question.requirements)
+    for extension in question.extensions if question.dependencies else ():
+        wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
+    settings = uv_settings(question, sources, links=("links",))
+    settings += (line for key, sdist in facts.items() for line in _metadata(*key, sdist))
+    files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
         preferred = [(_quoted(package.name), _quoted(package.version)) for package in question.prefer]
@@ -162,12 +162,6 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         files[LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _extension_lines(question: Question) -> Iterator[str]:
-    """Yield what the extensions are, or what they require if nobody knows their version."""
-    for one in question.extensions:
-        yield from (one.pin,) if one in question.provided else one.requires or ()
 
 
 def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
@@ -214,57 +208,104 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
 # ---- the answer
 
 
-def read_answer(
-    text: str, question: Question, context: ResolveContext, local: Mapping[Path, Path]
-) -> tuple[Artifact, ...]:
-    """Return the files of uv's answer, sorted by name. `local` is shown → real path of local packages."""
-    try:
-        packages = Pylock.from_dict(tomllib.loads(text)).packages
-    except (PylockValidationError, tomllib.TOMLDecodeError) as error:
-        raise FetchError(f"could not read uv's answer, which repeats what the index says: {error}") from error
-    provided, files = {extension.name for extension in question.provided}, {}
-    for package in packages:
-        if package.name not in provided:
-            file = _chosen_file(package, question, local)
-            files[_url(file)] = _artifact(package, file, question, context.sources(), local)
-    return _with_sizes(files, question, context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer of uv. `local` is shown → real path of local packages."""
 
+    question: Question
+    context: ResolveContext
+    local: Mapping[Path, Path]
 
-def _chosen_file(package: Package, question: Question, local: Mapping[Path, Path]) -> _File:
-    """Return the file to take of a package: one with a hash of the recipe's, if there is such a one."""
-    name, version = package.name, str(package.version)
-    if package.is_direct:
-        raise IncompatibleError(
-            f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
-            hint="name a version; a direct reference (`name @ URL`) cannot be locked",
+    def read(self, text: str) -> tuple[Artifact, ...]:
+        """Return the files that an answer names, sorted by name."""
+        try:
+            packages = Pylock.from_dict(tomllib.loads(text)).packages
+        except (PylockValidationError, tomllib.TOMLDecodeError) as error:
+            why = f"could not read uv's answer, which repeats what the index says: {error}"
+            raise FetchError(why) from error
+        provided, files = {extension.name for extension in self.question.provided}, {}
+        for package in packages:
+            if package.name not in provided:
+                file = self._chosen(package)
+                files[_url(file)] = self._artifact(package, file)
+        return self._with_sizes(files)
+
+    def _chosen(self, package: Package) -> _File:
+        """Return the file to take of a package: one with a hash of the recipe's, if there is such a one."""
+        name, version, question = package.name, str(package.version), self.question
+        if package.is_direct:
+            raise IncompatibleError(
+                f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
+                hint="name a version; a direct reference (`name @ URL`) cannot be locked",
+            )
+        lines = (line for line in question.hashes if line.is_about(name, version))
+        hashes: set[str | None] = {digest for line in lines for digest in line.sha256}
+        files: list[_File] = [*(package.wheels or ()), *([package.sdist] if package.sdist else [])]
+        expected = [file for file in files if self._identity(file)[1] in hashes] if hashes else []
+        file = self._best(expected) or self._best(files)
+        if file is None:
+            raise IncompatibleError(
+                f"`{name} {version}` has no wheel for Python {question.python} on Linux {question.processor.title} with glibc {question.glibc}",
+                hint="choose another version of it, or another base",
+            )
+        return file
+
+    def _best(self, files: Iterable[_File]) -> _File | None:
+        question, named = self.question, {file.filename: file for file in files}
+        wheels = [name for name, file in named.items() if isinstance(file, PackageWheel)]
+        wheel = choose_wheel(
+            wheels, python=question.python, glibc=question.glibc, processor=question.processor
         )
-    hashes = {digest for line in question.hashes if line.is_about(name, version) for digest in line.sha256}
-    file = _choose_file(package, question, local, hashes) if hashes else None
-    file = file or _choose_file(package, question, local)
-    if file is None:
-        raise IncompatibleError(
-            f"`{name} {version}` has no wheel for Python {question.python} on Linux {question.processor.title} with glibc {question.glibc}",
-            hint="choose another version of it, or another base",
-        )
-    return file
+        sdists = () if question.wheels_only else (file for name, file in named.items() if name not in wheels)
+        return named[wheel] if wheel else next(iter(sdists), None)
+
+    def _artifact(self, package: Package, file: _File) -> Artifact:
+        """Return a file as it is locked. The size is 0 if the index does not state it."""
+        sources, (real, digest) = self.context.sources(), self._identity(file)
+        url, filename = _url(file), file.filename
+        if digest is None:
+            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            why = f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
+            raise FetchError(why)
+        is_web = url.startswith(("http://", "https://"))
+        if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
+            raise FetchError(
+                f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",
+                hint="a folder of packages is for ENVBUILDER_FOLDERS to name",
+            )
+        local_version = package.version.local or "" if package.version else ""
+        build = self.question.build if url.startswith(sources.pytorch) else ""
+        build = (
+            local_version if _BUILD.fullmatch(local_version) else build
+        )  # PyTorch's own index has its builds
+        return Artifact(
+            kind="wheel" if isinstance(file, PackageWheel) else "sdist", name=package.name, version=str(package.version),
+            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0,
+            source="pytorch" if build else "pypi", path=f"{build}/{package.name}/{filename}".lstrip("/"),
+        )  # fmt: skip
+
+    def _identity(self, file: _File) -> tuple[Path | None, str | None]:
+        """Return the local file of an entry, if there is one, and its sha256 if it is known."""
+        real = self.local.get(file_path(_url(file)) or Path())
+        return real, sha256_file(real) if real else file.hashes.get("sha256")
+
+    def _with_sizes(self, files: Mapping[str, Artifact]) -> tuple[Artifact, ...]:
+        """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
+        store, known = self.context.store, {file.sha256: file.size for file in self.question.prefer}
+        sizes = {}
+        for url, file in files.items():
+            sizes[url] = file.size or known.get(file.sha256, 0)
+            if not sizes[url] and store.has_artifact(file.sha256):
+                sizes[url] = store.artifact(file.sha256).stat().st_size
+        left = [url for url, size in sizes.items() if not size]
+        sizes.update(zip(left, self.context.fetcher.measure(left), strict=True))
+        sized = (replace(file, size=sizes[url]) for url, file in files.items())
+        return tuple(sorted(sized, key=lambda file: file.name))
 
 
-def _choose_file(
-    package: Package, question: Question, local: Mapping[Path, Path], hashes: Collection[str] | None = None
-) -> _File | None:
-    """Return the file to take, among those with one of these hashes."""
-
-    def is_fit(file: _File) -> bool:
-        return hashes is None or _identity(file, local)[1] in hashes
-
-    wheels = {wheel.filename: wheel for wheel in package.wheels or () if is_fit(wheel)}
-    filename = choose_wheel(
-        wheels, python=question.python, glibc=question.glibc, processor=question.processor
-    )
-    if filename:
-        return wheels[filename]
-    sdist = package.sdist
-    return sdist if sdist and not question.wheels_only and is_fit(sdist) else None
+def _url(file: _File) -> str:
+    return file.url or Path(file.path or "").absolute().as_uri()
 
 
 def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor: Processor) -> str | None:
@@ -277,7 +318,6 @@ def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor
 
 @functools.cache
 def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
-    """Return the tags of the target, the best first."""
     version = tuple(int(part) for part in python.split("."))
     interpreter = f"cp{version[0]}{version[1]}"
     older, names = dict(processor.manylinux), list[str]()
@@ -288,57 +328,3 @@ def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]
         *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
         *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),
     )
-
-
-def _artifact(
-    package: Package, file: _File, question: Question, sources: Sources, local: Mapping[Path, Path]
-) -> Artifact:
-    """Return a file as it is locked. The size is 0 if the index does not state it."""
-    real, digest = _identity(file, local)
-    url, filename = _url(file), file.filename
-    if digest is None:
-        raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
-    if not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise FetchError(
-            f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
-        )
-    is_web = url.startswith(("http://", "https://"))
-    if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
-        raise FetchError(
-            f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",
-            hint="a folder of packages is for ENVBUILDER_FOLDERS to name",
-        )
-    local_version = package.version.local or "" if package.version else ""
-    build = question.build if url.startswith(sources.pytorch) else ""
-    build = local_version if _BUILD.fullmatch(local_version) else build  # PyTorch's own index has its builds
-    return Artifact(
-        kind="wheel" if isinstance(file, PackageWheel) else "sdist", name=package.name, version=str(package.version),
-        sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0,
-        source="pytorch" if build else "pypi", path=f"{build}/{package.name}/{filename}".lstrip("/"),
-    )  # fmt: skip
-
-
-def _identity(file: _File, local: Mapping[Path, Path]) -> tuple[Path | None, str | None]:
-    """Return the local file of an entry, if there is one, and its sha256 if it is known."""
-    real = local.get(file_path(_url(file)) or Path())
-    return real, sha256_file(real) if real else file.hashes.get("sha256")
-
-
-def _url(file: _File) -> str:
-    return file.url or Path(file.path or "").absolute().as_uri()
-
-
-def _with_sizes(
-    files: Mapping[str, Artifact], question: Question, context: ResolveContext
-) -> tuple[Artifact, ...]:
-    """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
-    known = {artifact.sha256: artifact.size for artifact in question.prefer}
-    sizes = {}
-    for url, file in files.items():
-        sizes[url] = file.size or known.get(file.sha256, 0)
-        if not sizes[url] and context.store.has_artifact(file.sha256):
-            sizes[url] = context.store.artifact(file.sha256).stat().st_size
-    left = [url for url, size in sizes.items() if not size]
-    sizes.update(zip(left, context.fetcher.measure(left), strict=True))
-    sized = (replace(file, size=sizes[url]) for url, file in files.items())
-    return tuple(sorted(sized, key=lambda file: file.name))

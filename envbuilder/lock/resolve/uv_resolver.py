@@ -23,17 +23,16 @@ from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
+    Answer,
     Facts,
     Question,
     make_command,
-    read_answer,
     show_folders,
     uv_settings,
     write_python,
     write_question,
 )
-from envbuilder.sources.deadline import deadline
-from envbuilder.sources.fetch import NETWORK_HINT
+from envbuilder.sources.fetch import NETWORK_HINT, deadline
 from envbuilder.sources.http.reachable import silent
 from envbuilder.sources.names import Sources
 
@@ -72,7 +71,7 @@ class Uv:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
         with self._answered(question, LOCK) as (work, local):
             text = (work / LOCK).read_text(encoding="utf-8")
-            return read_answer(text, question, self.context, local)
+            return Answer(question=question, context=self.context, local=local).read(text)
 
     def ask_alone(
         self, question: Question, *requirements: str, finals: tuple[str, ...] = ()
@@ -99,10 +98,8 @@ class Uv:
         for project in question.extensions:
             who = f"the extension {project.extension}"
             given += [(who, requirement) for requirement in parse_all(project.requires or ())]
-        given += [
-            (TORCH, bound)
-            for bound in parse_all(text for text in question.constraints if text not in written)
-        ]
+        bounds = (text for text in question.constraints if text not in written)
+        given += [(TORCH, bound) for bound in parse_all(bounds)]
         parents, extras = self._parents(packages, question)
         return Choice(
             python=question.python, processor=question.processor, packages={package.name: package for package in packages},
@@ -115,9 +112,7 @@ class Uv:
         self, packages: tuple[Artifact, ...], question: Question
     ) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
         """Ask uv which packages require each package, and with which extras."""
-        pins = tuple(f"{package.name}=={package.version}" for package in packages)
-        pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
-        with self._answered(pinned, ANNOTATED) as (work, _):
+        with self._answered(question.pinned(packages), ANNOTATED) as (work, _):
             lines = (work / ANNOTATED).read_text(encoding="utf-8").splitlines()
         known = {package.name for package in packages}
         cells = (line.partition("# via ") for line in lines)
@@ -130,11 +125,8 @@ class Uv:
 
         uv takes one whenever no release can be installed, for whatever reason.
         """
-        early = [
-            package
-            for package in packages
-            if Version(package.version).is_prerelease and not question.prefers(package)
-        ]
+        new = (package for package in packages if not question.prefers(package))
+        early = [package for package in new if Version(package.version).is_prerelease]
         if not early:
             return []
         try:
@@ -160,17 +152,14 @@ class Uv:
         uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
         """
         context, sources = self.context, self.context.sources()
-        pins = tuple(f"{package.name}=={package.version}" for package in question.prefer)
-        pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
         with context.store.workspace() as work:
             local = show_folders(sources.folders, work / "links")
             for project in question.provided:
                 project.write_wheel(work / "links")
             write_python(work / "python")
-            command = make_command(
-                question, sources, work=work, cache=context.store.resolver("uv"), output=output
-            )
-            attempts = [pinned, question] if pins else [question]
+            cache = context.store.resolver("uv")
+            command = make_command(question, sources, work=work, cache=cache, output=output)
+            attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
             while attempts:
                 write_question(attempts[0], sources, work, self.facts)
                 try:
@@ -252,7 +241,6 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    """Return the addresses of the indexes that uv searches."""
     return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from packaging.utils import canonicalize_name
@@ -13,7 +12,7 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.suggest import find_on_package_index
 from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
-from envbuilder.compat.tables.torch import COMPANIONS, CPU, Torch, cuda_of, index_build
+from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Artifact, LockedBuild
@@ -50,14 +49,17 @@ def resolve_wheels(
 
     `builds` are those of the old lock.
     """
-    recipe, bounds = task.recipe, _undeclared_bounds(task.target.torch) if task.target.torch else ()
+    recipe, row = task.recipe, task.target.torch
+    # What torch requires and does not declare. `check` refuses a recipe that cannot meet it.
+    undeclared = (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ()
+    bounds = (f"{name}{bound}" for name, bound in undeclared if bound)
     torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
     wanted = (*([torch] if torch else []), *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit))
-    question = make_question(task, wanted, prefer=prefer)
     question = replace(
-        question, constraints=(*recipe.constraints, *bounds), build=build, extensions=extensions, hashes=recipe.hashes
+        make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
+        extensions=extensions, hashes=recipe.hashes,
     )  # fmt: skip
-    return _resolve(task, question, builds)
+    return _resolve(task, question, builds, {})
 
 
 def resolve_added(
@@ -77,12 +79,12 @@ def resolve_added(
         build=torch_requirement(recipe, target, folders=task.context.sources().folders)[1],
         extensions=extensions, hashes=recipe.hashes,
     )  # fmt: skip
-    return _resolve(task, question, builds, below=pins)
+    return _resolve(task, question, builds, pins)
 
 
 def _resolve(
-    task: Task, question: Question, builds: tuple[LockedBuild, ...], *, below: Mapping[str, str] = MappingProxyType({})
-) -> Packages:  # fmt: skip
+    task: Task, question: Question, builds: tuple[LockedBuild, ...], below: Mapping[str, str]
+) -> Packages:
     """Return the packages of uv's answer beside those `below`, of which these are the pins."""
     recipe, uv = task.recipe, Uv(task.context)
     packages, question = _ask_for_one_build(task, question, uv)
@@ -152,12 +154,6 @@ def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
-def _undeclared_bounds(torch: Torch) -> tuple[str, ...]:
-    """Return torch's undeclared requirements. `check` refuses a recipe that cannot meet them."""
-    bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
-    return tuple(f"{name}{bound}" for name, bound in bounds if bound)
-
-
 def resolve_toolkit_wheels(task: Task, parts: Sequence[WheelPart]) -> tuple[Artifact, ...]:
     """Return the toolkit's own wheels: those of fixed versions, or those that the package `cuda-toolkit` requires."""
     names = {part.name for part in parts}
@@ -186,22 +182,22 @@ def _ask_for_one_build(task: Task, question: Question, uv: Uv) -> tuple[tuple[Ar
 
     Where torch itself comes from a folder, PyTorch's own index is searched only if the folder lacks a companion.
     """
-    try:
-        packages = uv.ask(question)
-    except (FetchError, IncompatibleError) as error:
-        if question.build:
-            _need_own_index(task, "torch {}", error)
-        raise
-    others = of_other_builds(packages, task)
-    narrower = replace(
-        question, build=_own_build(task), constraints=(*question.constraints, *_without(others))
-    )
-    if others and narrower != question:
+
+    def ask(question: Question, what: str) -> tuple[Artifact, ...]:
         try:
-            packages, question = uv.ask(narrower), narrower
+            return uv.ask(question)
         except (FetchError, IncompatibleError) as error:
-            _need_own_index(task, f"{others[0].name} for torch {{}}", error)
+            if question.build:
+                _need_own_index(task, what, error)
             raise
+
+    packages = ask(question, "torch {}")
+    others = of_other_builds(packages, task)
+    # A version that names its build can be excluded.
+    without = (f"{wheel.name}!={wheel.version}" for wheel in others if "+" in wheel.version)
+    narrower = replace(question, build=_own_build(task), constraints=(*question.constraints, *without))
+    if others and narrower != question:
+        packages, question = ask(narrower, f"{others[0].name} for torch {{}}"), narrower
         others = of_other_builds(packages, task)
     if others:
         raise _refused(others[0], task)
@@ -231,11 +227,6 @@ def _packaged_build(task: Task) -> str:
 
 def _build(wheel: Artifact, task: Task) -> str:
     return wheel.path.partition("/")[0] if wheel.source == "pytorch" else _packaged_build(task)
-
-
-def _without(others: Sequence[Artifact]) -> list[str]:
-    """Return the constraints that exclude wheels whose version names their build."""
-    return [f"{wheel.name}!={wheel.version}" for wheel in others if "+" in wheel.version]
 
 
 def _refused(other: Artifact, task: Task) -> IncompatibleError:
@@ -277,11 +268,9 @@ def _need_hashes(
     """
     if not recipe.hashes:
         return
-    asked = [
-        *question.requirements,
-        *(text for project in question.extensions for text in project.requires or ()),
-    ]
-    given = {canonicalize_name(wanted.name) for wanted in parse_all(asked)} | set(below)
+    required = (text for project in question.extensions for text in project.requires or ())
+    asked = parse_all([*question.requirements, *required])
+    given = {canonicalize_name(requirement.name) for requirement in asked} | set(below)
     findings = [*_other_files(recipe, packages)]
     if {package.name for package in packages} - {line.name for line in recipe.hashes} - given:
         findings += _unhashed(recipe, packages, given, uv.make_choice((), packages, question))

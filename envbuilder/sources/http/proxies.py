@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, FetchError
 from envbuilder.core.text.redact import HIDDEN
-from envbuilder.sources.http.failure import SourceError, reason
+from envbuilder.sources.http import SourceError, reason
 from envbuilder.sources.names import is_loopback
 
 SECONDS: Final = 3.0

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from envbuilder.sources.http import Limits
-from envbuilder.sources.http.failure import SourceError, TransientError
+from envbuilder.sources.http import Limits, SourceError, TransientError
 from envbuilder.sources.names import file_path, shown
 
 SECONDS: Final = 3.0

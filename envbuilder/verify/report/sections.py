@@ -16,7 +16,7 @@ from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.system import utc_time
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import lock_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.pair import VerifiedPair

@@ -16,7 +16,7 @@ from envbuilder.compat.image_facts import SUITES, Fact, Name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
-from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
+from envbuilder.lock.repositories import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.sources.installed import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
@@ -188,11 +188,9 @@ def _lists(tree: _Tree) -> dict[str, str]:
 
 
 def _apt(tree: _Tree) -> Iterator[Fact]:
-    """Yield the sources beside those of the distribution, which the tables know."""
     codename = next((fact.value.partition("/")[2] for fact in _system(tree)), "")
-    for path, listed in read_lists(_lists(tree)):
-        if not listed.is_of(codename):
-            yield _at(Name.APT, str(listed), path)
+    for path, line in read_lists(_lists(tree), codename):
+        yield _at(Name.APT, line, path)
 
 
 def _libc(tree: _Tree) -> Iterator[Fact]:
@@ -312,7 +310,6 @@ def _cudas(tree: _Tree) -> Iterator[Fact]:
 
 
 def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
-    """Yield the facts of one toolkit, complete or partial."""
     below = ((path, entry) for path, entry in tree.paths.items() if path.startswith(f"{root}/"))
     files = {path: entry for path, entry in below if entry.kind is Kind.FILE}
     parts = _version_json(tree.text(f"{root}/version.json"))
