@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.spelling import either
-from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
+from envbuilder.lock.model import PARTS, Artifact, Artifacts, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
@@ -148,7 +148,7 @@ def _builds(lock: Lock) -> dict[str, str]:
     return {f"{name} is built with {wheel.name}": wheel.version for name, wheel in pairs}
 
 
-def _tools(lock: Lock) -> tuple[Artifact, ...]:
+def _tools(lock: Lock) -> Artifacts:
     """Return the programs that build for another processor, by names apart from those of the environment's packages."""
     tools = lock.tools.artifacts if lock.tools else ()
     return tuple(replace(tool, name=f"tool {tool.name}") for tool in tools)

@@ -25,7 +25,7 @@ from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
 from envbuilder.lock.diff import check_fresh, diff_locks
-from envbuilder.lock.model import Artifact, Lock, LockCode, LockedBase, SourceFile
+from envbuilder.lock.model import Artifacts, Lock, LockCode, LockedBase, SourceFile
 from envbuilder.lock.source_files import digest_source, own_files, reasons, source_digests
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import load
@@ -134,7 +134,7 @@ def our_side(text: str) -> str:
     return "\n".join(lines)
 
 
-def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+def _sorted(artifacts: Artifacts) -> Artifacts:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 

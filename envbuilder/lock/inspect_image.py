@@ -42,10 +42,10 @@ _CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:target
 _LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
 _TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
 _BERKELEY: Final = "var/lib/rpm/Packages"
-_MACHINES: Final = {one.elf: one.debian for one in PROCESSORS} | {
+_MACHINES: Final = {processor.elf: processor.debian for processor in PROCESSORS} | {
     3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64",
 }  # fmt: skip
-_MUSL_MACHINES: Final = {one.machine: one.debian for one in PROCESSORS} | {"i386": "386"}
+_MUSL_MACHINES: Final = {processor.machine: processor.debian for processor in PROCESSORS} | {"i386": "386"}
 _NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 
 
@@ -78,8 +78,8 @@ class _Tree:
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
         """Yield the paths that match, in order, with their matches."""
         for path in self.paths:
-            if found := pattern.fullmatch(path):
-                yield path, found
+            if match := pattern.fullmatch(path):
+                yield path, match
 
     def package(self, *names: str) -> tuple[str, str]:
         """Return the upstream version of the first installed package and its source; "" twice if there is none."""

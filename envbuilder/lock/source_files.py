@@ -254,7 +254,7 @@ class GitIgnored:
         """Return whether git has a file, or one below a folder."""
         name = os.fsencode(path.relative_to(self._repository)) + (b"/" if is_folder else b"\0")
         at = bisect.bisect_left(self._tracked, name)
-        return any(one.startswith(name) for one in self._tracked[at : at + 1])
+        return any(tracked.startswith(name) for tracked in self._tracked[at : at + 1])
 
     @functools.cached_property
     def _tracked(self) -> list[bytes]:

@@ -66,7 +66,7 @@ def lay_out(
 ) -> Path:
     """Lay a toolkit out beside the wheel of CUDA's runtime library. Returns its folder."""
     question = Question(python="3.11", glibc="2.36", requirements=(runtime,), dependencies=False)
-    (wheel,) = Uv(context).ask(question)
+    (wheel,) = Uv(make_task(wanted, context, OPTIONS)).ask(question)
     context.fetcher.fetch((*parts, wheel))
     with zipfile.ZipFile(context.store.artifact(wheel.sha256)) as archive:
         archive.extractall(f"{folder}/root{SITE}")

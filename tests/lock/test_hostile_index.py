@@ -17,7 +17,7 @@ from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.toolkit import parse_manifest
-from envbuilder.lock.resolve.uv_files import Question, read_answer
+from envbuilder.lock.resolve.uv_files import Answer, Question
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
@@ -43,7 +43,7 @@ def test_an_index_that_sends_a_byte_now_and_then_ends_uv(server: Attacker, tmp_p
     server.answers["/simple/tool/"] = then(ENDLESS.replace(b"application/json", b"text/html"), b" ", 0.1)
     began = time.monotonic()
     with pytest.raises(FetchError, match="reading the package indexes was not done in 3 s"):
-        Uv(make_context(server, tmp_path)).ask(QUESTION)
+        Uv(make_task(make_recipe(tmp_path), make_context(server, tmp_path))).ask(QUESTION)
     assert time.monotonic() - began < 30
 
 
@@ -83,8 +83,9 @@ def test_a_repository_that_sends_a_byte_now_and_then_ends_git(server: Attacker, 
 @pytest.mark.parametrize("digest", ["../../../x", "", "ab" * 31, "AB" * 32, "g" * 64])
 def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path, digest: str) -> None:
     """The store has each file under its digest."""
+    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="sha256"):
-        read_answer(answer(f"{server.url}x", digest), QUESTION, make_context(server, tmp_path), {})
+        reader.read(answer(f"{server.url}x", digest))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,9 @@ def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path,
 )
 def test_an_index_locks_no_file_of_this_machine(server: Attacker, tmp_path: Path, url: str) -> None:
     (tmp_path / "tool-1.0-py3-none-any.whl").write_bytes(b"secret")
+    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="expected an address of HTTP"):
-        read_answer(answer(url.format(tmp_path), "ab" * 32), QUESTION, make_context(server, tmp_path), {})
+        reader.read(answer(url.format(tmp_path), "ab" * 32))
 
 
 def answer(url: str, digest: str) -> str:

@@ -740,7 +740,7 @@ def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(
         context = replace(make_idle_means(tmp_path), sources=lambda: sources, waiting=waiting)
         question = uv_files.Question(python="3.11", glibc="2.36", requirements=("einops",))
         with pytest.raises(Asked):
-            uv_resolver.Uv(context).ask(question)
+            uv_resolver.Uv(make_task(make_recipe(tmp_path), context)).ask(question)
     assert asked == [f"http://{place}/simple/"]
 
 

@@ -33,6 +33,7 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_parent, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,
+    Artifacts,
     Lock,
     LockedBase,
     LockedExtension,
@@ -227,7 +228,7 @@ def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) ->
     return distributions
 
 
-def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:
+def _need_one_toolkit(recipe: Recipe, debs: Artifacts, parts: Artifacts) -> None:
     """Raise IncompatibleError if NVIDIA's own packages would install the compiler beside that of `cuda`."""
     double = [deb.name for deb in debs if deb.name.startswith(_COMPILER)]
     if double and parts:
@@ -237,7 +238,7 @@ def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[A
         )
 
 
-def _kept_parts(task: Task, old: Lock | None) -> dict[str, tuple[Artifact, ...]]:
+def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
     """Return the old lock's parts to keep: with unchanged inputs, and with all that this envbuilder needs."""
     recipe, target, options = task.recipe, task.target, task.options
     if old is None or options.upgrade:
@@ -282,7 +283,7 @@ def _kept_parts(task: Task, old: Lock | None) -> dict[str, tuple[Artifact, ...]]
     return staying
 
 
-def resolve_interpreter(task: Task) -> tuple[Artifact, ...]:
+def resolve_interpreter(task: Task) -> Artifacts:
     """Return the newest build of the tables, nothing if none is needed.
 
     Raises IncompatibleError for a build after `options.before`, or FetchError if no source tells its size.
@@ -320,7 +321,7 @@ def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
     return context.fetcher.measure([last])[0]
 
 
-def resolve_tools(task: Task, parts: tuple[Artifact, ...]) -> Tools:
+def resolve_tools(task: Task, parts: Artifacts) -> Tools:
     """Return the tools beside the toolkit `parts` of the environment. Raises IncompatibleError if the suite lacks one."""
     recipe, target = task.recipe, task.target
     here = replace(task, target=replace(target, processor=X86_64, base=None))

@@ -21,7 +21,7 @@ from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.package_lists import (
     CONFIGURATION,
     NAMES,
@@ -81,10 +81,11 @@ Acquire::ForceHash "SHA256";
 Acquire::Check-Valid-Until "{is_current}";
 Debug::NoLocking "true";
 """
-# The tables of architectures, which are dpkg's. Without them, apt answers on Debian and Ubuntu alone.
-_TABLES: Final = tuple(
-    f"Dir::dpkg::{name}={{toolbox}}/usr/share/dpkg/{name}" for name in ("cputable", "tupletable")
-)
+# For `apt-config`. Without the tables of architectures, which are dpkg's, apt answers on Debian and Ubuntu alone.
+_SETTINGS: Final = (
+    "Dir::State::status={folder}/status", "Dir::dpkg::cputable={toolbox}/usr/share/dpkg/cputable",
+    "Dir::dpkg::tupletable={toolbox}/usr/share/dpkg/tupletable",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +110,15 @@ class AptSource:
         return f"deb [arch={processor.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
 
     @property
-    def told(self) -> str:
+    def spelled(self) -> str:
         """Return its address as apt's messages spell it, which show a folder's own name."""
         return _spell(shown(self.url).rstrip("/"))
 
-    def is_told(self, messages: str) -> bool:
+    def is_named_in(self, messages: str) -> bool:
         """Return whether a message of apt's is about it."""
         suite = re.escape(self.suite)
         named = "[ /]" if self.suite.endswith("/") else rf"/?(?: +|/dists/){suite}(?![\w-])"
-        return re.search(re.escape(self.told) + named, _spell(messages)) is not None
+        return re.search(re.escape(self.spelled) + named, _spell(messages)) is not None
 
 
 def _spell(text: str) -> str:
@@ -152,14 +153,12 @@ class Suite:
             save_text(path, self._ask("apt-cache", "pkgnames"))
         return frozenset(path.read_text(encoding="utf-8").split())
 
-    def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
+    def closure(self, packages: tuple[str, ...]) -> Artifacts:
         """Return the packages with their dependencies, as apt would install them into an empty root."""
         refusal = f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list"
         return self._install("--", *packages, refusal=refusal)
 
-    def upgrade(
-        self, old: Sequence[Artifact], names: Sequence[str], status: str = ""
-    ) -> tuple[Artifact, ...]:
+    def upgrade(self, old: Sequence[Artifact], names: Sequence[str], status: str = "") -> Artifacts:
         """Return the old packages, with `names` in the newest version and upgrades of what these need.
 
         apt is told that the old packages are installed, beside those of dpkg's `status`, so it decides as on a machine
@@ -174,7 +173,7 @@ class Suite:
                 hint="`--upgrade` without names chooses every version anew", old=old,
             )  # fmt: skip
 
-    def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
+    def additions(self, names: Sequence[str], status: str) -> Artifacts:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
 
         Installed packages move to the suite's version only where the new ones need it: an image with security updates has
@@ -187,9 +186,8 @@ class Suite:
             save_text(work / "status", status)
             suites = (source.suite for source in self.sources if not source.is_extra)
             pins = (f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in suites)
-            save_text(
-                work / "preferences", "\n".join(pins)
-            )  # their versions, even if newer ones are installed
+            # apt takes their versions, even if newer ones are installed.
+            save_text(work / "preferences", "\n".join(pins))
             state = ("-o", f"Dir::State::status={work / 'status'}")
             older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
@@ -200,9 +198,7 @@ class Suite:
         log.warning(message, self.name)
         return debs
 
-    def _install(
-        self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
-    ) -> tuple[Artifact, ...]:
+    def _install(self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()) -> Artifacts:
         """Return `old` with what `apt-get install` would fetch. Raises IncompatibleError with `refusal`."""
         try:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", *words)
@@ -221,7 +217,7 @@ class Suite:
         message = "`%s` %s comes from `%s`, because it is newer than %s of %s"
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
-            if name in names and any(source.is_told(place) for source in suites):
+            if name in names and any(source.is_named_in(place) for source in suites):
                 deb = names.pop(name)
                 log.warning(message, name, deb.version, deb.source, version, self.name)
 
@@ -243,7 +239,7 @@ class Suite:
             control = known.get(deb.sha256) or read_about(self.task.context.store.artifact(deb.sha256))
             yield f"Status: install ok installed\n{control.strip()}\n"
 
-    def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
+    def packages(self, names: tuple[str, ...]) -> Artifacts:
         """Return these packages without their dependencies."""
         try:
             listing = self._ask("apt-get", "download", "--print-uris", "-qq", "--", *names)
@@ -328,11 +324,8 @@ def _update(suite: Suite) -> Suite:
     security = [source for source in suite.sources if source.is_security]
     _save_private(folder / SECURITY_LIST, _lines(suite, security))
     toolbox = str(context.toolbox()).rstrip("/")
-    settings = (
-        f"Dir::State::status={folder / 'status'}",
-        *(option.format(toolbox=toolbox) for option in _TABLES),
-    )
-    options = (word for option in settings for word in ("-o", option))
+    settings = (setting.format(folder=folder, toolbox=toolbox) for setting in _SETTINGS)
+    options = (word for setting in settings for word in ("-o", setting))
     asked = Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings")
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
     proxies = [text for text in context.runner.run(asked).splitlines() if text.startswith(taken)]
@@ -346,7 +339,7 @@ def _update(suite: Suite) -> Suite:
 
     def pending() -> list[str]:
         messages = "\n".join(lines)
-        return [source.told for source in suite.sources if not source.is_told(messages)]
+        return [source.spelled for source in suite.sources if not source.is_named_in(messages)]
 
     try:
         what = f"reading the package lists of {suite.name}"
@@ -355,11 +348,11 @@ def _update(suite: Suite) -> Suite:
             apt.run(apt_command(folder, "apt-get", "update", "-q", why=why), on_line=lines.append)
     except CommandError as error:
         optional = (source for source in suite.sources if source.is_optional)
-        unread = tuple(source for source in optional if source.is_told(error.message))
+        unread = tuple(source for source in optional if source.is_named_in(error.message))
         for source in unread:
             log.warning(
                 "the image's source %s (%s) cannot be read, so nothing comes from it:\n%s",
-                source.told, source.name, error.message.partition("\n")[2],
+                source.spelled, source.name, error.message.partition("\n")[2],
             )  # fmt: skip
         if unread:
             read = tuple(source for source in suite.sources if source not in unread)
@@ -395,6 +388,6 @@ def _hint(suite: Suite, output: str) -> str:
     if _REFUSED.search(output):
         return ACCESS_HINT
     errors = "\n".join(line for line in output.splitlines() if line.startswith("E: "))
-    named = [source for source in suite.sources if source.is_told(errors)]
+    named = [source for source in suite.sources if source.is_named_in(errors)]
     hints = [EXPIRED_HINT] if _EXPIRED.search(output) else []
     return "; ".join(dict.fromkeys([*hints, *(source.hint for source in named or suite.sources)]))

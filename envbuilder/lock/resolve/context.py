@@ -19,7 +19,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.lock.model import Artifact, LockedBase
+from envbuilder.lock.model import Artifacts, LockedBase
 from envbuilder.recipe.model import Recipe
 from envbuilder.runners.toolbox import make_toolbox
 from envbuilder.sources.fetch import PATIENCE, Fetcher
@@ -52,7 +52,7 @@ class LockOptions:
         """The Python packages that may move."""
         return set(map(str, map(canonicalize_name, self.upgrade_only)))
 
-    def to_keep(self, packages: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    def to_keep(self, packages: Artifacts) -> Artifacts:
         """Return the packages whose versions stay where they fit."""
         return (
             () if self.is_anew else tuple(package for package in packages if package.name not in self.moving)

@@ -15,7 +15,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
-from envbuilder.lock.model import Artifact, LockedBase
+from envbuilder.lock.model import Artifact, Artifacts, LockedBase
 from envbuilder.lock.package_lists import find_unlisted, lists_folder, security_updates
 from envbuilder.lock.repositories import TRUSTED, repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
@@ -61,7 +61,7 @@ _SNAPSHOT_HINTS: Final = {
 KEYRINGS: Final = {family: f"usr/share/keyrings/{family}-archive-keyring.gpg" for family in (DEBIAN, UBUNTU)}
 
 
-def resolve_debs(task: Task) -> tuple[Artifact, ...]:
+def resolve_debs(task: Task) -> Artifacts:
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     recipe, is_standalone = task.recipe, task.target.standalone is not None
     if task.target.base:
@@ -78,7 +78,7 @@ def resolve_debs(task: Task) -> tuple[Artifact, ...]:
     return debs
 
 
-def _resolve_additions(task: Task, base: LockedBase) -> tuple[Artifact, ...]:
+def _resolve_additions(task: Task, base: LockedBase) -> Artifacts:
     """Return the packages that an image lacks, as apt would install them; none if no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
@@ -104,7 +104,7 @@ def _resolve_additions(task: Task, base: LockedBase) -> tuple[Artifact, ...]:
     return suite.additions(wanted, status)
 
 
-def upgrade_debs(task: Task, debs: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+def upgrade_debs(task: Task, debs: Artifacts) -> Artifacts:
     """Return the locked packages, with those upgraded that the options name, or that lack a security update."""
     options, base = task.options, task.target.base
     wanted = tuple(deb.name for deb in debs if deb.name in options.upgrade_only)
@@ -134,7 +134,7 @@ def older_packages(python: str) -> tuple[str, ...]:
     return OLD_PYTHON_PACKAGES if version_key(python) < version_key("3.10") else ()
 
 
-def resolve_toolkit_debs(task: Task, parts: Sequence[DebPart]) -> tuple[Artifact, ...]:
+def resolve_toolkit_debs(task: Task, parts: Sequence[DebPart]) -> Artifacts:
     """Return the toolkit's own packages without dependencies: those are in the wheels or not wanted."""
     debs: list[Artifact] = []
     distributions, minor = load_distributions().by_name, task.recipe.cuda_minor
@@ -152,7 +152,7 @@ def resolve_toolkit_debs(task: Task, parts: Sequence[DebPart]) -> tuple[Artifact
     return tuple(debs)
 
 
-def resolve_repository_debs(task: Task, names: Sequence[str]) -> tuple[Artifact, ...]:
+def resolve_repository_debs(task: Task, names: Sequence[str]) -> Artifacts:
     """Return packages of the repositories beside the base, without dependencies. Raises IncompatibleError."""
     base, context = task.target.base, task.context
     sources = _repository_sources(task, read_image(base, context)[1] if base else {})
@@ -167,7 +167,7 @@ def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
     unlisted = tuple(find_unlisted(recipe, names, f"{suite.name} {has} no package `{{}}`"))
     if unlisted:
-        unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
+        unread = ", ".join(f"{source.spelled} ({source.name})" for source in suite.unread)
         lines = (f"{finding.where}: {finding.message}" for finding in unlisted)
         hint = " ".join(finding.hint for finding in unlisted if finding.hint)
         hint = f"it may be in {unread}, which could not be read" if unread else hint
@@ -181,7 +181,7 @@ def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: 
         raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=hint)
 
 
-def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
+def _check_libxcrypt(recipe: Recipe, debs: Artifacts, suite: Suite) -> None:
     version = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
     if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", version):
         raise IncompatibleError(

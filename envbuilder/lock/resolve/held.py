@@ -33,13 +33,15 @@ class Choice:
     extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
     extras: Mapping[str, Collection[str]]  # of a package: those that are required
-    own: tuple[tuple[str, Requirement], ...]  # of recipe, extensions and torch (undeclared), with who has it
+    asked: tuple[
+        tuple[str, Requirement], ...
+    ]  # of recipe, extensions and torch (undeclared), with who has it
     fixed: tuple[Requirement, ...]  # torch itself, and what a CUDA toolkit needs
     requires: Requires
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        given = [*self.own, *((TORCH, requirement) for requirement in self.fixed)]
+        given = [*self.asked, *((TORCH, requirement) for requirement in self.fixed)]
         given = [pair for pair in given if applies(pair[1], self.python, self.processor)]
         for parent in self.parents.get(name, ()):
             given += [(parent, requirement) for requirement in self.required(self.packages[parent])]
@@ -94,7 +96,7 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
         if name not in fitting:
             why = next((why.text for why in others[name]), "") or newer(name)
             yield f"{name} is {choice.packages[name].version}, not {release.version}: {why}"
-    asked = {canonicalize_name(requirement.name) for _, requirement in choice.own} & fitting - {TORCH}
+    asked = {canonicalize_name(requirement.name) for _, requirement in choice.asked} & fitting - {TORCH}
     if asked and TORCH in choice.packages:
         names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
         yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
@@ -124,7 +126,7 @@ def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
 def applies(requirement: Requirement, python: str, processor: Processor, extras: Iterable[str] = ()) -> bool:
     """Return whether the marker of a requirement is true with this Python, for this processor, with one of the extras."""
     marker, environment = requirement.marker, processor.markers(python)
-    return marker is None or any(marker.evaluate(environment | {"extra": one}) for one in ("", *extras))
+    return marker is None or any(marker.evaluate(environment | {"extra": extra}) for extra in ("", *extras))
 
 
 def _plain(requirement: Requirement) -> str:

@@ -34,7 +34,7 @@ from envbuilder.core.foreign_json import parse_json
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
 from envbuilder.core.spelling import either
-from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
+from envbuilder.lock.model import Artifact, Artifacts, Digest, RelativePath, Version
 from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
@@ -54,11 +54,11 @@ SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or 
 
 def locked_toolkit(recipe: Recipe, locked: Iterable[Artifact]) -> Toolkit | None:
     """Return the toolkit that the locked packages make for the recipe, None if they make none."""
-    found = toolkit_of(recipe.cuda_minor, locked, load_toolkits().rows)
-    return found[1] if found else None
+    known = toolkit_of(recipe.cuda_minor, locked, load_toolkits().rows)
+    return known[1] if known else None
 
 
-def resolve_toolkit(task: Task, old: tuple[Artifact, ...] = ()) -> tuple[Artifact, ...]:
+def resolve_toolkit(task: Task, old: Artifacts = ()) -> Artifacts:
     """Return the packages of the first source that has the recipe's CUDA.
 
     The source of the `old` packages is asked first, then the others by preference.
@@ -88,9 +88,7 @@ def resolve_toolkit(task: Task, old: tuple[Artifact, ...] = ()) -> tuple[Artifac
     raise _refused(recipe, refusals, task.context)
 
 
-def without_headers(
-    recipe: Recipe, parts: tuple[Artifact, ...], wheels: tuple[Artifact, ...]
-) -> tuple[Artifact, ...] | None:
+def without_headers(recipe: Recipe, parts: Artifacts, wheels: Artifacts) -> Artifacts | None:
     """Return the toolkit's packages without those that only bring headers which the Python environment has.
 
     Returns None if some that it lacks are not among the packages. Old builds of torch, and some of PyTorch's own index,

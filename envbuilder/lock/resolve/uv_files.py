@@ -26,7 +26,7 @@ from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.distributions import Distribution
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
@@ -54,7 +54,7 @@ class Question:
     constraints: tuple[str, ...] = ()
     dependencies: bool = True
     build: str = ""  # PyTorch's own index to search as well, e.g. cu126
-    prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
+    prefer: Artifacts = ()  # versions to keep where they fit
     before: date | None = None
     hashes: tuple[Hashed, ...] = ()  # a file that has one of them is taken before others
     parent: str = ""  # the recipe whose versions are the constraints
@@ -77,9 +77,7 @@ class Question:
         return tuple(extension for extension in self.extensions if extension.name and extension.version)
 
 
-def make_question(
-    task: Task, requirements: tuple[str, ...], *, prefer: tuple[Artifact, ...] = ()
-) -> Question:
+def make_question(task: Task, requirements: tuple[str, ...], *, prefer: Artifacts = ()) -> Question:
     """Return the query for packages of a task's environment."""
     target = task.target
     return Question(
@@ -216,7 +214,7 @@ class Answer:
     context: ResolveContext
     local: Mapping[Path, Path]
 
-    def read(self, text: str) -> tuple[Artifact, ...]:
+    def read(self, text: str) -> Artifacts:
         """Return the files that an answer names, sorted by name."""
         try:
             packages = Pylock.from_dict(tomllib.loads(text)).packages
@@ -290,7 +288,7 @@ class Answer:
         real = self.local.get(file_path(_url(file)) or Path())
         return real, sha256_file(real) if real else file.hashes.get("sha256")
 
-    def _with_sizes(self, files: Mapping[str, Artifact]) -> tuple[Artifact, ...]:
+    def _with_sizes(self, files: Mapping[str, Artifact]) -> Artifacts:
         """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
         store, known = self.context.store, {file.sha256: file.size for file in self.question.prefer}
         sizes = {}

@@ -16,8 +16,8 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
-from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.model import Artifact, Artifacts
+from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
@@ -46,11 +46,11 @@ _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^
 class Uv:
     """Asks uv. What only the own code of source distributions knows is read once, and kept in `facts`."""
 
-    def __init__(self, context: ResolveContext) -> None:
-        self.context = context
+    def __init__(self, task: Task) -> None:
+        self.task, self.context = task, task.context
         self.facts: Facts = {}
 
-    def ask(self, question: Question) -> tuple[Artifact, ...]:
+    def ask(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with every preferred version if one exists.
 
         The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
@@ -67,25 +67,21 @@ class Uv:
             question = replace(question, finals=(*question.finals, *(package.name for package in early)))
         return packages
 
-    def ask_once(self, question: Question) -> tuple[Artifact, ...]:
+    def ask_once(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
         with self._answered(question, LOCK) as (work, local):
             text = (work / LOCK).read_text(encoding="utf-8")
             return Answer(question=question, context=self.context, local=local).read(text)
 
-    def ask_alone(
-        self, question: Question, *requirements: str, finals: tuple[str, ...] = ()
-    ) -> tuple[Artifact, ...]:
+    def ask_alone(self, question: Question, *requirements: str, finals: tuple[str, ...] = ()) -> Artifacts:
         """Return the newest of these packages, without what they require."""
         alone = replace(
             question, requirements=requirements, constraints=(), prefer=(), extensions=(), dependencies=False,
             finals=(*question.finals, *finals),
         )  # fmt: skip
-        return Uv(self.context).ask_once(alone)
+        return Uv(self.task).ask_once(alone)
 
-    def make_choice(
-        self, written: Sequence[str], packages: tuple[Artifact, ...], question: Question
-    ) -> Choice:
+    def make_choice(self, written: Sequence[str], packages: Artifacts, question: Question) -> Choice:
         """Return what decided the answer, `written` being the requirements of the recipe itself."""
 
         def requires(package: Artifact) -> tuple[Requirement, ...]:
@@ -104,12 +100,12 @@ class Uv:
         return Choice(
             python=question.python, processor=question.processor, packages={package.name: package for package in packages},
             extensions={project.name: project.version for project in question.provided}, parents=parents, extras=extras,
-            own=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in written)),
+            asked=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in written)),
             requires=functools.cache(requires),
         )  # fmt: skip
 
     def _parents(
-        self, packages: tuple[Artifact, ...], question: Question
+        self, packages: Artifacts, question: Question
     ) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
         """Ask uv which packages require each package, and with which extras."""
         with self._answered(question.pinned(packages), ANNOTATED) as (work, _):
@@ -120,7 +116,7 @@ class Uv:
         parents = {pin.name: [name for name in via if name in known] for pin, via in rows}
         return parents, {pin.name: pin.extras for pin, _ in rows}
 
-    def _unfair(self, packages: tuple[Artifact, ...], question: Question) -> list[Artifact]:
+    def _unfair(self, packages: Artifacts, question: Question) -> list[Artifact]:
         """Return the pre-releases that pip would not take: none is asked for, and a release meets what is required.
 
         uv takes one whenever no release can be installed, for whatever reason.

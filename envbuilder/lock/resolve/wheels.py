@@ -15,7 +15,7 @@ from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
 from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
-from envbuilder.lock.model import Artifact, LockedBuild
+from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
@@ -37,12 +37,12 @@ _TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release with
 class Packages:
     """The Python packages of a layer, and what the sdists among them are built with."""
 
-    artifacts: tuple[Artifact, ...]
+    artifacts: Artifacts
     builds: tuple[LockedBuild, ...] = ()
 
 
 def resolve_wheels(
-    task: Task, *, toolkit: Toolkit | None = None, prefer: tuple[Artifact, ...] = (),
+    task: Task, *, toolkit: Toolkit | None = None, prefer: Artifacts = (),
     extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits.
@@ -63,7 +63,7 @@ def resolve_wheels(
 
 
 def resolve_added(
-    task: Task, *, below: tuple[Artifact, ...], prefer: tuple[Artifact, ...] = (),
+    task: Task, *, below: Artifacts, prefer: Artifacts = (),
     extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
@@ -86,19 +86,20 @@ def _resolve(
     task: Task, question: Question, builds: tuple[LockedBuild, ...], below: Mapping[str, str]
 ) -> Packages:
     """Return the packages of uv's answer beside those `below`, of which these are the pins."""
-    recipe, uv = task.recipe, Uv(task.context)
-    packages, question = _ask_for_one_build(task, question, uv)
-    _need_hashes(recipe, packages, question, uv, below=below)
+    recipe, uv = task.recipe, Uv(task)
+    packages, question = _ask_for_one_build(question, uv)
+    _need_hashes(packages, question, uv, below=below)
     added = tuple(package for package in packages if package.name not in below)
     if recipe.parent and recipe.add and not added:
         has = ", ".join(below[package.name] for package in packages)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
-    _say_held_back(recipe, packages, question, uv)
-    return _with_builds(task, added, question, uv, builds)
+    _say_held_back(packages, question, uv)
+    return _with_builds(added, question, uv, builds)
 
 
-def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv) -> None:
+def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
+    recipe = uv.task.recipe
     written = (*recipe.packages, *recipe.add, *recipe.constraints)
     pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
     chosen = (package.name for package in packages if not question.prefers(package))
@@ -119,7 +120,7 @@ def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Que
 
     try:
         every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
-        newest = {package.name: package for package in Uv(uv.context).ask_once(every)}
+        newest = {package.name: package for package in Uv(uv.task).ask_once(every)}
         if any(package.version != versions[name] for name, package in newest.items() if name in versions):
             for line in held_back(uv.make_choice(written, packages, question), newest, newer):
                 log.warning("%s", line)
@@ -127,14 +128,12 @@ def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Que
         log.info("whether newer releases are held back is not known: %s", error.message)
 
 
-def _with_builds(
-    task: Task, packages: tuple[Artifact, ...], question: Question, uv: Uv, old: tuple[LockedBuild, ...]
-) -> Packages:
+def _with_builds(packages: Artifacts, question: Question, uv: Uv, old: tuple[LockedBuild, ...]) -> Packages:
     """Lock what the sdists are built with: wheels for the same target, whatever the environment has.
 
     A version of `old` stays where it fits, as a package's does, unless its sdist is another one now.
     """
-    builds, context = [], task.context
+    builds, context = [], uv.context
     for sdist in (package for package in packages if package.kind == "sdist"):
         key = sdist.name, sdist.version
         if key not in uv.facts:  # its requirements are static
@@ -143,8 +142,8 @@ def _with_builds(
         if requirements := uv.facts[key].builds_with:
             before = next((build.wheels for build in old if build.name == sdist.name), ())
             prefer = before if question.prefers(sdist) else ()
-            needs = replace(make_question(task, requirements, prefer=prefer), wheels_only=True)
-            builds.append(LockedBuild(name=sdist.name, wheels=Uv(context).ask(needs)))
+            needs = replace(make_question(uv.task, requirements, prefer=prefer), wheels_only=True)
+            builds.append(LockedBuild(name=sdist.name, wheels=Uv(uv.task).ask(needs)))
     return Packages(artifacts=packages, builds=tuple(builds))
 
 
@@ -154,13 +153,13 @@ def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
-def resolve_toolkit_wheels(task: Task, parts: Sequence[WheelPart]) -> tuple[Artifact, ...]:
+def resolve_toolkit_wheels(task: Task, parts: Sequence[WheelPart]) -> Artifacts:
     """Return the toolkit's own wheels: those of fixed versions, or those that the package `cuda-toolkit` requires."""
     names = {part.name for part in parts}
     pins = tuple(f"{part.name}=={part.version}" for part in parts if part.version)
     wanted = pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={task.recipe.cuda}.*",)
     question = replace(make_question(task, wanted), wheels_only=True, dependencies=not pins)
-    return tuple(wheel for wheel in Uv(task.context).ask(question) if wheel.name in names)
+    return tuple(wheel for wheel in Uv(task).ask(question) if wheel.name in names)
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
@@ -177,13 +176,14 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
 # ---- torchvision and torchaudio: each is compiled against one build of torch and does not load beside another
 
 
-def _ask_for_one_build(task: Task, question: Question, uv: Uv) -> tuple[tuple[Artifact, ...], Question]:
+def _ask_for_one_build(question: Question, uv: Uv) -> tuple[Artifacts, Question]:
     """Return uv's answer with all companions of torch in torch's build, and the question that was asked for it.
 
     Where torch itself comes from a folder, PyTorch's own index is searched only if the folder lacks a companion.
     """
+    task = uv.task
 
-    def ask(question: Question, what: str) -> tuple[Artifact, ...]:
+    def ask(question: Question, what: str) -> Artifacts:
         try:
             return uv.ask(question)
         except (FetchError, IncompatibleError) as error:
@@ -259,13 +259,12 @@ def _need_own_index(task: Task, what: str, error: FetchError | IncompatibleError
 # ---- hashes of requirements files, compared as pip does
 
 
-def _need_hashes(
-    recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv, *, below: Collection[str] = ()
-) -> None:
+def _need_hashes(packages: Artifacts, question: Question, uv: Uv, *, below: Collection[str] = ()) -> None:
     """Raise RecipeError for each file with another hash, and for packages without one that hashed ones require.
 
     What the recipe's own packages, those `below` and torch require needs no hash.
     """
+    recipe = uv.task.recipe
     if not recipe.hashes:
         return
     required = (text for project in question.extensions for text in project.requires or ())
@@ -279,7 +278,7 @@ def _need_hashes(
         raise RecipeError(f"{count} not have the hashes of the requirements files", findings=tuple(findings))
 
 
-def _other_files(recipe: Recipe, packages: tuple[Artifact, ...]) -> Iterator[Finding]:
+def _other_files(recipe: Recipe, packages: Artifacts) -> Iterator[Finding]:
     for package in packages:
         name, version = package.name, package.version
         lines = [line for line in recipe.hashes if line.is_about(name, version)]
@@ -296,7 +295,7 @@ def _other_files(recipe: Recipe, packages: tuple[Artifact, ...]) -> Iterator[Fin
 
 
 def _unhashed(
-    recipe: Recipe, packages: tuple[Artifact, ...], given: Collection[str], choice: Choice
+    recipe: Recipe, packages: Artifacts, given: Collection[str], choice: Choice
 ) -> Iterator[Finding]:
     """Yield the packages that only hashed ones require. pip refuses these too."""
     hashed = {line.name for line in recipe.hashes}
