@@ -33,16 +33,15 @@ class Choice:
     extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
     extras: Mapping[str, Collection[str]]  # of a package: those that are required
-    asked: tuple[
-        tuple[str, Requirement], ...
-    ]  # of recipe, extensions and torch (undeclared), with who has it
+    # Of recipe, extensions and torch (undeclared), with who has it.
+    asked: tuple[tuple[str, Requirement], ...]
     fixed: tuple[Requirement, ...]  # torch itself, and what a CUDA toolkit needs
     requires: Requires
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        given = [*self.asked, *((TORCH, requirement) for requirement in self.fixed)]
-        given = [pair for pair in given if applies(pair[1], self.python, self.processor)]
+        every = (*self.asked, *((TORCH, requirement) for requirement in self.fixed))
+        given = [pair for pair in every if applies(pair[1], self.python, self.processor)]
         for parent in self.parents.get(name, ()):
             given += [(parent, requirement) for requirement in self.required(self.packages[parent])]
         yield from (pair for pair in given if canonicalize_name(pair[1].name) == name)
@@ -75,12 +74,8 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
     `newer` says why where no requirement alone excludes a release.
     """
-    versions = {
-        name: Version(choice.packages[name].version) for name in sorted(choice.packages.keys() & newest)
-    }
-    older = {
-        name: newest[name] for name, version in versions.items() if Version(newest[name].version) > version
-    }
+    pairs = ((newest[name], choice.packages[name]) for name in sorted(choice.packages.keys() & newest))
+    older = {last.name: last for last, chosen in pairs if Version(last.version) > Version(chosen.version)}
     reasons = {name: tuple(_reasons(choice, release)) for name, release in older.items()}
     needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {

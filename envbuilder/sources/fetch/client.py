@@ -223,13 +223,9 @@ class SourceClient:
                     return {}
                 raise
             # No server may name a file of this machine, and an index in a folder may.
-            files, is_folder = _listed(index, project, response, content), file_path(index) is not None
-            foreign = [
-                file.url
-                for file in files
-                if urlsplit(file.url).scheme not in session.PORTS and not (is_folder and file_path(file.url))
-            ]
-            if foreign:
+            schemes = {*session.PORTS, urlsplit(index).scheme}
+            files = _listed(index, project, response, content)
+            if foreign := [file.url for file in files if urlsplit(file.url).scheme not in schemes]:
                 message = "%s names `%s`, which no server may: it is passed over"
                 log.warning(message, shown(url), shown(foreign[0]))
             return {file.filename: file for file in files if file.url not in foreign}
