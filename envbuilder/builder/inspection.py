@@ -17,7 +17,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.plain import pasted
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
-from envbuilder.lock.fresh import stale_warning
+from envbuilder.lock.file import stale_warning
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.load import find_recipe, load

@@ -12,8 +12,7 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
-from envbuilder.lock.file import load_lock
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import load_lock, lock_path
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, probe_mirror, save_files
 from envbuilder.run.exec import warn_of_missing_image

@@ -14,7 +14,7 @@ from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.core.answer import Answer, BareAnswer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
-from envbuilder.lock.known_base import known_base
+from envbuilder.lock.file import known_base
 from envbuilder.plan.make import make_plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.named import need_sif

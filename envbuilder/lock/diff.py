@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.spelling import either
-from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
+from envbuilder.lock.model import PARTS, Artifact, Artifacts, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
@@ -53,14 +53,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     """Return the differences: the lock's own keys, its base, its packages, its extensions."""
+    parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels, lock.added) for lock in (old, new))
     return (
         *changes(_keys(old), _keys(new)),
         *_diff_bases(old.base, new.base),
-        *_diff_artifacts(old.debs, new.debs),
-        *_diff_artifacts(old.interpreters, new.interpreters),
-        *_diff_artifacts(old.toolkit, new.toolkit),
-        *_diff_artifacts(old.wheels, new.wheels),
-        *_diff_artifacts(old.added, new.added),
+        *(change for before, after in zip(*parts, strict=True) for change in _diff_artifacts(before, after)),
         *changes(_builds(old), _builds(new)),
         *_diff_artifacts(_tools(old), _tools(new)),
         *_diff_extensions(old, new),
@@ -124,13 +121,11 @@ def _diff_bases(old: LockedBase | None, new: LockedBase | None) -> Iterator[Chan
 
 
 def _facts(base: LockedBase) -> dict[str, str]:
-    return {
-        f"base has {' '.join(filter(None, (fact.name, fact.value, fact.path)))}": "" for fact in base.facts
-    }
+    facts = (" ".join(filter(None, (fact.name, fact.value, fact.path))) for fact in base.facts)
+    return {f"base has {fact}": "" for fact in facts}
 
 
 def _pairs(old: Iterable[Item], new: Iterable[Item]) -> Iterator[tuple[str, Item | None, Item | None]]:
-    """Yield each name with what it was and what it is."""
     before, after = ({item.name: item for item in items} for items in (old, new))
     return ((name, before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys()))
 
@@ -153,7 +148,7 @@ def _builds(lock: Lock) -> dict[str, str]:
     return {f"{name} is built with {wheel.name}": wheel.version for name, wheel in pairs}
 
 
-def _tools(lock: Lock) -> tuple[Artifact, ...]:
+def _tools(lock: Lock) -> Artifacts:
     """Return the programs that build for another processor, by names apart from those of the environment's packages."""
     tools = lock.tools.artifacts if lock.tools else ()
     return tuple(replace(tool, name=f"tool {tool.name}") for tool in tools)

@@ -16,9 +16,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import EnvbuilderError, LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import Runner
-from envbuilder.lock.file import load_lock
-from envbuilder.lock.fresh import load_fresh, stale_warning
-from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.file import known_base, load_fresh, load_lock, lock_path, stale_warning
 from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
 from envbuilder.recipe.model import Recipe
 
@@ -63,18 +61,12 @@ def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, ru
     missed = missed_updates(recipe, store, runner, name)
     security = missed if isinstance(missed, MissedUpdates) else None
     unlisted = check_packages(recipe, store)
-    checked = CheckedRecipe.model_validate(
-        {
-            "name": recipe.name,
-            "torch_index": index_build(make_context(recipe, load_tables()).torch, recipe.cuda_minor),
-            "repairs": [repair.data() for repair in report.repairs],
-            "security": security,
-            "apt_checked": unlisted is not None and not report.has_errors,
-            "not_checked": tuple(
-                _not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None)
-            ),
-        }
-    )
+    unseen = _not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None)
+    torch_index = index_build(make_context(recipe, load_tables()).torch, recipe.cuda_minor)
+    checked = CheckedRecipe.model_validate({
+        "name": recipe.name, "torch_index": torch_index, "repairs": [repair.data() for repair in report.repairs],
+        "security": security, "apt_checked": unlisted is not None and not report.has_errors, "not_checked": tuple(unseen),
+    })  # fmt: skip
     findings = (*report.findings, *(unlisted or ()))
     try:
         need_sound(recipe, report)
@@ -108,7 +100,6 @@ def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tu
 def _not_checked(
     recipe: Recipe, missed: MissedUpdates | str, *, has_host: bool, has_names: bool
 ) -> Iterator[str]:
-    """Yield what the check passes over, each with the reason."""
     if isinstance(missed, str) and missed:
         yield f"security updates ({missed})"
     if not has_names:

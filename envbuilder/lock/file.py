@@ -16,15 +16,20 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.cache import sha256_text
-from envbuilder.core.errors import LockError
-from envbuilder.core.findings import Finding
+from envbuilder.compat.image_facts import PLATFORM, Base
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.errors import EnvbuilderError, LockError
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import Line, Whole, adapter, read_node
 from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
-from envbuilder.lock.model import Artifact, Lock, LockCode
-from envbuilder.recipe.model import SUFFIX
+from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.model import Artifacts, Lock, LockCode, LockedBase, SourceFile
+from envbuilder.lock.source_files import digest_source, own_files, reasons, source_digests
+from envbuilder.recipe.extension import Form
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import SUFFIX, Recipe
 
 VERSION: Final = 1  # another version is refused
 ENTRIES: Final = "entries"
@@ -33,6 +38,8 @@ _DIGITS: Final = 12  # of a digest in `entries`: it names a change that `sha256`
 REVISION: Final = 1  # a later revision adds keys that may be ignored
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
 _MOST: Final = 20  # edits that a message names
+FORMAT: Final = 3  # of the cached facts of images; with a new number, every image is inspected again
+BASE: Final = "base.json"  # with those facts
 _OUTSIDE: Final = ("_", "version", "revision", ENTRIES, SHA256)
 
 
@@ -127,7 +134,7 @@ def our_side(text: str) -> str:
     return "\n".join(lines)
 
 
-def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+def _sorted(artifacts: Artifacts) -> Artifacts:
     return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
@@ -239,3 +246,90 @@ def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
 
 def _digest(value: object) -> str:
     return sha256_text(json.dumps(value, sort_keys=True, default=str))
+
+
+# ---- the lock of a recipe
+
+
+def lock_path(recipe: Recipe) -> Path:
+    return recipe.path.with_name(f"{recipe.name}.lock")
+
+
+def load_fresh(recipe: Recipe, name: str) -> Lock:
+    """Return the lock of a recipe, which the user named `name`. Raises LockError if it is missing or stale."""
+    path = lock_path(recipe)
+    lock = load_lock(path, recipe=name)
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)), lambda: reasons(recipe, lock))
+    if recipe.parent and not stale:
+        below = load_parent(recipe)
+        added = {package.name for package in lock.added}
+        same = replace(
+            lock, recipe=below.recipe, extensions=lock.extensions[: len(below.extensions)], added=(),
+            builds=tuple(build for build in lock.builds if build.name not in added),
+        )  # fmt: skip
+        stale = tuple(f"`{recipe.parent.stem}` changed: {change}" for change in diff_locks(same, below))
+    if stale:
+        raise LockError(
+            f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
+            hint=f"`envbuilder lock {pasted(name)}` renews what changed and keeps the rest",
+        )
+    return lock
+
+
+def stale_warning(error: LockError, where: str, code: CodeEnum = LockCode.STALE, prefix: str = "") -> Finding:
+    """Return an error of `load_fresh` as a warning. Raises that of a lock that was edited: it can be used for nothing."""
+    if error.findings:
+        raise error
+    message = prefix + " ".join(error.message.split())
+    return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=error.hint)
+
+
+def load_parent(recipe: Recipe) -> Lock:
+    """Return the lock of the recipe that this one adds to. Raises LockError if it is missing or stale."""
+    assert recipe.parent, "only a recipe with `add` has one"
+    return load_fresh(load(recipe.parent), str(recipe.parent))
+
+
+def changed_sources(lock: Lock, folder: Path) -> tuple[str, ...]:
+    """Return the files of projects in the recipe's folder that are not as they were locked. `load()` compiles its own when it runs."""
+    files = (file for project in lock.extensions if project.form is Form.PROJECT for file in project.files)
+    return tuple(file.path for file in files if not _is_as_locked(file, folder))
+
+
+def _is_as_locked(file: SourceFile, folder: Path) -> bool:
+    try:
+        return digest_source(folder, file.path) == file
+    except EnvbuilderError:
+        return False
+
+
+# ---- a recipe's base image, without a request to its registry
+
+
+def known_base(recipe: Recipe, *, store: Store) -> Base | None:
+    """Return the facts about the base image from the lock, otherwise from the last attempt to lock it."""
+    base = known_locked_base(recipe, store=store)
+    return base.inside if base else None
+
+
+def known_locked_base(recipe: Recipe, *, store: Store) -> LockedBase | None:
+    """Return the base image with its packages, as `known_base` finds it."""
+    try:
+        base = load_lock(lock_path(recipe)).base
+    except LockError:
+        base = None
+    return base if base and base.reference == recipe.image else recall(store, recipe.image)
+
+
+def recall(store: Store, reference: str) -> LockedBase | None:
+    """Return the cached facts of the image, or None if no envbuilder with this format has read it, or they are damaged."""
+    folder = kept_folder(store, reference)
+    mistakes = Mistakes()
+    text = load_text(folder / BASE, mistakes) if store.holds(folder, whole=True) else None
+    root = parse_json(text, str(folder / BASE), mistakes) if text else None
+    return read_node(LockedBase, root, mistakes) if root else None
+
+
+def kept_folder(store: Store, reference: str) -> Path:
+    """Return the cache folder with the facts of an image."""
+    return store.base(sha256_text(f"{FORMAT} {PLATFORM} {reference}"))

@@ -1,8 +1,6 @@
 """Put a git commit with its submodules into the store, as a tar whose bytes depend on the files alone."""
 
-import contextlib
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,17 +11,13 @@ from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.lock.model import Artifact
-from envbuilder.sources.deadline import PATIENCE, deadline
+from envbuilder.sources.fetch import PATIENCE, deadline
 from envbuilder.steps import fetch_commit
 
-_SETTINGS: Final = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
 _QUIET: Final = (("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"))
-# Without a limit, git waits for ever. Servers send something every few seconds while they pack a commit.
-_PATIENCE: Final = (
-    ("GIT_HTTP_LOW_SPEED_LIMIT", "1"),
-    ("GIT_HTTP_LOW_SPEED_TIME", "30"),
-)  # bytes a second, seconds
+# Bytes a second, and seconds. Without a limit, git waits for ever. Servers send something every few seconds while they pack a commit.
+_PATIENCE: Final = (("GIT_HTTP_LOW_SPEED_LIMIT", "1"), ("GIT_HTTP_LOW_SPEED_TIME", "30"))
 _ACCESS: Final = "`git ls-remote {url}` must answer without a question; for a private repository, give git a credential helper or an SSH agent"
 
 
@@ -48,58 +42,50 @@ def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: fl
     All of it may take `patience` seconds.
     """
     tree.mkdir()
+    lists = f"`git ls-remote {pasted(url)}` lists its branches and tags with their commits"
+    names = f"`.gitmodules` of that commit names their addresses: {_ACCESS.format(url='ADDRESS')}"
+    refusals = {  # by the command of git that fails: message and hint
+        "fetch": (f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
+        "checkout": (f"the repository `{url}` has no commit {commit}", lists),
+        "submodule": (f"the submodules of `{url}` at {commit} cannot be fetched", names),
+    }
+
+    def git(*words: str, check: bool = True) -> bool:
+        argv = ("git", "-C", str(tree), *fetch_commit.SETTINGS, *words)
+        why = f"fetch the commit {commit} of `{url}`"
+        try:
+            bounded.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE)))
+        except CommandError as error:
+            if not check:
+                return False
+            if words[0] not in refusals:
+                raise
+            raise _refused(error, *refusals[words[0]]) from error
+        return True
+
     with deadline(runner, f"fetching `{url}`", patience) as bounded:
-        _check_out(url, commit, tree, bounded)
+        fetch_commit.check_out(url, commit, tree, git)
 
 
-def _check_out(url: str, commit: str, tree: Path, runner: Runner) -> None:
-    def git(*words: str, why: str) -> None:
-        argv = ("git", "-C", str(tree), *_SETTINGS, *words)
-        runner.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE)))
-
-    git("init", "--quiet", why="make an empty repository")
-    why = f"fetch the commit {commit} of `{url}`"
-    try:
-        git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
-    except CommandError:  # some servers do not send a single commit: fetch everything
-        with _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))):
-            git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
-    hint = f"`git ls-remote {pasted(url)}` lists its branches and tags with their commits"
-    with _explained(f"the repository `{url}` has no commit {commit}", hint):
-        git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
-    if (tree / ".gitmodules").exists():
-        git("remote", "add", "origin", url, why="name the repository")  # relative URLs need it
-        hint = f"`.gitmodules` of that commit names their addresses: {_ACCESS.format(url='ADDRESS')}"
-        with _explained(f"the submodules of `{url}` at {commit} cannot be fetched", hint):
-            why = f"fetch the submodules of `{url}`"
-            git("submodule", "--quiet", "update", "--init", "--recursive", why=why)
-
-
-@contextlib.contextmanager
-def _explained(message: str, hint: str) -> Iterator[None]:
-    """Raise a failure of git in the block as a FetchError, with git's own words and without its command.
-
-    The command names a temporary folder.
-    """
-    try:
-        yield
-    except CommandError as error:
-        lines = (line.strip() for line in error.message.splitlines()[1:])
-        messages = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
-        raise FetchError(f"{message}: {messages}" if messages else message, hint=hint) from error
+def _refused(error: CommandError, message: str, hint: str) -> FetchError:
+    """Return a failure of git with its own words and without its command, which names a temporary folder."""
+    lines = (line.strip() for line in error.message.splitlines()[1:])
+    messages = "; ".join(dict.fromkeys(line for line in lines if line.startswith(("fatal: ", "error: "))))
+    return FetchError(f"{message}: {messages}" if messages else message, hint=hint)
 
 
 def find_commit(url: str, revision: str, runner: Runner) -> str:
     """Return the commit of a branch, a tag or `HEAD`; a whole commit as it is. Raises UsageError if there is none."""
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
-    with (
-        _explained(f"the repository `{url}` cannot be read", _ACCESS.format(url=pasted(url))),
-        deadline(runner, f"reading the branches of `{url}`") as bounded,
-    ):
-        argv = ("git", "ls-remote", "--", url, revision, f"{revision}^{{}}")
-        why = f"find the commit of `{revision}` in `{url}`"
-        listed = bounded.run(Command(argv=argv, why=why, env=(*_QUIET, *_PATIENCE))).split()
+    argv = ("git", "ls-remote", "--", url, revision, f"{revision}^{{}}")
+    command = Command(argv=argv, why=f"find the commit of `{revision}` in `{url}`", env=(*_QUIET, *_PATIENCE))
+    try:
+        with deadline(runner, f"reading the branches of `{url}`") as bounded:
+            listed = bounded.run(command).split()
+    except CommandError as error:
+        message = f"the repository `{url}` cannot be read"
+        raise _refused(error, message, _ACCESS.format(url=pasted(url))) from error
     if not listed:
         hint = f"`git ls-remote {pasted(url)}` lists them"
         raise UsageError(f"`{url}` has no branch or tag `{revision}`", hint=hint)

@@ -73,6 +73,9 @@ class Artifact:
         return self.path.rpartition("/")[2]
 
 
+Artifacts = tuple[Artifact, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
     """A file of the recipe's folder. `path` is relative to that folder."""
@@ -200,7 +203,7 @@ class Tools:
     toolkit: Parts  # the toolkit of the lock for x86-64
 
     @property
-    def artifacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> Artifacts:
         return (self.emulator, *self.debs, *self.toolkit)
 
 
@@ -234,7 +237,7 @@ class Lock:
     tools: Tools | None = None  # None for x86-64
 
     @property
-    def interpreters(self) -> tuple[Artifact, ...]:
+    def interpreters(self) -> Artifacts:
         """The standalone Python, or nothing."""
         return (self.interpreter,) if self.interpreter else ()
 
@@ -244,7 +247,7 @@ def needs_toolkit(recipe: Recipe, base: LockedBase | None) -> bool:
     return bool(recipe.cuda and not (base and base.inside.toolkit(recipe.cuda)))
 
 
-def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def lock_artifacts(lock: Lock) -> Artifacts:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (
@@ -254,7 +257,7 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     )  # fmt: skip
 
 
-def blobs(base: LockedBase) -> tuple[Artifact, ...]:
+def blobs(base: LockedBase) -> Artifacts:
     """Return every file of an image: manifest, config, and layers from the lowest up."""
     layers = ((layer, f"layer {at} of {len(base.layers)}") for at, layer in enumerate(base.layers, 1))
     return tuple(
@@ -270,4 +273,4 @@ def recipe_inputs(recipe: Recipe) -> Inputs:
     """Return, for each part of a lock, the digest of the recipe's values that decide it (`PARTS`)."""
     values = json.loads(recipe.canonical())
     parts = {part: {key: values[key] for key in keys if key in values} for part, keys in PARTS.items()}
-    return Inputs(**{part: sha256_text(json.dumps(own, sort_keys=True)) for part, own in parts.items()})
+    return Inputs(**{part: sha256_text(json.dumps(given, sort_keys=True)) for part, given in parts.items()})

@@ -21,8 +21,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.spelling import nearest
-from envbuilder.lock.file import load_lock
-from envbuilder.lock.known_base import known_locked_base, lock_path
+from envbuilder.lock.file import known_locked_base, load_lock, lock_path
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import repositories, tag
 from envbuilder.recipe.model import Recipe
@@ -33,7 +32,8 @@ CONFIGURATION: Final = "apt.conf"
 STAMP: Final = "stamp"
 SECURITY_LIST: Final = "security.list"
 NAMES: Final = "names"
-_OF_APT: Final = ("archives", "pkgcache.bin", "srcpkgcache.bin")  # made of the lists; apt checks their hash
+# What apt makes of the lists in their folder. It checks its hash, so the notes of the cache leave it out.
+OF_APT: Final = ("archives", "pkgcache.bin", "srcpkgcache.bin")
 SHOWN: Final = 5  # updates that a message names
 # A line of `apt list --upgradable`. It also lists the same version where the entry of dpkg's status has other dependencies.
 _UPGRADABLE: Final = re.compile(
@@ -51,15 +51,6 @@ class SecurityCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unlisted:
-    """A package that a suite lacks."""
-
-    name: str
-    place: str  # in the recipe
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MissedUpdates:
     """The security updates that a lock lacks."""
 
@@ -68,13 +59,18 @@ class MissedUpdates:
     read: date  # when that list came into the cache
 
 
-def find_unlisted(recipe: Recipe, names: Collection[str]) -> Iterator[Unlisted]:
-    """Yield the packages of the recipe's `apt` list that are not among the names of a suite."""
+def find_unlisted(recipe: Recipe, names: Collection[str], lacks: str) -> Iterator[Finding]:
+    """Yield a warning for each package of the recipe's `apt` list that is not among the names of a suite.
+
+    `lacks` is the message, with `{}` for the package.
+    """
     for number, package in enumerate(recipe.apt):
         if package not in names:
             renamed = {f"{package}t64"} & set(names)  # Debian 13 and Ubuntu 24.04 renamed many
-            hint = nearest(package, renamed or names).strip()
-            yield Unlisted(name=package, place=recipe.place(f"$.apt[{number}]"), hint=hint)
+            yield Finding(
+                code=PackageCode.UNKNOWN, severity=Severity.WARNING, where=recipe.place(f"$.apt[{number}]"),
+                message=lacks.format(package), hint=nearest(package, renamed or names).strip(),
+            )  # fmt: skip
 
 
 def check_packages(recipe: Recipe, store: Store) -> tuple[Finding, ...] | None:
@@ -87,17 +83,12 @@ def check_packages(recipe: Recipe, store: Store) -> tuple[Finding, ...] | None:
     base = known_locked_base(recipe, store=store) if recipe.image else None
     inside = base.inside if base else None
     row = _suite(recipe, inside)
-    if row is None or not has_lists(store, folder := _folder(recipe, row, inside, store)):
+    if row is None or not store.holds(folder := _folder(recipe, row, inside, store), leave_out=OF_APT):
         return None
     names = folder / NAMES
     have = {package.partition("=")[0] for package in base.packages} if base else set()
-    return tuple(
-        Finding(
-            code=PackageCode.UNKNOWN, severity=Severity.WARNING, where=package.place, hint=package.hint,
-            message=f"{row.suite} has no package `{package.name}` (package lists read {_day(names)})",
-        )
-        for package in find_unlisted(recipe, have.union(names.read_text(encoding="utf-8").split()))
-    )  # fmt: skip
+    lacks = f"{row.suite} has no package `{{}}` (package lists read {_day(names)})"
+    return tuple(find_unlisted(recipe, have.union(names.read_text(encoding="utf-8").split()), lacks))
 
 
 def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NAME") -> MissedUpdates | str:
@@ -117,7 +108,8 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NA
     if not row.pockets:
         return ""
     folder, place = _folder(recipe, row, base, store), f"*_{row.suite}-security_*Release"
-    release = next((folder / "lists").glob(place), None) if has_lists(store, folder) else None
+    has_lists = store.holds(folder, leave_out=OF_APT)
+    release = next((folder / "lists").glob(place), None) if has_lists else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
         bring = f"`{_update(recipe, name)}` brings them"
@@ -177,16 +169,6 @@ def lists_folder(
     machine = () if processor is X86_64 else (processor.debian,)
     words = [row.suite, *machine, *components, "pockets" if security else "release", *filter(None, (more,))]
     return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
-
-
-def note_lists(store: Store, folder: Path) -> None:
-    """Note what a folder with package lists holds, after all of it is written."""
-    store.note(folder, leave_out=_OF_APT)
-
-
-def has_lists(store: Store, folder: Path) -> bool:
-    """Return whether the package lists in a folder are there as apt read them."""
-    return store.holds(folder, leave_out=_OF_APT)
 
 
 def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> dict[str, str]:

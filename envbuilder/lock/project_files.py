@@ -86,8 +86,8 @@ class Claims:
 
     def look_for(self, pattern: str, why: str) -> None:
         """Let the files of a pattern count; of `*`, sources and headers."""
-        for one in [f"*{suffix}" for suffix in COMPILED] if pattern == "*" else [pattern]:
-            self.patterns.setdefault(one, why)
+        for wanted in [f"*{suffix}" for suffix in COMPILED] if pattern == "*" else [pattern]:
+            self.patterns.setdefault(wanted, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import make_folder_for_all, open_to_all
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import lock_path
 from envbuilder.lock.model import Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
 from envbuilder.sources.names import BLOBS, REGISTRY, Wanted
@@ -104,7 +104,6 @@ def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
 
 
 def _recipe_files(recipe: Recipe) -> Iterator[Path]:
-    """Yield the files that the recipe was read from, and their locks."""
     for path in recipe.files:
         yield path
         lock = lock_path(recipe) if path == recipe.path else path.with_suffix(".lock")

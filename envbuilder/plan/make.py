@@ -20,9 +20,7 @@ from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64, processor_of
-from envbuilder.lock.file import lock_text
-from envbuilder.lock.fresh import load_fresh
-from envbuilder.lock.known_base import known_base
+from envbuilder.lock.file import known_base, load_fresh, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
 from envbuilder.plan import shell
 from envbuilder.plan.model import (

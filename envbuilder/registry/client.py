@@ -23,8 +23,16 @@ from envbuilder.core.errors import (
 )
 from envbuilder.core.process import Runner
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
-from envbuilder.sources.http import Limits, Waiting, wait_silently
-from envbuilder.sources.http.failure import REFUSED, UNKNOWN_HOST, UNTRUSTED, SourceError, TransientError
+from envbuilder.sources.http import (
+    REFUSED,
+    UNKNOWN_HOST,
+    UNTRUSTED,
+    Limits,
+    SourceError,
+    TransientError,
+    Waiting,
+    wait_silently,
+)
 from envbuilder.sources.http.session import Body, HttpSession, Response, busy, is_same_origin, join, retry
 from envbuilder.sources.names import is_loopback, shown
 

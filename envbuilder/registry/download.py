@@ -19,8 +19,7 @@ from envbuilder.artifacts.oci.naming import Reference, parse_reference
 from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.registry.client import Client, translate_errors
-from envbuilder.sources.http import Progress
-from envbuilder.sources.http.failure import SourceError, TransientError
+from envbuilder.sources.http import Progress, SourceError, TransientError
 from envbuilder.sources.http.session import Response, download, join
 from envbuilder.sources.names import Wanted
 

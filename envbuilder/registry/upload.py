@@ -21,8 +21,7 @@ from envbuilder.core.errors import AbsentError, AccessError, ContentError, Regis
 from envbuilder.core.processor import processor_of
 from envbuilder.registry.client import Client, translate_errors
 from envbuilder.registry.download import fallback_tag, read_manifest, read_platform
-from envbuilder.sources.http import Progress
-from envbuilder.sources.http.failure import TransientError
+from envbuilder.sources.http import Progress, TransientError
 from envbuilder.sources.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, join, wait
 
 log = logging.getLogger(__name__)

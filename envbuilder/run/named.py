@@ -18,9 +18,7 @@ from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserErro
 from envbuilder.core.places import shown
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_in_place
-from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.fresh import changed_sources
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import changed_sources, load_lock, lock_path, lock_text
 from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.fields import RecipeCode

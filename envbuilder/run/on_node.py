@@ -12,8 +12,7 @@ from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
-from envbuilder.lock.file import load_lock
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import load_lock, lock_path
 from envbuilder.node.doctor.machine import DoctorCode, Item, Subject
 from envbuilder.node.nccl.facts import Facts, Measured, origin
 from envbuilder.node.nccl.profile import parse_measured

@@ -277,7 +277,7 @@ def _by_label(listing: str) -> Iterator[tuple[str, str]]:
     for line in listing.splitlines():
         origin, label, url = line.split("\t")
         if source := _BY_LABEL.get((origin, label)):
-            yield from ((source, one) for one in _mirror_list(url))
+            yield from ((source, mirror) for mirror in _mirror_list(url))
 
 
 def _mirror_list(url: str) -> tuple[str, ...]:

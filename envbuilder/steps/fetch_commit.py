@@ -1,10 +1,11 @@
 """Fetch a git commit with its submodules and pack it: `fetch_commit.py URL COMMIT FILE`.
 
-A printed text runs this in place of envbuilder, whose `lock` calls `pack`. `git archive` leaves submodules out, and its bytes have
+A printed text runs this in place of envbuilder, whose `lock` calls `check_out` and `pack`. `git archive` leaves submodules out, and its bytes have
 changed between releases of git. So the tar is written here: files in the order of their names, with one time and one owner, without
 git's own files.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,16 +18,18 @@ SETTINGS = ("-c", "core.autocrlf=false", "-c", "advice.detachedHead=false")
 
 def main(url, commit, file):
     with tempfile.TemporaryDirectory() as tree:
-        check_out(url, commit, tree)
+        check_out(url, commit, tree, functools.partial(run_git, tree))
         pack(tree, file)
 
 
-def check_out(url, commit, tree):
-    def git(*words, check=True):
-        environment = dict(os.environ, GIT_TERMINAL_PROMPT="0", GIT_LFS_SKIP_SMUDGE="1")
-        argv = ("git", "-C", tree, *SETTINGS, *words)
-        return not subprocess.run(argv, env=environment, check=check).returncode
+def run_git(tree, *words, check=True):
+    environment = dict(os.environ, GIT_TERMINAL_PROMPT="0", GIT_LFS_SKIP_SMUDGE="1")
+    argv = ("git", "-C", tree, *SETTINGS, *words)
+    return not subprocess.run(argv, env=environment, check=check).returncode
 
+
+def check_out(url: Any, commit: Any, tree: Any, git: Any) -> None:
+    """Make the files of a commit and of its submodules. `git` runs git there, and without `check` returns whether it succeeded."""
     git("init", "--quiet")
     if not git("fetch", "--quiet", "--depth", "1", "--", url, commit, check=False):
         # Some servers do not send a single commit.

@@ -25,7 +25,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.system import utc_time
 from envbuilder.core.text.redact import plain
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import lock_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.audit import Tree

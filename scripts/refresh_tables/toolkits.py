@@ -16,8 +16,8 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError
-from envbuilder.sources.fetch.remote_zip import Index
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.fetch.client import Index
+from envbuilder.sources.http import SourceError
 from scripts.refresh_tables.rows import Changes
 
 _ROW: Final = re.compile(

@@ -11,10 +11,8 @@ import pytest
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.sources.fetch import Fetcher
-from envbuilder.sources.fetch.client import MOST_MARKS
-from envbuilder.sources.fetch.remote_zip import Index
-from envbuilder.sources.http import PAGE, Limits
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.fetch.client import MOST_MARKS, Index
+from envbuilder.sources.http import PAGE, Limits, SourceError
 from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.http.session import HttpSession
 from envbuilder.sources.names import Sources

@@ -18,12 +18,11 @@ from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.lock.package_lists import lists_folder, security_updates
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.debs import resolve_debs, resolve_repository_debs
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import UBUNTU_ARCHIVE
-from tests.support.locks import make_recipe
+from tests.support.locks import make_recipe, make_task
 from tests.support.package_sources import signing_key, write_deb, write_suite
 from tests.support.redist import served
 from tests.support.workbench import NO_ENGINE, ROOT, Built, build, resolve_context, run
@@ -42,14 +41,14 @@ apt_sources:
 def test_a_lock_takes_the_security_updates_of_debians_archive(suite: str, tmp_path: Path):
     row, context = load_distributions().by_name[f"debian/{suite}"], resolve_context()
     recipe = make_recipe(tmp_path, base=row.name, python=row.python, gcc=row.gcc)
-    debs = resolve_debs(recipe, make_target(recipe), context, options=OPTIONS)
+    debs = resolve_debs(make_task(recipe, context, OPTIONS))
     updates = [deb for deb in debs if deb.source == "debian-security"]
     context.fetcher.fetch(
         sorted(updates, key=lambda deb: deb.size)[:1]
     )  # none when a point release just took all
     folder = lists_folder(context.store, row, row.components, X86_64, security=True)
     assert security_updates(folder, debs, context.runner) == {}
-    plain = resolve_debs(replace(recipe, security=False), make_target(recipe), context, options=OPTIONS)
+    plain = resolve_debs(make_task(replace(recipe, security=False), context, OPTIONS))
     assert {deb.source for deb in plain} == {"debian"}
     older = {deb.name for deb in plain if deb not in debs}
     assert security_updates(folder, plain, context.runner).keys() <= older
@@ -95,7 +94,7 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
         cpu,
         recipe=recipe.digest,
         inputs=recipe_inputs(recipe),
-        debs=resolve_debs(recipe, make_target(recipe), means, options=OPTIONS),
+        debs=resolve_debs(make_task(recipe, means, OPTIONS)),
         wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"),
         extensions=(),
     )
@@ -119,8 +118,7 @@ def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, s
     with served(spacious / "apt") as address:
         path.write_text(tiny.recipe.read_text() + ENTRY % address)
         wanted = load(path)
-        target = make_target(wanted)
-        (tool,) = resolve_repository_debs(wanted, target, ["site-tool"], context, options=OPTIONS)
+        (tool,) = resolve_repository_debs(make_task(wanted, context, OPTIONS), ["site-tool"])
     debs = tuple(sorted((*lock.debs, tool), key=lambda deb: deb.name))
     whole = replace(lock, recipe=wanted.digest, inputs=recipe_inputs(wanted), debs=debs)
     save_text(path.with_suffix(".lock"), lock_text(whole))

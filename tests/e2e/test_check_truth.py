@@ -21,11 +21,12 @@ from envbuilder.compat.check import examine, load_tables
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import open_release
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
-from envbuilder.sources.fetch.remote_zip import Index
+from envbuilder.sources.fetch.client import Index
+from tests.support.locks import make_recipe
 from tests.support.workbench import (
     CACHE,
     ROOT,
@@ -87,7 +88,9 @@ def unpack(debs: tuple[Artifact, ...], folder: Path, means: ResolveContext) -> N
 
 def suite(name: str, means: ResolveContext) -> Suite:
     row = load_distributions().by_name[f"debian/{name}"]
-    return open_release(row, means, LockOptions(today=date(2026, 1, 1)), security=False)
+    target = Target(distribution=row, torch=None)
+    options = LockOptions(today=date(2026, 1, 1))
+    return open_release(Task(recipe=make_recipe(Path()), target=target, options=options, context=means), row)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import open_context
 from envbuilder.lock.resolve.wheels import ALWAYS, implied_wheels, resolve_wheels, torch_requirement
-from tests.support.locks import make_recipe
+from tests.support.locks import make_recipe, make_task
 from tests.support.plain_uv import compiled
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
@@ -55,7 +55,7 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
         Store(folder / "cache"), ProcessRunner(environment), environment, Console(quiet=True), offline=False
     )
     with context.store.in_use():
-        found = resolve_wheels(recipe, target, context, toolkit=None, prefer=(), before=None)
+        found = resolve_wheels(make_task(recipe, context, target=target))
     pin, build = torch_requirement(recipe, target, folders=context.sources().folders)
     row = target.torch
     bounds = (

@@ -21,7 +21,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.lock.resolve.uv_files import Question
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.plan.model import CudaStep
 from envbuilder.recipe.load import load
@@ -29,6 +29,7 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import Repository
 from envbuilder.steps.toolkit import install
 from tests.support import redist
+from tests.support.locks import make_task
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, resolve_context, run
 
 pytestmark = pytest.mark.builds
@@ -65,7 +66,7 @@ def lay_out(
 ) -> Path:
     """Lay a toolkit out beside the wheel of CUDA's runtime library. Returns its folder."""
     question = Question(python="3.11", glibc="2.36", requirements=(runtime,), dependencies=False)
-    (wheel,) = Uv(context).ask(question)
+    (wheel,) = Uv(make_task(wanted, context, OPTIONS)).ask(question)
     context.fetcher.fetch((*parts, wheel))
     with zipfile.ZipFile(context.store.artifact(wheel.sha256)) as archive:
         archive.extractall(f"{folder}/root{SITE}")
@@ -109,7 +110,7 @@ def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -
     wanted = recipe("12.4.2")
     with redist.served(archive_of_12_4(spacious)) as address:
         context = means(address)
-        whole = resolve_toolkit(wanted, make_target(wanted), context, old=(), options=OPTIONS)
+        whole = resolve_toolkit(make_task(wanted, context, OPTIONS))
         parts = without_headers(wanted, whole, load_lock(ROOT / "recipes/a100.lock").wheels)
         assert parts
         assert {(one.kind, one.source) for one in parts} == {("archive", "cuda")}
@@ -138,13 +139,13 @@ def test_debian_s_11_8_compiles_as_it_is_and_as_an_archive(source: str, spacious
     """860 MB of packages. `test_the_archive_s_components_make_a_toolkit_that_compiles` does the same with 12.4."""
     wanted = recipe("11.8" if source == "debs" else "11.8.1", pytorch="1.13.1", gcc="11")
     context = means()
-    debs = resolve_toolkit(recipe("11.8"), make_target(wanted), context, old=(), options=OPTIONS)
+    debs = resolve_toolkit(make_task(recipe("11.8"), context, OPTIONS, make_target(wanted)))
     assert {one.kind for one in debs} == {"deb"}
     parts = debs
     if source == "archive":
         redist.cut_11_8(spacious / "redist", fetched(debs, context), spacious / "cut", release="11.8.1")
         context = means(str(spacious / "redist"))
-        parts = resolve_toolkit(wanted, make_target(wanted), context, old=(), options=OPTIONS)
+        parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
         assert "libcublas" in {one.name for one in parts}  # a build of torch without headers takes them too
     home = lay_out(wanted, parts, "nvidia-cuda-runtime-cu11==11.7.99", spacious, context)
     # 11.8 refuses the gcc 12 of this machine by its number, and compiles this source with it.
@@ -157,7 +158,7 @@ def test_debian_s_11_8_compiles_as_it_is_and_as_an_archive(source: str, spacious
 def test_the_wheels_of_cuda_13_compile(cuda: str, spacious: Path) -> None:
     """105 to 130 MB of wheels. `h100.lock` holds those of 13.2 as they were first locked."""
     wanted, context = recipe(cuda), means()
-    parts = resolve_toolkit(wanted, make_target(wanted), context, old=(), options=OPTIONS)
+    parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
     assert {one.source for one in parts} == {"pypi"}
     nvcc = next(one for one in parts if one.name == "nvidia-cuda-nvcc")
     assert nvcc.version.startswith(f"{cuda}.")
@@ -169,7 +170,7 @@ def test_the_wheels_of_cuda_13_compile(cuda: str, spacious: Path) -> None:
 def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path) -> None:
     """Debian's 11.8 under the names of 11.3, 860 MB of packages."""
     plain, context = recipe("11.8", pytorch="1.13.1", gcc="11"), means()
-    debs = resolve_toolkit(plain, make_target(plain), context, old=(), options=OPTIONS)
+    debs = resolve_toolkit(make_task(plain, context, OPTIONS))
     components = redist.components_11_8(fetched(debs, context), spacious / "cut")
     redist.write_repository(spacious / "repos/ubuntu2004/x86_64", components, spacious / "nvidia.gpg")
     with redist.served(spacious / "repos") as address:
@@ -178,7 +179,7 @@ def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path
         )  # fmt: skip
         wanted = replace(plain, cuda="11.3", path=spacious / "x.yaml", apt_sources=(own,))
         context.fetcher.know({own.source: own.url})
-        parts = resolve_toolkit(wanted, make_target(wanted), context, old=(), options=OPTIONS)
+        parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
         assert {part.source for part in parts} == {own.source}
         home = lay_out(wanted, parts, "nvidia-cuda-runtime-cu11==11.7.99", spacious, context)
     assert home.name == "cuda-11.3"

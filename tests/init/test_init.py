@@ -24,7 +24,7 @@ from envbuilder.init.readers.machine import read_facts, read_machine
 from envbuilder.init.readers.pip import read_requirement
 from envbuilder.init.readers.project import read_git
 from envbuilder.init.requests import Requests
-from envbuilder.lock.fresh import load_fresh
+from envbuilder.lock.file import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu
 from envbuilder.recipe.load import list_recipes, load, new_path
 from envbuilder.recipe.model import Recipe

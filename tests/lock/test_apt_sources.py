@@ -13,7 +13,6 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit
@@ -22,7 +21,7 @@ from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources, probe_sources
 from tests.support import package_sources
-from tests.support.locks import lock_as_of, make_lock, make_means, make_parts, make_recipe
+from tests.support.locks import lock_as_of, make_lock, make_means, make_parts, make_recipe, make_task
 from tests.support.package_sources import (
     DAY,
     LATER,
@@ -81,7 +80,7 @@ def write(
 def lock_debs(
     recipe: Recipe, means: ResolveContext, options: LockOptions = OPTIONS
 ) -> Mapping[str, Artifact]:
-    found = resolve_debs(recipe, make_target(recipe), means, options=options)
+    found = resolve_debs(make_task(recipe, means, options))
     return {deb.name: deb for deb in found}
 
 
@@ -133,13 +132,13 @@ def test_an_upgrade_of_one_package_reads_the_source_too(
     tmp_path: Path, world: Sources, site: tuple[str, Path]
 ) -> None:
     recipe, means = write(tmp_path, site), make_means(tmp_path, world)
-    debs = resolve_debs(recipe, make_target(recipe), means, options=OPTIONS)
+    debs = resolve_debs(make_task(recipe, means, OPTIONS))
     old = tuple(
         replace(deb, version="0.9-1", sha256=Sha256("0" * 64)) if deb.name == "site-data" else deb
         for deb in debs
     )
     options = LockOptions(today=LATER, upgrade_only=("site-data",))
-    assert upgrade_debs(old, recipe, make_target(recipe), means, options=options) == debs
+    assert upgrade_debs(make_task(recipe, means, options), old) == debs
 
 
 @pytest.mark.programs
@@ -240,7 +239,7 @@ def test_a_toolkit_comes_from_nvidias_repository_without_what_its_packages_need(
 ) -> None:
     recipe = nvidia_recipe(tmp_path, nvidia, monkeypatch)
     means = make_means(tmp_path, replace(world, cuda=""))
-    parts = resolve_toolkit(recipe, make_target(recipe), means, old=(), options=OPTIONS)
+    parts = resolve_toolkit(make_task(recipe, means, OPTIONS))
     assert {(part.kind, part.source) for part in parts} == {("deb", "apt-nvidia-ubuntu2004")}
     nvcc = next(part for part in parts if part.name == "cuda-nvcc-11-3")
     assert (nvcc.version, nvcc.path) == ("11.3.109-1", "cuda-nvcc-11-3_11.3.109-1_amd64.deb")
@@ -258,7 +257,7 @@ def test_a_published_key_counts_by_its_fingerprint_alone(
     recipe = nvidia_recipe(tmp_path, nvidia, monkeypatch, repository.NVIDIA_KEY[1])
     means = make_means(tmp_path, replace(world, cuda=""))
     with pytest.raises(IncompatibleError, match=r"no source of this machine gives CUDA 11\.3") as caught:
-        resolve_toolkit(recipe, make_target(recipe), means, old=(), options=OPTIONS)
+        resolve_toolkit(make_task(recipe, means, OPTIONS))
     assert "an apt source has 11.0 to 11.3: could not read the package lists" in caught.value.message
     assert "not signed" in caught.value.message
 
@@ -266,7 +265,7 @@ def test_a_published_key_counts_by_its_fingerprint_alone(
 def test_a_recipe_without_a_source_is_told_of_it(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, cuda=CUDA, gpus=("A100",), pytorch="1.12.1")
     with pytest.raises(IncompatibleError, match=r"an apt source has .*: the recipe has no `apt_sources`"):
-        resolve_toolkit(recipe, make_target(recipe), make_means(tmp_path, world), old=(), options=OPTIONS)
+        resolve_toolkit(make_task(recipe, make_means(tmp_path, world), OPTIONS))
 
 
 @pytest.mark.programs

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Fact, Name
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.base_image.inspect import is_wanted
+from envbuilder.lock.inspect_image import is_wanted
 from envbuilder.sources.installed import RPM, read_dpkg, read_rpm
 from tests.support import bases
 from tests.support.locked_base import base, look

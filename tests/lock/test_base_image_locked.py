@@ -10,8 +10,16 @@ import pytest
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import REVISION, _parse_whole, lock_text, parse_lock, seal
-from envbuilder.lock.known_base import kept_folder, lock_path, recall
+from envbuilder.lock.file import (
+    REVISION,
+    _parse_whole,
+    kept_folder,
+    lock_path,
+    lock_text,
+    parse_lock,
+    recall,
+    seal,
+)
 from envbuilder.lock.model import Lock, LockedBase, recipe_inputs
 from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH

@@ -8,12 +8,11 @@ import pytest
 
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources
 from tests.support import redist
-from tests.support.locks import lock_as_of, make_artifact, make_lock, make_means, make_recipe
+from tests.support.locks import lock_as_of, make_artifact, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
 
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
@@ -48,9 +47,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
 
 
 def locked(recipe: Recipe, tmp_path: Path, sources: Sources) -> dict[str, Artifact]:
-    found = resolve_wheels(
-        recipe, make_target(recipe), make_means(tmp_path, sources), toolkit=None, prefer=(), before=None
-    )
+    found = resolve_wheels(make_task(recipe, make_means(tmp_path, sources)))
     return {one.name: one for one in found.artifacts}
 
 
@@ -110,9 +107,7 @@ def test_what_is_added_is_of_the_build_of_torch(tmp_path: Path, sources: Sources
     parent = make_recipe(tmp_path)
     below = tuple(locked(replace(parent, packages=()), tmp_path, sources).values())
     recipe = replace(parent, parent=tmp_path / "parent.yaml", packages=(), add=("torchvision",))
-    found = resolve_added(
-        recipe, make_target(recipe), make_means(tmp_path, sources), below=below, prefer=(), before=None
-    )
+    found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=below)
     assert [(one.name, one.version) for one in found.artifacts] == [("torchvision", "0.28.0+cpu")]
 
 

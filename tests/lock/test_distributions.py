@@ -8,7 +8,6 @@ import pytest
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.distributions import (
     Distribution,
     are_met,
@@ -20,7 +19,7 @@ from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.extension import Extension
 from envbuilder.sources.names import Sources
-from tests.support.locks import make_artifact, make_means, make_recipe
+from tests.support.locks import make_artifact, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import write_sdist
 
@@ -138,10 +137,7 @@ def test_what_an_extension_requires_is_locked_and_the_extension_is_not(
     )
     locked = lock_extensions(recipe, means, old=None)
     with caplog.at_level(logging.WARNING):
-        found = resolve_wheels(
-            recipe, make_target(recipe), means, toolkit=None, prefer=(), before=None,
-            extensions=read_distributions(recipe, locked, means),
-        )  # fmt: skip
+        found = resolve_wheels(make_task(recipe, means), extensions=read_distributions(recipe, locked, means))  # fmt: skip
     assert [(one.name, one.version) for one in found.artifacts] == [
         ("ocnn", "2.2"),
         ("setuptools", "80.0.0"),
@@ -224,7 +220,5 @@ def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sou
     recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")
     own = Distribution(extension="mine", name="mine", requires=("dw-conv",))
     torch = make_artifact("torch", "2.13.0+cpu")
-    found = resolve_added(
-        recipe, make_target(recipe), make_means(tmp_path, sources), below=(torch,), prefer=(), before=None, extensions=(own,)
-    )  # fmt: skip
+    found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=(torch,), extensions=(own,))  # fmt: skip
     assert [one.name for one in found.artifacts] == ["dw-conv"]

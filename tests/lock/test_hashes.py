@@ -8,11 +8,10 @@ import pytest
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import RecipeError
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import Sources
-from tests.support.locks import make_means
+from tests.support.locks import make_means, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import own_backend, write_sdist
 
@@ -57,9 +56,7 @@ def lock(tmp_path: Path, text: str) -> dict[str, Artifact]:
         debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",), folders=(tmp_path / "base",)
     )
     recipe = load(tmp_path / "x.yaml")
-    found = resolve_wheels(
-        recipe, make_target(recipe), make_means(tmp_path, sources), toolkit=None, prefer=(), before=None
-    )  # fmt: skip
+    found = resolve_wheels(make_task(recipe, make_means(tmp_path, sources)))  # fmt: skip
     return {one.name: one for one in found.artifacts}
 
 

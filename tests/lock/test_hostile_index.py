@@ -6,7 +6,6 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,15 @@ from envbuilder.artifacts.statement import read_bundle
 from envbuilder.core.errors import FetchError, VerifyError
 from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.toolkit import parse_manifest
-from envbuilder.lock.resolve.uv_answer import read_answer
-from envbuilder.lock.resolve.uv_question import Question
+from envbuilder.lock.resolve.uv_files import Answer, Question
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
 from tests.support.downloads import make_wheel
-from tests.support.locks import make_means
+from tests.support.locks import make_means, make_recipe, make_task
 
 QUESTION = Question(python="3.11", glibc="2.36", requirements=("tool",))
 
@@ -45,7 +43,7 @@ def test_an_index_that_sends_a_byte_now_and_then_ends_uv(server: Attacker, tmp_p
     server.answers["/simple/tool/"] = then(ENDLESS.replace(b"application/json", b"text/html"), b" ", 0.1)
     began = time.monotonic()
     with pytest.raises(FetchError, match="reading the package indexes was not done in 3 s"):
-        Uv(make_context(server, tmp_path)).ask(QUESTION)
+        Uv(make_task(make_recipe(tmp_path), make_context(server, tmp_path))).ask(QUESTION)
     assert time.monotonic() - began < 30
 
 
@@ -65,13 +63,9 @@ def test_a_mirror_that_sends_a_byte_now_and_then_ends_apt(server: Attacker, tmp_
         hint="x",
     )
     began = time.monotonic()
+    task = make_task(make_recipe(tmp_path), make_context(server, tmp_path))
     with pytest.raises(FetchError, match="reading the package lists of bookworm was not done in 3 s"):
-        open_suite(
-            (source,),
-            tmp_path / "lists",
-            make_context(server, tmp_path),
-            LockOptions(today=date(2026, 11, 21)),
-        )
+        open_suite(task, (source,), tmp_path / "lists")
     assert time.monotonic() - began < 30
 
 
@@ -89,8 +83,9 @@ def test_a_repository_that_sends_a_byte_now_and_then_ends_git(server: Attacker, 
 @pytest.mark.parametrize("digest", ["../../../x", "", "ab" * 31, "AB" * 32, "g" * 64])
 def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path, digest: str) -> None:
     """The store has each file under its digest."""
+    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="sha256"):
-        read_answer(answer(f"{server.url}x", digest), QUESTION, make_context(server, tmp_path), {})
+        reader.read(answer(f"{server.url}x", digest))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +93,9 @@ def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path,
 )
 def test_an_index_locks_no_file_of_this_machine(server: Attacker, tmp_path: Path, url: str) -> None:
     (tmp_path / "tool-1.0-py3-none-any.whl").write_bytes(b"secret")
+    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="expected an address of HTTP"):
-        read_answer(answer(url.format(tmp_path), "ab" * 32), QUESTION, make_context(server, tmp_path), {})
+        reader.read(answer(url.format(tmp_path), "ab" * 32))
 
 
 def answer(url: str, digest: str) -> str:

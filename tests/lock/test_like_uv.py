@@ -17,10 +17,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.sources.names import Sources
-from tests.support.locks import make_means, make_recipe
+from tests.support.locks import make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.plain_uv import compiled
 from tests.support.sdists import own_backend, write_sdist
@@ -94,9 +93,7 @@ def compare(requirements: tuple[str, ...], sources: Sources, folder: Path) -> Co
     recipe = make_recipe(folder, packages=requirements)
     ours = {}
     with remembered() as remarks, contextlib.suppress(IncompatibleError):
-        found = resolve_wheels(
-            recipe, make_target(recipe), make_means(folder, sources), toolkit=None, prefer=(), before=None
-        )
+        found = resolve_wheels(make_task(recipe, make_means(folder, sources)))
         ours = {one.name: one.version for one in found.artifacts}
     asked = functools.partial(
         compiled, sources=sources, folder=folder, constraints=("setuptools>=77.0.3",),

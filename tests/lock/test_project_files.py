@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.lock.git_ignored import GitIgnored
-from envbuilder.lock.source_files import own_files
+from envbuilder.lock.source_files import GitIgnored, own_files
 from envbuilder.recipe.extension import Extension
 from tests.support.source_files import make_recipe
 

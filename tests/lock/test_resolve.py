@@ -23,12 +23,12 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.package_lists import CONFIGURATION
-from envbuilder.lock.resolve import make_target, resolve_interpreter, uv_question, uv_resolver
+from envbuilder.lock.resolve import make_target, resolve_interpreter, uv_files, uv_resolver
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.uv_answer import choose_wheel
+from envbuilder.lock.resolve.uv_files import choose_wheel
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
@@ -36,7 +36,7 @@ from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import reachable
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
-from tests.support.locks import EPOCH, lock_as_of, make_lock, make_means, make_recipe
+from tests.support.locks import EPOCH, lock_as_of, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import (
     DAY,
     LATER,
@@ -148,7 +148,7 @@ def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
 def test_uv_knows_the_machine_of_every_base(base: Distribution, processor: Processor, tmp_path: Path) -> None:
     (tmp_path / "none.in").touch()
     options = ("--quiet", "--offline", "--cache-dir", "cache", "--python-platform")
-    platform = uv_question.uv_platform(base.glibc, processor)
+    platform = uv_files.uv_platform(base.glibc, processor)
     command = [uv.find_uv_bin(), "pip", "compile", "none.in", *options, platform]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
 
@@ -316,7 +316,7 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
 def test_a_large_local_wheel_is_locked_by_its_own_bytes(
     tmp_path: Path, world: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uv_question, "LARGE", 100)
+    monkeypatch.setattr(uv_files, "LARGE", 100)
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
     lock = lock_as_of(recipe, means)
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
@@ -400,7 +400,7 @@ def test_updates_come_from_the_pockets_unless_the_recipe_does_without(
 ) -> None:
     means, options = make_means(tmp_path, patched), LockOptions(today=DAY)
     recipe = make_recipe(tmp_path, apt=("git",))
-    debs = resolve_debs(recipe, make_target(recipe), means, options=options)
+    debs = resolve_debs(make_task(recipe, means, options))
     newest = PACKAGES | SECURITY | UPDATES | {"make": ("4.4", "")}
     assert versions(debs) == {name: version for name, (version, _) in newest.items() if name not in UNASKED}
     assert {deb.name for deb in debs if deb.source == "debian-security"} == {"git", "libc6", "libc6-dev"}
@@ -408,7 +408,7 @@ def test_updates_come_from_the_pockets_unless_the_recipe_does_without(
     assert git.path == "pool/updates/main/git_2.39.5-0+deb12u3_amd64.deb"
     means.fetcher.fetch(debs)
     plain = make_recipe(tmp_path, apt=("git",), security=False)
-    debs = resolve_debs(plain, make_target(plain), means, options=options)
+    debs = resolve_debs(make_task(plain, means, options))
     assert versions(debs)["git"] == PACKAGES["git"][0]
     assert {deb.source for deb in debs} == {"debian"}
 
@@ -423,7 +423,7 @@ def test_an_ubuntu_is_locked_from_all_pockets_and_components_of_its_archive(
 ) -> None:
     means, recipe = make_means(tmp_path, ubuntu), make_recipe(tmp_path, **NOBLE)
     options = LockOptions(today=LATER, before=before)
-    debs = resolve_debs(recipe, make_target(recipe), means, options=options)
+    debs = resolve_debs(make_task(recipe, means, options))
     newest = package_sources.UBUNTU | package_sources.UBUNTU_UPDATES | package_sources.UBUNTU_SECURITY
     assert versions(debs) == {name: version for name, (version, _) in newest.items()}
     assert {deb.source for deb in debs} == {"ubuntu"}
@@ -436,10 +436,10 @@ def test_an_ubuntu_is_locked_from_all_pockets_and_components_of_its_archive(
 def test_a_security_upgrade_of_an_ubuntu_leaves_other_updates(tmp_path: Path, ubuntu: Sources) -> None:
     means, plain = make_means(tmp_path, ubuntu), make_recipe(tmp_path, **NOBLE, security=False)
     target = make_target(plain)
-    old = resolve_debs(plain, target, means, options=LockOptions(today=DAY))
+    old = resolve_debs(make_task(plain, means, LockOptions(today=DAY), target))
     assert versions(old)["gcc-13"] == package_sources.UBUNTU["gcc-13"][0]
     options = LockOptions(today=LATER, security_only=True)
-    new = upgrade_debs(old, make_recipe(tmp_path, **NOBLE), target, means, options=options)
+    new = upgrade_debs(make_task(make_recipe(tmp_path, **NOBLE), means, options, target), old)
     changes = {name: version for name, (version, _) in package_sources.UBUNTU_SECURITY.items()}
     assert versions(new) == versions(old) | changes
 
@@ -448,14 +448,14 @@ def test_the_hint_names_the_setting_of_ubuntus_keys(tmp_path: Path, world: Sourc
     recipe = make_recipe(tmp_path, **NOBLE)
     means = make_means(tmp_path, replace(world, ubuntu_keyring=tmp_path / "none.gpg"))
     with pytest.raises(ToolError, match=r"none\.gpg") as caught:
-        resolve_debs(recipe, make_target(recipe), means, options=LockOptions(today=DAY))
+        resolve_debs(make_task(recipe, means, LockOptions(today=DAY)))
     assert "ENVBUILDER_UBUNTU_KEYRING" in caught.value.hint
 
 
 def test_a_day_without_a_service_that_keeps_it_is_an_error(tmp_path: Path, world: Sources) -> None:
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, replace(world, snapshot=""))
     with pytest.raises(FetchError, match="no service with snapshots of Debian") as caught:
-        resolve_debs(recipe, make_target(recipe), means, options=LockOptions(today=LATER, before=DAY))
+        resolve_debs(make_task(recipe, means, LockOptions(today=LATER, before=DAY)))
     assert "ENVBUILDER_DEBIAN_SNAPSHOT" in caught.value.hint
 
 
@@ -513,7 +513,7 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
     assert versions(now.debs)["git"] == "1:2.40-1"
     then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=(), security=())
     debs = resolve_debs(
-        recipe, target, make_means(tmp_path, then), options=LockOptions(today=LATER, before=DAY)
+        make_task(recipe, make_means(tmp_path, then), LockOptions(today=LATER, before=DAY), target)
     )
     assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name not in UNASKED}
 
@@ -579,7 +579,7 @@ def test_wheels_are_those_of_the_day_that_is_asked_for(
     recipe = make_recipe(tmp_path)
     with dated_index(wheels) as index:
         means = make_means(tmp_path, replace(world, indexes=(index,)))
-        found = resolve_wheels(recipe, make_target(recipe), means, toolkit=None, prefer=(), before=before)
+        found = resolve_wheels(make_task(recipe, means, LockOptions(today=DAY, before=before)))
     assert {one.name: one.version for one in found.artifacts if one.name in ("numpy", "torch")} == {
         "numpy": numpy,
         "torch": "2.13.0+cpu",  # of a folder, whose files have no day
@@ -591,10 +591,7 @@ def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path
     recipe = make_recipe(tmp_path)
     with pytest.raises(FetchError, match="package lists of `bookworm`") as caught:
         resolve_debs(
-            recipe,
-            make_target(recipe),
-            make_means(tmp_path, moved),
-            options=LockOptions(today=LATER, before=date(2001, 1, 1)),
+            make_task(recipe, make_means(tmp_path, moved), LockOptions(today=LATER, before=date(2001, 1, 1)))
         )
     assert "ENVBUILDER_DEBIAN_SNAPSHOT" in caught.value.hint
 
@@ -640,7 +637,7 @@ def test_a_torch_without_a_wheel_is_answered_with_the_pythons_that_have_one(
         write_wheel(sources.folders[0], package, version, tag="cp311-cp311-manylinux_2_28_x86_64")
     target, means = make_target(recipe), make_means(tmp_path, sources)
     with pytest.raises(IncompatibleError) as caught:
-        resolve_wheels(recipe, target, means, toolkit=None, prefer=(), before=None)
+        resolve_wheels(make_task(recipe, means, target=target))
     assert f"or take a Python for which {name} has wheels: 3.10, 3.11, 3.12, 3.13, 3.14" in caught.value.hint
     assert "sdist" not in caught.value.hint
 
@@ -719,7 +716,7 @@ def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(tmp_path: P
 
     context = replace(make_idle_means(tmp_path), runner=runner, waiting=waiting)
     folder = context.store.resolver("apt") / "lists"
-    open_suite((one, two), folder, context, LockOptions(today=DAY))
+    open_suite(make_task(make_recipe(tmp_path), context), (one, two), folder)
     assert list(asked[0]()) == ["http://two/debian"]
     settings = (folder / CONFIGURATION).read_text()
     own, machine = map(settings.index, ('Acquire::http::Timeout "10";', 'Acquire::http::Timeout "60";'))
@@ -740,9 +737,9 @@ def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(
             raise Asked
 
         context = replace(make_idle_means(tmp_path), sources=lambda: sources, waiting=waiting)
-        question = uv_question.Question(python="3.11", glibc="2.36", requirements=("einops",))
+        question = uv_files.Question(python="3.11", glibc="2.36", requirements=("einops",))
         with pytest.raises(Asked):
-            uv_resolver.Uv(context).ask(question)
+            uv_resolver.Uv(make_task(make_recipe(tmp_path), context)).ask(question)
     assert asked == [f"http://{place}/simple/"]
 
 
@@ -829,7 +826,7 @@ def test_a_build_after_the_day_that_is_asked_for_is_refused(tmp_path: Path) -> N
     with pytest.raises(
         IncompatibleError, match=r"the tables have Python 3\.12\.\d+ of .*, which is not before 2024-01-01"
     ):
-        resolve_interpreter(recipe, make_target(recipe), make_idle_means(tmp_path), options=options)
+        resolve_interpreter(make_task(recipe, make_idle_means(tmp_path), options))
 
 
 def test_a_mirror_without_the_build_is_named(tmp_path: Path, world: Sources) -> None:
@@ -839,18 +836,14 @@ def test_a_mirror_without_the_build_is_named(tmp_path: Path, world: Sources) -> 
     with pytest.raises(
         FetchError, match=r"(?s)could not ask for the size of a file.*pythons/\d+/cpython-3\.12"
     ):
-        resolve_interpreter(
-            recipe, make_target(recipe), make_means(tmp_path, sources), options=LockOptions(today=DAY)
-        )
+        resolve_interpreter(make_task(recipe, make_means(tmp_path, sources), LockOptions(today=DAY)))
 
 
 def test_a_build_in_a_folder_needs_no_mirror(tmp_path: Path, world: Sources) -> None:
     sources, archive = with_python(world, tmp_path, "3.12")
     folder = replace(sources, folders=(archive.parent,), standalone=())
     recipe = make_recipe(tmp_path, python="3.12")
-    (found,) = resolve_interpreter(
-        recipe, make_target(recipe), make_means(tmp_path, folder), options=LockOptions(today=DAY)
-    )
+    (found,) = resolve_interpreter(make_task(recipe, make_means(tmp_path, folder), LockOptions(today=DAY)))
     assert found.size == len(b"an archive")
 
 

@@ -12,6 +12,7 @@ from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
+from envbuilder.init import make
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
@@ -20,13 +21,13 @@ from envbuilder.lock.repositories import repositories
 from envbuilder.lock.resolve import make_target, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.plan.make import make, need_buildable, toolkit_for
+from envbuilder.plan.make import need_buildable, toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository
 from envbuilder.sources.names import Sources
 from tests.support import redist
-from tests.support.locks import lock_as_of, make_lock, make_means, make_recipe
+from tests.support.locks import lock_as_of, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import PACKAGES, TOOLS, debian, write_index, write_mirror, write_wheel
 
 OPTIONS = LockOptions(today=date(2026, 11, 23))
@@ -193,7 +194,7 @@ def test_nothing_of_a_lock_for_another_processor_is_kept(tmp_path: Path, sources
 @pytest.mark.programs
 def test_the_standalone_python_is_the_build_for_arm(tmp_path: Path, sources: Sources) -> None:
     recipe = make_recipe(tmp_path, python="3.12", packages=(), platform="linux/arm64")
-    found = resolve_interpreter(recipe, make_target(recipe), make_means(tmp_path, sources), options=OPTIONS)
+    found = resolve_interpreter(make_task(recipe, make_means(tmp_path, sources), OPTIONS))
     build = load_standalones().by_name["3.12"]
     assert [(one.sha256, one.path) for one in found] == [(build.aarch64, build.path(AARCH64))]
     assert "aarch64" in build.path(AARCH64)

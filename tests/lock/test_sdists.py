@@ -16,11 +16,10 @@ from packaging.requirements import Requirement
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.model import Artifact, LockedBuild
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.held import Choice, held_back
 from envbuilder.lock.resolve.wheels import Packages, resolve_wheels
 from envbuilder.sources.names import Sources
-from tests.support.locks import make_artifact, make_means, make_recipe
+from tests.support.locks import make_artifact, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import locked, own_backend, setup_only, write_sdist
 
@@ -78,9 +77,7 @@ def lock(tmp_path: Path) -> Lock:
         )
         recipe = make_recipe(tmp_path, packages=packages)
         means = make_means(tmp_path, sources)
-        return resolve_wheels(
-            recipe, make_target(recipe), means, toolkit=None, prefer=prefer, before=None, builds=builds
-        )
+        return resolve_wheels(make_task(recipe, means), prefer=prefer, builds=builds)
 
     return lock_packages
 

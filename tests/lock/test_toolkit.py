@@ -17,12 +17,11 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.toolkit import locked_toolkit, parse_manifest, resolve_toolkit, without_headers
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import CUDA, Sources
-from tests.support.locks import make_artifact, make_parts, make_recipe, no_client
+from tests.support.locks import make_artifact, make_parts, make_recipe, make_task, no_client
 from tests.support.redist import write_small
 from tests.support.runner import FakeRunner
 
@@ -144,9 +143,7 @@ def resolve(
     options: LockOptions = OPTIONS,
 ) -> tuple[Artifact, ...]:
     recipe = make_recipe(tmp_path, cuda=cuda, gpus=("A100",), pytorch="2.6.0")
-    return resolve_toolkit(
-        recipe, make_target(recipe), make_context(tmp_path, folder), old=old, options=options
-    )
+    return resolve_toolkit(make_task(recipe, make_context(tmp_path, folder), options), old)
 
 
 def versions(parts: tuple[Artifact, ...]) -> set[str]:

@@ -7,7 +7,7 @@ import pytest
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import image_name
 from envbuilder.core.errors import RecipeError
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import lock_path
 from envbuilder.recipe.load import expand, list_recipes, load, load_all
 
 LEAST = """\

@@ -13,8 +13,8 @@ from envbuilder import cli
 from envbuilder.core.errors import AbsentError, AccessError, FetchError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.git import find_commit
+from envbuilder.sources.http import SourceError
 from envbuilder.sources.http import session as wire_module
-from envbuilder.sources.http.failure import SourceError
 from envbuilder.sources.http.proxies import blame, trouble
 from envbuilder.sources.http.session import HttpSession
 

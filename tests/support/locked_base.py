@@ -6,7 +6,7 @@ from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Sha256
 from envbuilder.layers.overlay import Overlay
-from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
+from envbuilder.lock.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.lock.model import Blob, LockedBase
 from tests.support import bases
 

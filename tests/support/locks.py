@@ -10,7 +10,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
 from envbuilder.lock.resolve import make_target, resolve
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
@@ -103,7 +103,14 @@ def lock_as_of(
 ) -> Lock:  # fmt: skip
     """Lock a recipe on a day of the test's."""
     options = options or LockOptions(today=today, **more)
-    return resolve(recipe, target or make_target(recipe), old=old, options=options, context=context)
+    return resolve(make_task(recipe, context, options, target), old)
+
+
+def make_task(
+    recipe: Recipe, context: ResolveContext, options: LockOptions | None = None, target: Target | None = None
+) -> Task:
+    options = options or LockOptions(today=DAY)
+    return Task(recipe=recipe, target=target or make_target(recipe), options=options, context=context)
 
 
 def make_means(tmp_path: Path, sources: Sources, runner: Runner | None = None) -> ResolveContext:

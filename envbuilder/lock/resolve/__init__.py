@@ -7,7 +7,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -19,8 +19,9 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
-from envbuilder.compat.image_facts import as_distribution, is_version
+from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, UsageError
@@ -29,11 +30,10 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import lock_text
-from envbuilder.lock.fresh import load_parent
-from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.file import load_parent, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,
+    Artifacts,
     Lock,
     LockedBase,
     LockedExtension,
@@ -43,8 +43,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.companions import TorchBuild, of_other_builds
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
     open_base,
@@ -58,7 +57,7 @@ from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
+from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_added, resolve_wheels
 from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
@@ -95,7 +94,8 @@ def lock_recipe(
         need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
         with console.step(f"lock {recipe.name}"):
             make = add_to_parent if recipe.parent else resolve
-            new = make(recipe, make_target(recipe, base), old=old, options=options, context=context)
+            task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
+            new = make(task, old)
     assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes()) == text):
@@ -116,65 +116,44 @@ def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
-    rows = load_distributions().by_name
-    distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
-    if distribution is None:
+    checked = make_context(recipe, load_tables(), base=base.inside if base else None)
+    if checked.distribution is None:
         raise IncompatibleError(
             f"{recipe.place('$.base')}: no suite `{recipe.base}` is known"
             if base is None
             else f"{recipe.place('$.base')}: nothing can be built on `{base.reference}`",
             hint="`envbuilder check` says more",
         )
-    checked = make_context(recipe, load_tables(), base=base.inside if base else None)
     return Target(
-        distribution=distribution, torch=checked.torch, base=base, standalone=checked.standalone, processor=checked.processor
+        distribution=checked.distribution, torch=checked.torch, base=base, standalone=checked.standalone,
+        processor=checked.processor,
     )  # fmt: skip
 
 
-def resolve(
-    recipe: Recipe, target: Target, *, old: Lock | None, options: LockOptions, context: ResolveContext
-) -> Lock:
+def resolve(task: Task, old: Lock | None) -> Lock:
     """Make the lock; raises RecipeError, IncompatibleError, FetchError, or UsageError for options without effect.
 
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artifact moves it.
     """
-    context = replace(context, processor=target.processor)
+    recipe, target, options, context = task.recipe, task.target, task.options, task.context
     if old and old.platform != target.processor.platform:
         old = None  # no file of another processor serves
-    context.fetcher.know(addresses(recipe, target.base.inside if target.base else None))
+    context.fetcher.know(addresses(recipe, target.inside))
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
-    unchanged = _kept_parts(recipe, target, old, options)
-    prefer = options.to_keep(old.wheels if old else ())
+    unchanged = _kept_parts(task, old)
     debs, parts, wheels = unchanged.get("debs"), unchanged.get("toolkit"), unchanged.get("wheels")
-    if debs is None:
-        debs = resolve_debs(recipe, target, context, options=options)
-    else:
-        debs = upgrade_debs(debs, recipe, target, context, options=options)
-    interpreter = unchanged.get("interpreter") or resolve_interpreter(
-        recipe, target, context, options=options
-    )
-    find_toolkit = functools.partial(
-        resolve_toolkit, recipe, target, context, old=old.toolkit if old else (), options=options
-    )
+    debs = resolve_debs(task) if debs is None else upgrade_debs(task, debs)
+    interpreter = unchanged.get("interpreter") or resolve_interpreter(task)
+    find_toolkit = functools.partial(resolve_toolkit, task, old=old.toolkit if old else ())
     if parts is None:
         parts = find_toolkit() if needs_toolkit(recipe, target.base) else ()
     toolkit = locked_toolkit(recipe, parts)
-    implied = implied_wheels(recipe, toolkit)
     builds = old.builds if old else ()
-    if (
-        wheels is None
-        or not all(
-            is_met(Requirement(text), {wheel.name: wheel.version for wheel in wheels}) for text in implied
-        )
-        or not are_met(
-            read_distributions(recipe, extensions, context), wheels, recipe.python, target.processor
-        )
-        or of_other_builds(wheels, TorchBuild(recipe=recipe, target=target, context=context))
-    ):
+    if wheels is None or not _are_met(task, wheels, toolkit, extensions):
         answer = resolve_wheels(
-            recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before,
-            extensions=_known_distributions(recipe, extensions, context), builds=builds,
+            task, toolkit=toolkit, prefer=options.to_keep(old.wheels if old else ()),
+            extensions=_known_distributions(task, extensions), builds=builds,
         )  # fmt: skip
         wheels, builds = answer.artifacts, answer.builds
     fitting = without_headers(recipe, parts, wheels)
@@ -186,7 +165,7 @@ def resolve(
     if target.processor is X86_64:
         tools = None
     elif tools is None:
-        tools = resolve_tools(recipe, target, fitting, context, options=options)
+        tools = resolve_tools(task, fitting)
     lock = Lock(
         recipe=recipe.digest, epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=target.processor.platform, inputs=recipe_inputs(recipe),
@@ -198,12 +177,24 @@ def resolve(
     return lock
 
 
-def add_to_parent(
-    recipe: Recipe, target: Target, *, old: Lock | None, options: LockOptions, context: ResolveContext
-) -> Lock:
+def _are_met(
+    task: Task, wheels: Sequence[Artifact], toolkit: Toolkit | None, extensions: tuple[LockedExtension, ...]
+) -> bool:
+    """Return whether wheels are of one build of torch, and all that the toolkit and the extensions require."""
+    recipe, versions = task.recipe, {wheel.name: wheel.version for wheel in wheels}
+    implied = map(Requirement, implied_wheels(recipe, toolkit))
+    projects = read_distributions(recipe, extensions, task.context)
+    return (
+        all(is_met(requirement, versions) for requirement in implied)
+        and are_met(projects, wheels, recipe.python, task.target.processor)
+        and not of_other_builds(wheels, task)
+    )
+
+
+def add_to_parent(task: Task, old: Lock | None) -> Lock:
     """Make the lock of a recipe with `add`: its parent's, and the wheels that it adds. Raises what `resolve` raises."""
+    recipe, options, context = task.recipe, task.options, task.context
     assert recipe.parent, "only a recipe with `add` has one"
-    context = replace(context, processor=target.processor)
     below, known = load_parent(recipe), old.added if old else ()
     names = {package.name for package in known}
     builds = tuple(build for build in old.builds if build.name in names) if old else ()
@@ -216,31 +207,28 @@ def add_to_parent(
     projects, packages = read_distributions(recipe, extensions, context), (*below.wheels, *known)
     is_same = old and (old.recipe, old.wheels) == (recipe.digest, below.wheels)
     is_asked = options.is_anew or options.moving or not is_same
-    if is_asked or not are_met(projects, packages, recipe.python, target.processor):
-        prefer = options.to_keep(known)
+    if is_asked or not are_met(projects, packages, recipe.python, task.target.processor):
         answer = resolve_added(
-            recipe, target, context, below=below.wheels, prefer=prefer, before=options.before,
-            extensions=_known_distributions(recipe, extensions, context), builds=builds,
+            task, below=below.wheels, prefer=options.to_keep(known),
+            extensions=_known_distributions(task, extensions), builds=builds,
         )  # fmt: skip
         known, builds = answer.artifacts, answer.builds
     every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
     return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
 
 
-def _known_distributions(
-    recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
-) -> tuple[Distribution, ...]:
+def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) -> tuple[Distribution, ...]:
     """Return the distributions of all projects among the extensions, and say which cannot be read."""
     projects = tuple(project for project in extensions if project.form is Form.PROJECT)
-    store_sources(recipe, projects, context)
+    store_sources(task.recipe, projects, task.context)
     archives = filter(None, (project.archive for project in projects))
-    context.fetcher.fetch(archive for archive in archives if archive.kind == "sdist")
-    distributions = read_distributions(recipe, projects, context)
+    task.context.fetcher.fetch(archive for archive in archives if archive.kind == "sdist")
+    distributions = read_distributions(task.recipe, projects, task.context)
     say_gaps(distributions)
     return distributions
 
 
-def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:
+def _need_one_toolkit(recipe: Recipe, debs: Artifacts, parts: Artifacts) -> None:
     """Raise IncompatibleError if NVIDIA's own packages would install the compiler beside that of `cuda`."""
     double = [deb.name for deb in debs if deb.name.startswith(_COMPILER)]
     if double and parts:
@@ -250,10 +238,9 @@ def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[A
         )
 
 
-def _kept_parts(
-    recipe: Recipe, target: Target, old: Lock | None, options: LockOptions
-) -> dict[str, tuple[Artifact, ...]]:
+def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
     """Return the old lock's parts to keep: with unchanged inputs, and with all that this envbuilder needs."""
+    recipe, target, options = task.recipe, task.target, task.options
     if old is None or options.upgrade:
         return {}
     parts = (old.debs, old.wheels, old.toolkit, old.interpreters)
@@ -277,7 +264,7 @@ def _kept_parts(
     stays = {
         "debs": has_debs,
         "toolkit": has_toolkit and toolkit_names.isdisjoint(options.upgrade_only),
-        "wheels": not wheel_names & options.moving,
+        "wheels": wheel_names.isdisjoint(options.moving),
     }
     if options.security_only and not recipe.security:
         raise UsageError(
@@ -296,30 +283,26 @@ def _kept_parts(
     return staying
 
 
-def resolve_interpreter(
-    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
+def resolve_interpreter(task: Task) -> Artifacts:
     """Return the newest build of the tables, nothing if none is needed.
 
     Raises IncompatibleError for a build after `options.before`, or FetchError if no source tells its size.
     """
-    build = target.standalone
+    build, processor, before = task.target.standalone, task.target.processor, task.options.before
     if build is None:
         return ()
     day = datetime.strptime(build.release, "%Y%m%d").date()  # noqa: DTZ007 - a day, not a time
-    if options.before and day >= options.before:
+    if before and day >= before:
         raise IncompatibleError(
-            f"{recipe.place('$.python')}: the tables have Python {build.version} of {day}, which is not before {options.before}",
+            f"{task.recipe.place('$.python')}: the tables have Python {build.version} of {day}, which is not before {before}",
             hint="lock without `--before`, or take a suite with this Python",
         )
-    digest, path = Sha256(build.digest(target.processor)), build.path(target.processor)
-    size = _size(path, digest, context)
-    return (
-        Artifact(
-            kind="archive", name=_CPYTHON, version=f"{build.version}+{build.release}", sha256=digest, size=size,
-            source=STANDALONE, path=path,
-        ),
+    digest, path = Sha256(build.digest(processor)), build.path(processor)
+    python = Artifact(
+        kind="archive", name=_CPYTHON, version=f"{build.version}+{build.release}", sha256=digest,
+        size=_size(path, digest, task.context), source=STANDALONE, path=path,
     )  # fmt: skip
+    return (python,)
 
 
 def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
@@ -338,23 +321,17 @@ def _size(path: str, digest: Sha256, context: ResolveContext) -> int:
     return context.fetcher.measure([last])[0]
 
 
-def resolve_tools(
-    recipe: Recipe,
-    target: Target,
-    parts: tuple[Artifact, ...],
-    context: ResolveContext,
-    *,
-    options: LockOptions,
-) -> Tools:
+def resolve_tools(task: Task, parts: Artifacts) -> Tools:
     """Return the tools beside the toolkit `parts` of the environment. Raises IncompatibleError if the suite lacks one."""
-    here, on_x86 = replace(target, processor=X86_64), replace(context, processor=X86_64)
+    recipe, target = task.recipe, task.target
+    here = replace(task, target=replace(target, processor=X86_64, base=None))
     names = (*_PACKAGES, *(() if target.standalone else (*_PYTHON, *older_packages(recipe.python))))
     gnu = target.processor.gnu.replace("_", "-")
-    suite = open_base(target.distribution, recipe, None, on_x86, options)
+    suite, _ = open_base(here)
     debs = suite.closure(tuple(name.format(gcc=recipe.gcc, gnu=gnu, python=recipe.python) for name in names))
     row = load_distributions().by_name[_EMULATOR[0]]
-    (emulator,) = open_release(row, on_x86, options, security=False).packages(_EMULATOR[1:])
-    toolkit = resolve_toolkit(recipe, here, on_x86, old=parts, options=options) if parts else ()
+    (emulator,) = open_release(here, row).packages(_EMULATOR[1:])
+    toolkit = resolve_toolkit(here, parts) if parts else ()
     there, native = ({(part.name, part.version) for part in some} for some in (parts, toolkit))
     if there != native:
         raise IncompatibleError(

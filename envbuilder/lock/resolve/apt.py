@@ -21,23 +21,20 @@ from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.package_lists import (
     CONFIGURATION,
     NAMES,
+    OF_APT,
     SECURITY_LIST,
     STAMP,
     apt_command,
-    has_lists,
-    note_lists,
-    security_updates,
     status_entry,
 )
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext
-from envbuilder.sources.deadline import deadline
+from envbuilder.lock.resolve.context import Task
 from envbuilder.sources.deb import read_about
-from envbuilder.sources.fetch import ACCESS_HINT, Fetcher
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.fetch import ACCESS_HINT, Fetcher, deadline
+from envbuilder.sources.http import SourceError
 from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
@@ -70,6 +67,8 @@ Dir::Etc::netrc "/etc/apt/auth.conf";
 Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
 Dir::Bin::methods "{toolbox}/usr/lib/apt/methods";
 Dir::Bin::apt-key "{toolbox}/usr/bin/apt-key";
+Dir::dpkg::cputable "{toolbox}/usr/share/dpkg/cputable";
+Dir::dpkg::tupletable "{toolbox}/usr/share/dpkg/tupletable";
 Dir::Log "{folder}";
 APT::Architecture "{architecture}";
 #clear APT::Architectures;
@@ -82,6 +81,11 @@ Acquire::ForceHash "SHA256";
 Acquire::Check-Valid-Until "{is_current}";
 Debug::NoLocking "true";
 """
+# For `apt-config`. Without the tables of architectures, which are dpkg's, apt answers on Debian and Ubuntu alone.
+_SETTINGS: Final = (
+    "Dir::State::status={folder}/status", "Dir::dpkg::cputable={toolbox}/usr/share/dpkg/cputable",
+    "Dir::dpkg::tupletable={toolbox}/usr/share/dpkg/tupletable",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +110,15 @@ class AptSource:
         return f"deb [arch={processor.debian} signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
 
     @property
-    def told(self) -> str:
+    def spelled(self) -> str:
         """Return its address as apt's messages spell it, which show a folder's own name."""
         return _spell(shown(self.url).rstrip("/"))
 
-    def is_told(self, messages: str) -> bool:
+    def is_named_in(self, messages: str) -> bool:
         """Return whether a message of apt's is about it."""
         suite = re.escape(self.suite)
         named = "[ /]" if self.suite.endswith("/") else rf"/?(?: +|/dists/){suite}(?![\w-])"
-        return re.search(re.escape(self.told) + named, _spell(messages)) is not None
+        return re.search(re.escape(self.spelled) + named, _spell(messages)) is not None
 
 
 def _spell(text: str) -> str:
@@ -128,10 +132,13 @@ class Suite:
 
     sources: tuple[AptSource, ...]  # the release first
     unread: tuple[AptSource, ...] = ()  # those of an image that could not be read
-    is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
-    toolbox: Path  # the root whose apt reads the lists
-    context: ResolveContext
+    task: Task
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether it is no snapshot, whose signature may have expired."""
+        return self.task.options.before is None
 
     @property
     def name(self) -> str:
@@ -146,20 +153,18 @@ class Suite:
             save_text(path, self._ask("apt-cache", "pkgnames"))
         return frozenset(path.read_text(encoding="utf-8").split())
 
-    def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
+    def closure(self, packages: tuple[str, ...]) -> Artifacts:
         """Return the packages with their dependencies, as apt would install them into an empty root."""
         refusal = f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list"
         return self._install("--", *packages, refusal=refusal)
 
-    def upgrade(
-        self, old: Sequence[Artifact], names: Sequence[str], status: str = ""
-    ) -> tuple[Artifact, ...]:
+    def upgrade(self, old: Sequence[Artifact], names: Sequence[str], status: str = "") -> Artifacts:
         """Return the old packages, with `names` in the newest version and upgrades of what these need.
 
         apt is told that the old packages are installed, beside those of dpkg's `status`, so it decides as on a machine
         that has them.
         """
-        with self.context.store.workspace() as work:
+        with self.task.context.store.workspace() as work:
             others = _without({deb.name for deb in old}, status)
             save_text(work / "status", "\n".join([*others, *self._installed(old, names)]))
             return self._install(
@@ -168,11 +173,7 @@ class Suite:
                 hint="`--upgrade` without names chooses every version anew", old=old,
             )  # fmt: skip
 
-    def security_updates(self, debs: Sequence[Artifact]) -> tuple[str, ...]:
-        """Return the names of those packages for which a security update exists."""
-        return tuple(security_updates(self.folder, debs, self.context.runner))
-
-    def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
+    def additions(self, names: Sequence[str], status: str) -> Artifacts:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
 
         Installed packages move to the suite's version only where the new ones need it: an image with security updates has
@@ -181,9 +182,12 @@ class Suite:
         options = ("--no-remove", "--", *names)
         refusal = f"{self.name} cannot add {', '.join(names)} to what the base image holds"
         hint = f"take an image of {self.name} that is as old as the mirror; {self.sources[0].hint}"
-        with self.context.store.workspace() as work:
+        with self.task.context.store.workspace() as work:
             save_text(work / "status", status)
-            save_text(work / "preferences", _preferences(self.sources))
+            suites = (source.suite for source in self.sources if not source.is_extra)
+            pins = (f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in suites)
+            # apt takes their versions, even if newer ones are installed.
+            save_text(work / "preferences", "\n".join(pins))
             state = ("-o", f"Dir::State::status={work / 'status'}")
             older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
@@ -194,9 +198,7 @@ class Suite:
         log.warning(message, self.name)
         return debs
 
-    def _install(
-        self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
-    ) -> tuple[Artifact, ...]:
+    def _install(self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()) -> Artifacts:
         """Return `old` with what `apt-get install` would fetch. Raises IncompatibleError with `refusal`."""
         try:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", *words)
@@ -212,13 +214,12 @@ class Suite:
         extra = {source.name for source in self.sources if source.is_extra}
         names = {deb.name: deb for deb in debs if deb.source in extra}
         suites = [source for source in self.sources if not source.is_extra]
+        message = "`%s` %s comes from `%s`, because it is newer than %s of %s"
         for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
             name, version, place = (word.strip() for word in line.split("|"))
-            if name in names and any(source.is_told(place) for source in suites):
+            if name in names and any(source.is_named_in(place) for source in suites):
                 deb = names.pop(name)
-                log.warning(
-                    "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
-                )  # fmt: skip
+                log.warning(message, name, deb.version, deb.source, version, self.name)
 
     def _installed(self, old: Sequence[Artifact], moving: Collection[str]) -> Iterator[str]:
         """Yield dpkg's status of the old packages, from the lists if these have the file, else from the files.
@@ -228,15 +229,17 @@ class Suite:
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         stanzas = listing.strip().split("\n\n")
         known = {digest[1]: stanza for stanza in stanzas if (digest := _SHA256.search(stanza))}
-        self.context.fetcher.fetch([deb for deb in old if deb.sha256 not in known and deb.name not in moving])
+        self.task.context.fetcher.fetch(
+            [deb for deb in old if deb.sha256 not in known and deb.name not in moving]
+        )
         for deb in old:
             if deb.sha256 not in known and deb.name in moving:
                 yield status_entry(deb)
                 continue
-            control = known.get(deb.sha256) or read_about(self.context.store.artifact(deb.sha256))
+            control = known.get(deb.sha256) or read_about(self.task.context.store.artifact(deb.sha256))
             yield f"Status: install ok installed\n{control.strip()}\n"
 
-    def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
+    def packages(self, names: tuple[str, ...]) -> Artifacts:
         """Return these packages without their dependencies."""
         try:
             listing = self._ask("apt-get", "download", "--print-uris", "-qq", "--", *names)
@@ -247,7 +250,7 @@ class Suite:
 
     def _ask(self, program: str, *arguments: str) -> str:
         why = f"ask which packages {self.name} has"
-        return self.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
+        return self.task.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
@@ -273,34 +276,23 @@ class Suite:
         return min(places, key=lambda place: len(place[1]))  # a mirror may lie below another
 
 
-def open_suite(
-    sources: Sequence[AptSource], folder: Path, context: ResolveContext, options: LockOptions
-) -> Suite:
+def open_suite(task: Task, sources: Sequence[AptSource], folder: Path) -> Suite:
     """Download the package lists of these sources into a folder of the cache; raises FetchError.
 
     An upgrade downloads the lists of a current suite again.
     """
-    suite = Suite(
-        sources=tuple(sources), is_current=options.before is None, folder=folder, toolbox=context.toolbox(), context=context
-    )  # fmt: skip
-    with context.store.lock(f"apt-{folder.name}"):
-        is_wanted = options.upgrade and suite.is_current
-        if is_wanted or not _is_fresh(suite) or not has_lists(context.store, folder):
+    suite, store = Suite(sources=tuple(sources), folder=folder, task=task), task.context.store
+    with store.lock(f"apt-{folder.name}"):
+        is_wanted = task.options.upgrade and suite.is_current
+        if is_wanted or not _is_fresh(suite) or not store.holds(folder, leave_out=OF_APT):
             suite = _update(suite)
-            note_lists(context.store, folder)
+            store.note(folder, leave_out=OF_APT)
     return suite
 
 
 def _without(names: Collection[str], status: str) -> list[str]:
-    """Return the entries of dpkg's status of other packages."""
     entries = (f"{entry.strip()}\n" for entry in re.split(r"\n\s*\n", status) if entry.strip())
     return [entry for entry in entries if (name := _PACKAGE.search(entry)) and name[1] not in names]
-
-
-def _preferences(sources: Sequence[AptSource]) -> str:
-    """Return preferences by which apt takes versions of the base's suite, even if newer ones are installed."""
-    own = (source.suite for source in sources if not source.is_extra)
-    return "\n".join(f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in own)
 
 
 def _is_fresh(suite: Suite) -> bool:
@@ -311,58 +303,56 @@ def _is_fresh(suite: Suite) -> bool:
 
 
 def _stamp(suite: Suite) -> str:
-    return f"{_lines(suite, suite.sources)}# {suite.toolbox}\n"  # apt's configuration names it
+    return f"{_lines(suite, suite.sources)}# {suite.task.context.toolbox()}\n"  # apt's configuration names it
 
 
 def _lines(suite: Suite, sources: Sequence[AptSource]) -> str:
-    return "".join(source.line(suite.folder, suite.context.processor) for source in sources)
+    return "".join(source.line(suite.folder, suite.task.target.processor) for source in sources)
 
 
 def _update(suite: Suite) -> Suite:
     """Download the lists. Returns the suite without the optional sources that cannot be read."""
-    folder, runner = suite.folder, suite.context.runner
+    folder, context = suite.folder, suite.task.context
     for name in (STAMP, NAMES):
         (folder / name).unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial", "trusted"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     save_text(folder / "status", "")
     for source in suite.sources:
-        _fetch_key(source, folder / "trusted", suite.context.fetcher)
+        _fetch_key(source, folder / "trusted", context.fetcher)
     _save_private(folder / "sources.list", _lines(suite, suite.sources))
     security = [source for source in suite.sources if source.is_security]
     _save_private(folder / SECURITY_LIST, _lines(suite, security))
-    # Without these, apt answers on Debian and Ubuntu alone.
-    settings = (f"Dir::State::status={folder / 'status'}", *_tables(suite.toolbox))
-    options = (word for option in settings for word in ("-o", option))
-    machine = runner.run(Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings"))
+    toolbox = str(context.toolbox()).rstrip("/")
+    settings = (setting.format(folder=folder, toolbox=toolbox) for setting in _SETTINGS)
+    options = (word for setting in settings for word in ("-o", setting))
+    asked = Command(argv=("apt-config", *options, "dump"), why="read apt's proxy settings")
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
-    proxies = [text for text in machine.splitlines() if text.startswith(taken)]
+    proxies = [text for text in context.runner.run(asked).splitlines() if text.startswith(taken)]
     configuration = _CONFIGURATION.format(
-        folder=folder, architecture=suite.context.processor.debian, toolbox=str(suite.toolbox).rstrip("/"),
+        folder=folder, architecture=suite.task.target.processor.debian, toolbox=toolbox,
         is_current=str(suite.is_current).lower(),
     )  # fmt: skip
-    trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(suite.context.fetcher.certificates())
-    for name, path in (option.split("=", 1) for option in _tables(suite.toolbox)):
-        configuration += f'{name} "{path}";\n'
+    trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(context.fetcher.certificates())
     save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *proxies, configuration]))
     lines: list[str] = []
 
     def pending() -> list[str]:
         messages = "\n".join(lines)
-        return [source.told for source in suite.sources if not source.is_told(messages)]
+        return [source.spelled for source in suite.sources if not source.is_named_in(messages)]
 
     try:
         what = f"reading the package lists of {suite.name}"
-        with suite.context.waiting(pending), deadline(runner, what, suite.context.patience) as apt:
+        with context.waiting(pending), deadline(context.runner, what, context.patience) as apt:
             why = f"read the package lists of {suite.name}"
             apt.run(apt_command(folder, "apt-get", "update", "-q", why=why), on_line=lines.append)
     except CommandError as error:
         optional = (source for source in suite.sources if source.is_optional)
-        unread = tuple(source for source in optional if source.is_told(error.message))
+        unread = tuple(source for source in optional if source.is_named_in(error.message))
         for source in unread:
             log.warning(
                 "the image's source %s (%s) cannot be read, so nothing comes from it:\n%s",
-                source.told, source.name, error.message.partition("\n")[2],
+                source.spelled, source.name, error.message.partition("\n")[2],
             )  # fmt: skip
         if unread:
             read = tuple(source for source in suite.sources if source not in unread)
@@ -373,12 +363,6 @@ def _update(suite: Suite) -> Suite:
     suite.names()
     _save_private(folder / STAMP, _stamp(suite))
     return suite
-
-
-def _tables(toolbox: Path) -> Iterator[str]:
-    """Yield apt's settings for the tables of architectures, which are dpkg's."""
-    for name in ("cputable", "tupletable"):
-        yield f"Dir::dpkg::{name}={toolbox / 'usr/share/dpkg' / name}"
 
 
 def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:
@@ -404,6 +388,6 @@ def _hint(suite: Suite, output: str) -> str:
     if _REFUSED.search(output):
         return ACCESS_HINT
     errors = "\n".join(line for line in output.splitlines() if line.startswith("E: "))
-    named = [source for source in suite.sources if source.is_told(errors)]
+    named = [source for source in suite.sources if source.is_named_in(errors)]
     hints = [EXPIRED_HINT] if _EXPIRED.search(output) else []
     return "; ".join(dict.fromkeys([*hints, *(source.hint for source in named or suite.sources)]))

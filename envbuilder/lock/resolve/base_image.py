@@ -17,8 +17,8 @@ from envbuilder.compat.image_facts import PLATFORM
 from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
-from envbuilder.lock.known_base import BASE, kept_folder, recall
+from envbuilder.lock.file import BASE, kept_folder, recall
+from envbuilder.lock.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.lock.model import Blob, LockedBase
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.model import Recipe
@@ -52,27 +52,20 @@ def resolve_image(
     return _inspect_image(recipe.image, reference, manifest, context)
 
 
-def status_of(base: LockedBase, context: ResolveContext) -> str:
-    """Return dpkg's status of a locked image, "" if it has none."""
-    return (_need_kept(base, context) / _STATUS).read_text(encoding="utf-8")
+def read_kept(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
+    """Return dpkg's status of a locked image, "" if it has none, and the files with the keys of its apt by their paths there.
 
-
-def keys_of(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
-    """Return the files with the keys that apt has in a locked image, by their paths there."""
-    folder = _need_kept(base, context) / _KEYS
-    names = json.loads((folder / _NAMES).read_text(encoding="utf-8"))
-    return {path: folder / name for path, name in names.items()}
-
-
-def _need_kept(base: LockedBase, context: ResolveContext) -> Path:
-    """Return the cache's folder of a locked image. An image locked elsewhere is read again."""
+    An image that was locked elsewhere is read again.
+    """
     folder = kept_folder(context.store, base.reference)
     cached = recall(context.store, base.reference)
     if cached is None or cached.manifest != base.manifest or not (folder / _STATUS).is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
         _inspect_image(base.reference, reference, manifest, context)
-    return folder
+    names = json.loads((folder / _KEYS / _NAMES).read_text(encoding="utf-8"))
+    keys = {path: folder / _KEYS / name for path, name in names.items()}
+    return (folder / _STATUS).read_text(encoding="utf-8"), keys
 
 
 def _inspect_image(

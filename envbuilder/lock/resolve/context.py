@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.distribution import Distribution, Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.lock.model import Artifact, LockedBase
+from envbuilder.lock.model import Artifacts, LockedBase
+from envbuilder.recipe.model import Recipe
 from envbuilder.runners.toolbox import make_toolbox
-from envbuilder.sources.deadline import PATIENCE
-from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.fetch import PATIENCE, Fetcher
 from envbuilder.sources.http import Progress, Waiting, wait_silently
 from envbuilder.sources.names import Sources, Wanted, probe_sources
 
@@ -50,9 +51,11 @@ class LockOptions:
         """The Python packages that may move."""
         return set(map(str, map(canonicalize_name, self.upgrade_only)))
 
-    def to_keep(self, packages: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    def to_keep(self, packages: Artifacts) -> Artifacts:
         """Return the packages whose versions stay where they fit."""
-        return () if self.is_anew else tuple(one for one in packages if one.name not in self.moving)
+        return (
+            () if self.is_anew else tuple(package for package in packages if package.name not in self.moving)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,11 @@ class Target:
     torch: Torch | None  # None for a release newer than the tables
     base: LockedBase | None = None
     standalone: Standalone | None = None  # None if the suite or the image has the recipe's Python
-    processor: Processor = X86_64
+    processor: Processor = X86_64  # that the lock is for; it need not be this machine's
+
+    @property
+    def inside(self) -> Base | None:
+        return self.base.inside if self.base else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +82,19 @@ class ResolveContext:
     fetcher: Fetcher
     transfer: Transfer
     waiting: Waiting = wait_silently
-    processor: Processor = X86_64  # that the lock is for; it need not be this machine's
     patience: float = PATIENCE  # seconds for one call of apt or uv
-    toolbox: Callable[[], Path] = lambda: Path(
-        "/"
-    )  # the root whose apt and keys are used; by default this machine
+    # The root whose apt and keys are used; by default this machine.
+    toolbox: Callable[[], Path] = lambda: Path("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One recipe to lock, with all that decides its lock but an old one."""
+
+    recipe: Recipe
+    target: Target
+    options: LockOptions
+    context: ResolveContext
 
 
 def open_context(

@@ -15,12 +15,11 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import Part
 from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
-from envbuilder.lock.base_image.apt_lists import TRUSTED
-from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.package_lists import find_unlisted, lists_folder
-from envbuilder.lock.repositories import repositories, tag
+from envbuilder.lock.model import Artifact, Artifacts, LockedBase
+from envbuilder.lock.package_lists import find_unlisted, lists_folder, security_updates
+from envbuilder.lock.repositories import TRUSTED, repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository
 from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU
@@ -62,32 +61,29 @@ _SNAPSHOT_HINTS: Final = {
 KEYRINGS: Final = {family: f"usr/share/keyrings/{family}-archive-keyring.gpg" for family in (DEBIAN, UBUNTU)}
 
 
-def resolve_debs(
-    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
+def resolve_debs(task: Task) -> Artifacts:
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
-    if target.base:
-        return _resolve_additions(recipe, target, target.base, context, options=options)
-    suite = open_base(target.distribution, recipe, None, context, options)
+    recipe, is_standalone = task.recipe, task.target.standalone is not None
+    if task.target.base:
+        return _resolve_additions(task, task.target.base)
+    suite, _ = open_base(task)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
-    if target.standalone is None:
+    if not is_standalone:
         _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
     _need_listed(recipe, names, suite)
-    wanted = os_packages(recipe, standalone=target.standalone is not None)
+    wanted = os_packages(recipe, standalone=is_standalone)
     debs = suite.closure((*wanted, *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
     return debs
 
 
-def _resolve_additions(
-    recipe: Recipe, target: Target, base: LockedBase, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
+def _resolve_additions(task: Task, base: LockedBase) -> Artifacts:
     """Return the packages that an image lacks, as apt would install them; none if no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
     """
-    inside = base.inside
+    recipe, inside = task.recipe, base.inside
     if _suite_row(base) is None:
         return ()
     have = {package.partition("=")[0] for package in base.packages}
@@ -99,50 +95,30 @@ def _resolve_additions(
         for name in _OWN[kind]
         if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
     }
-    there = have | brought
-    names = os_packages(recipe, standalone=target.standalone is not None)
-    wanted = tuple(name for name in names if not name.startswith("?") and name not in there)
+    names = os_packages(recipe, standalone=task.target.standalone is not None)
+    wanted = tuple(name for name in names if not name.startswith("?") and name not in have | brought)
     if not wanted:
         return ()
-    suite, status = _open_suite(recipe, target, context, options)
+    suite, status = open_base(task)
     _need_listed(recipe, suite.names() | have, suite)
     return suite.additions(wanted, status)
 
 
-def upgrade_debs(
-    debs: tuple[Artifact, ...],
-    recipe: Recipe,
-    target: Target,
-    context: ResolveContext,
-    *,
-    options: LockOptions,
-) -> tuple[Artifact, ...]:
+def upgrade_debs(task: Task, debs: Artifacts) -> Artifacts:
     """Return the locked packages, with those upgraded that the options name, or that lack a security update."""
+    options, base = task.options, task.target.base
     wanted = tuple(deb.name for deb in debs if deb.name in options.upgrade_only)
-    if not wanted and not options.security_only:
+    is_fixed = not wanted and not options.security_only
+    if is_fixed or (base and _suite_row(base) is None):
         return debs
-    if target.base and _suite_row(target.base) is None:
-        return debs
-    suite, status = _open_suite(recipe, target, context, replace(options, upgrade=True))
+    suite, status = open_base(replace(task, options=replace(options, upgrade=True)))
     if options.security_only:
-        wanted += suite.security_updates(debs)
+        wanted += tuple(security_updates(suite.folder, debs, task.context.runner))
     return suite.upgrade(debs, wanted, status) if wanted else debs
 
 
 def _suite_row(base: LockedBase) -> Distribution | None:
     return suite_of(base.inside, load_distributions().by_name)
-
-
-def _open_suite(
-    recipe: Recipe, target: Target, context: ResolveContext, options: LockOptions
-) -> tuple[Suite, str]:
-    """Open the suite that a recipe's packages come from. Returns dpkg's status of its image as well, "" for a suite."""
-    base = target.base
-    if base is None:
-        return open_base(target.distribution, recipe, None, context, options), ""
-    row = _suite_row(base)
-    assert row is not None
-    return open_base(row, recipe, base, context, options), read_image(base, context)[0]
 
 
 def os_packages(recipe: Recipe, *, standalone: bool = False) -> tuple[str, ...]:
@@ -158,45 +134,42 @@ def older_packages(python: str) -> tuple[str, ...]:
     return OLD_PYTHON_PACKAGES if version_key(python) < version_key("3.10") else ()
 
 
-def resolve_toolkit_debs(
-    recipe: Recipe, parts: Sequence[Part], context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
+def resolve_toolkit_debs(task: Task, parts: Sequence[Part]) -> Artifacts:
     """Return the toolkit's own packages without dependencies: those are in the wheels or not wanted."""
     debs: list[Artifact] = []
-    distributions = load_distributions().by_name
+    distributions, minor = load_distributions().by_name, task.recipe.cuda_minor
     for place in sorted({(part.suite, part.component) for part in parts}):
         row, component = distributions[f"{DEBIAN}/{place[0]}"], place[1]
         # The release alone: security updates of Debian do not cover NVIDIA's compilers (debian.org/security/faq).
-        suite = open_release(row, context, options, security=False, components=(component,))
+        suite = open_release(task, row, components=(component,))
         debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
     for deb in debs:
-        if deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{recipe.cuda_minor}."):
+        if deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{minor}."):
             raise IncompatibleError(
-                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {recipe.cuda_minor}",
+                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {minor}",
                 hint="the suite has moved on: use a newer envbuilder, or a mirror that still has this version",
             )
     return tuple(debs)
 
 
-def resolve_repository_debs(
-    recipe: Recipe, target: Target, names: Sequence[str], context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
+def resolve_repository_debs(task: Task, names: Sequence[str]) -> Artifacts:
     """Return packages of the repositories beside the base, without dependencies. Raises IncompatibleError."""
-    sources = repository_sources(recipe, target.base, context, options)
+    base, context = task.target.base, task.context
+    sources = _repository_sources(task, read_image(base, context)[1] if base else {})
     if not sources:
         raise IncompatibleError("the recipe has no `apt_sources`, and no image that has some")
-    folder = context.store.resolver("apt") / f"more-{context.processor.debian}-{tag(sources)}"
-    return open_suite(sources, folder, context, options).packages(tuple(names))
+    folder = context.store.resolver("apt") / f"more-{task.target.processor.debian}-{tag(sources)}"
+    return open_suite(task, sources, folder).packages(tuple(names))
 
 
 def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     """Raise IncompatibleError for packages of the recipe's `apt` list that are not among the names."""
-    unlisted = tuple(find_unlisted(recipe, names))
+    has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
+    unlisted = tuple(find_unlisted(recipe, names, f"{suite.name} {has} no package `{{}}`"))
     if unlisted:
-        unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
-        has = "and the sources beside it have" if any(source.is_extra for source in suite.sources) else "has"
-        lines = (f"{package.place}: {suite.name} {has} no package `{package.name}`" for package in unlisted)
-        hint = " ".join(package.hint for package in unlisted if package.hint)
+        unread = ", ".join(f"{source.spelled} ({source.name})" for source in suite.unread)
+        lines = (f"{finding.where}: {finding.message}" for finding in unlisted)
+        hint = " ".join(finding.hint for finding in unlisted if finding.hint)
         hint = f"it may be in {unread}, which could not be read" if unread else hint
         raise IncompatibleError("\n".join(lines), hint=hint)
 
@@ -208,7 +181,7 @@ def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: 
         raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=hint)
 
 
-def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
+def _check_libxcrypt(recipe: Recipe, debs: Artifacts, suite: Suite) -> None:
     version = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
     if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", version):
         raise IncompatibleError(
@@ -218,8 +191,8 @@ def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -
 
 
 def open_release(
-    row: Distribution, context: ResolveContext, options: LockOptions, *, security: bool,
-    components: tuple[str, ...] = (), keys: tuple[Path, ...] = (), more: tuple[AptSource, ...] = (), more_tag: str = "",
+    task: Task, row: Distribution, *, security: bool = False, components: tuple[str, ...] = (),
+    keys: tuple[Path, ...] = (), more: tuple[AptSource, ...] = (), more_tag: str = "",
 ) -> Suite:  # fmt: skip
     """Open a suite, with its pockets if `security`. Raises FetchError, or ToolError without a keyring.
 
@@ -227,59 +200,57 @@ def open_release(
     `keys` the files of an image's own keys in place of this machine's keyring, `more` repositories beside the suite.
     """
     components = components or row.components
-    sources = tuple(
-        _source(row, pocket, context, options, components=components, keys=keys)
-        for pocket in ("", *(row.pockets if security else ()))
-    )
+    pockets = ("", *(row.pockets if security else ()))
+    sources = [_source(task, row, pocket, components=components, keys=keys) for pocket in pockets]
     folder = lists_folder(
-        context.store, row, components, context.processor, security=security, day=options.before, more=more_tag
+        task.context.store, row, components, task.target.processor, security=security, day=task.options.before, more=more_tag
     )  # fmt: skip
-    return open_suite((*sources, *more), folder, context, options)
+    return open_suite(task, (*sources, *more), folder)
 
 
-def open_base(
-    row: Distribution, recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
-) -> Suite:
+def open_base(task: Task) -> tuple[Suite, str]:
     """Open the suite that a recipe's packages come from, with the repositories beside it.
 
-    The packages of an image's suite are trusted by the image's own keys.
+    Returns dpkg's status of its image as well, "" for a suite. The packages of an image's suite are trusted by the
+    image's own keys.
     """
-    image = read_image(base, context)[1] if base else {}
-    more = repository_sources(recipe, base, context, options)
-    keys = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
-    more_tag = tag(repositories(recipe, base.inside if base else None))
-    return open_release(
-        row, context, options, security=recipe.security, keys=keys, more=more, more_tag=more_tag
-    )
+    base = task.target.base
+    row = _suite_row(base) if base else task.target.distribution
+    assert row is not None, "no packages are added to an image without a suite"
+    status, image = read_image(base, task.context) if base else ("", {})
+    suite = open_release(
+        task, row, security=task.recipe.security, more=_repository_sources(task, image),
+        keys=tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path)),
+        more_tag=tag(repositories(task.recipe, task.target.inside)),
+    )  # fmt: skip
+    return suite, status
 
 
-def repository_sources(
-    recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
-) -> tuple[AptSource, ...]:
-    """Return the sources of the repositories beside a recipe's base. Raises IncompatibleError with `options.before`."""
-    others = repositories(recipe, base.inside if base else None)
-    if options.before and recipe.apt_sources:
+def _repository_sources(task: Task, image: Mapping[str, Path]) -> tuple[AptSource, ...]:
+    """Return the sources of the repositories beside a recipe's base. Raises IncompatibleError with `options.before`.
+
+    `image` has the files with the keys of the recipe's image.
+    """
+    recipe, before = task.recipe, task.options.before
+    others = repositories(recipe, task.target.inside)
+    if before and recipe.apt_sources:
         raise IncompatibleError(
-            f"{recipe.place('$.apt_sources')}: no service keeps `{others[0].name}` as it was on {options.before}",
+            f"{recipe.place('$.apt_sources')}: no service keeps `{others[0].name}` as it was on {before}",
             hint="lock without `--before`, or without `apt_sources`",
         )
-    if not others or options.before:
-        return ()
-    image = read_image(base, context)[1] if base else {}
-    return tuple(_repository_source(repository, recipe, image, context) for repository in others)
+    return () if before else tuple(_repository_source(repository, task, image) for repository in others)
 
 
-def _repository_source(
-    repository: Repository, recipe: Recipe, image: Mapping[str, Path], context: ResolveContext
-) -> AptSource:
+def _repository_source(repository: Repository, task: Task, image: Mapping[str, Path]) -> AptSource:
     is_image = repository.name.startswith(IMAGE)
     if is_image:
         trusted = (key for path, key in image.items() if TRUSTED.fullmatch(path))
         named = [image[key.lstrip("/")] for key in repository.keys if key.lstrip("/") in image]
         keys = tuple(named if repository.keys else trusted) or (Path("/dev/null"),)
     else:
-        keys = tuple(_kept_key(recipe.path.parent / key, context.store) for key in repository.keys)
-    mirror = next(iter(context.sources().mirrors(repository.source)), "")
+        folder = task.recipe.path.parent
+        keys = tuple(_kept_key(folder / key, task.context.store) for key in repository.keys)
+    mirror = next(iter(task.context.sources().mirrors(repository.source)), "")
     signer = "in the image" if is_image else "of `nvidia/…`" if repository.published else "of the recipe"
     return AptSource(
         name=repository.source, url=mirror or repository.url, suite=repository.suite, components=repository.components,
@@ -300,30 +271,27 @@ def _kept_key(path: Path, store: Store) -> Path:
 
 def read_image(base: LockedBase, context: ResolveContext) -> tuple[str, dict[str, Path]]:
     """Return dpkg's status of a locked image, "" if it has none, and the files with the keys that its apt has."""
-    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
+    from envbuilder.lock.resolve.base_image import read_kept  # noqa: PLC0415 - asks registries, for images alone
 
-    return status_of(base, context), keys_of(base, context)
+    return read_kept(base, context)
 
 
 def _source(
-    row: Distribution, pocket: str, context: ResolveContext, options: LockOptions, *,
-    components: tuple[str, ...], keys: tuple[Path, ...],
-) -> AptSource:  # fmt: skip
-    family, sources = row.family, context.sources()
+    task: Task, row: Distribution, pocket: str, *, components: tuple[str, ...], keys: tuple[Path, ...]
+) -> AptSource:
+    family, sources, before = row.family, task.context.sources(), task.options.before
     name = DEBIAN_SECURITY if (family, pocket) == (DEBIAN, SECURITY) else family
     suite = f"{row.suite}-{pocket}" if pocket else row.suite
-    if options.before:
-        url, hint = sources.mirror_of(name, options.before), _SNAPSHOT_HINTS[name]
-        lack = "service with snapshots"
+    if before:
+        url, hint, lack = sources.mirror_of(name, before), _SNAPSHOT_HINTS[name], "service with snapshots"
     else:
-        url, hint = next(iter(sources.mirrors(name)), ""), _MIRROR_HINTS[name]
-        lack = "mirror"
+        url, hint, lack = next(iter(sources.mirrors(name)), ""), _MIRROR_HINTS[name], "mirror"
     if not url:
         raise FetchError(
             f"no {lack} of {_TITLES[name]} is known on this machine, and `{suite}` is needed", hint=hint
         )
     keyring = sources.ubuntu_keyring if family == UBUNTU else sources.keyring
-    keyring = keyring or context.toolbox() / KEYRINGS[family]
+    keyring = keyring or task.context.toolbox() / KEYRINGS[family]
     if not keys and not keyring.is_file():
         raise ToolError(
             f"the keyring `{keyring}` is not there: packages of `{suite}` cannot be trusted without it",

@@ -73,34 +73,30 @@ def read_distributions(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
 ) -> tuple[Distribution, ...]:
     """Return the distributions of the projects whose files are on this machine."""
-    there = (extension for extension in extensions if _is_there(extension, context))
-    return tuple(_read(recipe, extension, context) for extension in there)
-
-
-def _is_there(extension: LockedExtension, context: ResolveContext) -> bool:
-    archive = extension.archive
-    return extension.form is Form.PROJECT and (archive is None or context.store.has_artifact(archive.sha256))
+    projects = (extension for extension in extensions if extension.form is Form.PROJECT)
+    archives = ((project, project.archive) for project in projects)
+    has = context.store.has_artifact
+    there = (project for project, archive in archives if archive is None or has(archive.sha256))
+    return tuple(_read(recipe, project, context) for project in there)
 
 
 def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> Distribution:
-    archive = extension.archive
+    archive, folder, top = extension.archive, recipe.path.parent, PurePosixPath(extension.path)
+    files: dict[str, bytes] = {}  # of an archive every name; the content of those that are read
     if archive is None:
-        folder = recipe.path.parent / extension.path
-        texts = {}
-        for name in (name for name in _FILES if (folder / name).is_file()):
-            with open_source(recipe.path.parent, f"{extension.path}/{name}") as stream:
-                texts[name] = stream.read(TEXT_LIMIT)
-        return replace(read_distribution(extension.name, texts), unset=_unset(extension, _setup(texts)))
-    stored, top = context.store.artifact(archive.sha256), PurePosixPath(extension.path)
-    files: dict[str, bytes] = {}  # every name; the content of those that are read
-    for path, content in archived_files(stored, strip=archive.kind == "sdist"):
-        if PurePosixPath(path).is_relative_to(top):
-            name = str(PurePosixPath(path).relative_to(top))
-            files[name] = content if name in _FILES else b""
-    distribution = read_distribution(extension.name, files)
+        for name in (name for name in _FILES if (folder / top / name).is_file()):
+            with open_source(folder, f"{extension.path}/{name}") as stream:
+                files[name] = stream.read(TEXT_LIMIT)
+    else:
+        stored = context.store.artifact(archive.sha256)
+        for path, content in archived_files(stored, strip=archive.kind == "sdist"):
+            if PurePosixPath(path).is_relative_to(top):
+                name = str(PurePosixPath(path).relative_to(top))
+                files[name] = content if name in _FILES else b""
     code = _setup(files)
-    named = code.sources() if code and not extension.patch else ()
+    named = code.sources() if archive and code and not extension.patch else ()
     lacking = tuple(name for name in named if name not in files)
+    distribution = read_distribution(extension.name, files)
     return replace(distribution, lacking=lacking, unset=_unset(extension, code))
 
 
@@ -120,22 +116,15 @@ def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distributio
     Raises UsageError for files that are not of their form, and for a requirement that no standard knows: uv would take an
     option of pip for one.
     """
-    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
-        return _join(extension, files)
-
-
-def _join(extension: str, files: Mapping[str, bytes]) -> Distribution:
     whole = Distribution(extension=extension)
-    for part in _said(files):
-        for text in part.requires or ():
-            if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
-                raise ValueError(f"{shown(text)} is no requirement")
-        whole = replace(
-            whole,
-            name=whole.name or _name(part.name),
-            version=whole.version or _version(part.version),
-            requires=part.requires if whole.requires is None else whole.requires,
-        )
+    with blaming_content(f"what the project of the extension `{extension}` says of itself"):
+        for part in _said(files):
+            for text in part.requires or ():
+                if text.lstrip().startswith("-") or len(text.splitlines()) > 1:
+                    raise ValueError(f"{shown(text)} is no requirement")
+            requires = part.requires if whole.requires is None else whole.requires
+            name, version = whole.name or _name(part.name), whole.version or _version(part.version)
+            whole = replace(whole, name=name, version=version, requires=requires)
     return whole
 
 
@@ -155,7 +144,7 @@ def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
     lines = tuple(filter(None, map(str.strip, (required or "").splitlines())))
     requires = lines if required and not is_open else None
     yield Distribution(extension="", name=name, version=version, requires=requires)
-    code = parse_code(texts["setup.py"], Path("setup.py")) if "setup.py" in texts else None
+    code = _setup(files) if "setup.py" in files else None
     if code:
         setup = _read_setup(code)
         yield replace(setup, requires=None) if is_open else setup
@@ -167,8 +156,8 @@ def _read_metadata(text: str) -> Distribution:
     fields = email.message_from_string(text)
     requires = tuple(fields.get_all("Requires-Dist", []))
     dynamic = {name.lower() for name in fields.get_all("Dynamic", [])}
-    is_static = _is_version(fields.get("Metadata-Version", "")) and "requires-dist" not in dynamic
-    is_static = is_static and Version(fields["Metadata-Version"]) >= _STATIC
+    form = _version(fields.get("Metadata-Version", ""))
+    is_static = bool(form) and Version(form) >= _STATIC and "requires-dist" not in dynamic
     name, version = fields.get("Name", ""), fields.get("Version", "")
     known = requires if requires or is_static else None
     return Distribution(extension="", name=name, version=version, requires=known)
@@ -192,7 +181,6 @@ def _read_project(text: str) -> tuple[Distribution, bool]:
 
 
 def _read_setup(code: Code) -> Distribution:
-    """Return what the call of `setup` says in plain texts."""
     setup = code.setup()
     if setup is None:
         return Distribution(extension="")
@@ -214,14 +202,10 @@ def _name(text: str) -> str:
 
 
 def _version(text: str) -> str:
-    return str(Version(text)) if _is_version(text) else ""
-
-
-def _is_version(text: str) -> bool:
     try:
-        return bool(Version(text))
+        return str(Version(text))
     except InvalidVersion:
-        return False
+        return ""
 
 
 def say_gaps(distributions: Sequence[Distribution]) -> None:

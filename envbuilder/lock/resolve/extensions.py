@@ -15,8 +15,7 @@ from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
-from envbuilder.sources.http import ARCHIVE
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http import ARCHIVE, SourceError
 from envbuilder.sources.http.reachable import silent
 
 

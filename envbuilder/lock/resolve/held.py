@@ -33,29 +33,24 @@ class Choice:
     extensions: Mapping[str, str]  # name and version of the distributions that they are
     parents: Mapping[str, Sequence[str]]  # of a package: those of the packages that require it
     extras: Mapping[str, Collection[str]]  # of a package: those that are required
-    own: tuple[tuple[str, Requirement], ...]  # of recipe, extensions and torch (undeclared), with who has it
+    # Of recipe, extensions and torch (undeclared), with who has it.
+    asked: tuple[tuple[str, Requirement], ...]
     fixed: tuple[Requirement, ...]  # torch itself, and what a CUDA toolkit needs
     requires: Requires
 
     def on(self, name: str) -> Iterator[tuple[str, Requirement]]:
         """Yield each requirement on a package, with who has it."""
-        for who, requirement in (*self.own, *((TORCH, requirement) for requirement in self.fixed)):
-            if self._is_about(requirement, name):
-                yield who, requirement
+        every = (*self.asked, *((TORCH, requirement) for requirement in self.fixed))
+        given = [pair for pair in every if applies(pair[1], self.python, self.processor)]
         for parent in self.parents.get(name, ()):
-            for requirement in self.required(self.packages[parent]):
-                if canonicalize_name(requirement.name) == name:
-                    yield parent, requirement
+            given += [(parent, requirement) for requirement in self.required(self.packages[parent])]
+        yield from (pair for pair in given if canonicalize_name(pair[1].name) == name)
 
     def required(self, package: Artifact) -> Iterator[Requirement]:
         """Yield what a package requires on the target, with its extras."""
         extras = self.extras.get(package.name, ())
-        return (one for one in self.requires(package) if applies(one, self.python, self.processor, extras))
-
-    def _is_about(self, requirement: Requirement, name: str) -> bool:
-        return canonicalize_name(requirement.name) == name and applies(
-            requirement, self.python, self.processor
-        )
+        required = self.requires(package)
+        return (each for each in required if applies(each, self.python, self.processor, extras))
 
     def needed_by(self, names: Collection[str]) -> set[str]:
         """Return these packages and all that they require, and those require."""
@@ -79,10 +74,8 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
 
     `newer` says why where no requirement alone excludes a release.
     """
-    chosen = sorted(
-        (name, Version(package.version)) for name, package in choice.packages.items() if name in newest
-    )
-    older = {name: newest[name] for name, version in chosen if Version(newest[name].version) > version}
+    pairs = ((newest[name], choice.packages[name]) for name in sorted(choice.packages.keys() & newest))
+    older = {last.name: last for last, chosen in pairs if Version(last.version) > Version(chosen.version)}
     reasons = {name: tuple(_reasons(choice, release)) for name, release in older.items()}
     needed, fitting = choice.needed_by({TORCH}), {TORCH}
     others = {
@@ -98,14 +91,13 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
         if name not in fitting:
             why = next((why.text for why in others[name]), "") or newer(name)
             yield f"{name} is {choice.packages[name].version}, not {release.version}: {why}"
-    asked = {canonicalize_name(requirement.name) for _, requirement in choice.own} & fitting - {TORCH}
+    asked = {canonicalize_name(requirement.name) for _, requirement in choice.asked} & fitting - {TORCH}
     if asked and TORCH in choice.packages:
         names = ", ".join(f"{name} {choice.packages[name].version}" for name in sorted(asked))
         yield f"older than the newest release, to fit torch {choice.packages[TORCH].version}: {names}"
 
 
 def _reasons(choice: Choice, newest: Artifact) -> Iterator[Reason]:
-    """Yield what excludes this release."""
     is_excluded = False
     for who, requirement in choice.on(newest.name):
         if not requirement.specifier.contains(newest.version, prereleases=True):
@@ -129,7 +121,7 @@ def is_met(requirement: Requirement, versions: Mapping[str, str]) -> bool:
 def applies(requirement: Requirement, python: str, processor: Processor, extras: Iterable[str] = ()) -> bool:
     """Return whether the marker of a requirement is true with this Python, for this processor, with one of the extras."""
     marker, environment = requirement.marker, processor.markers(python)
-    return marker is None or any(marker.evaluate(environment | {"extra": one}) for one in ("", *extras))
+    return marker is None or any(marker.evaluate(environment | {"extra": extra}) for extra in ("", *extras))
 
 
 def _plain(requirement: Requirement) -> str:

@@ -29,7 +29,7 @@ from envbuilder.runners.sandbox import Mount, sandbox
 from envbuilder.runners.toolbox import open_sandbox
 
 if TYPE_CHECKING:
-    from envbuilder.sources.fetch.remote_zip import Index
+    from envbuilder.sources.fetch.client import Index
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
@@ -50,7 +50,7 @@ class SdistFacts:
 
 def open_index(context: ResolveContext) -> "Index":
     """Return the package indexes, for reading."""
-    from envbuilder.sources.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
+    from envbuilder.sources.fetch.client import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
 
     return Index(context.sources())
 
@@ -114,7 +114,9 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
                 requires, extras = tuple(answer["requires"]), tuple(answer["extras"])
                 python = "".join(answer["python"])
                 return SdistFacts(builds_with=wanted, requires=requires, extras=extras, python=python)
-            _need_no_torch(sdist, wanted)
+            # The environment's own torch must be there when a project is compiled against it.
+            if any(canonicalize_name(Requirement(text).name) == "torch" for text in wanted):
+                raise _unreadable(sdist, "it is built against torch")
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
 
@@ -156,12 +158,8 @@ def _ask(
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
     options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
     options += Mount(source=box, target=_WORK, writable=True).options()
-    read = {
-        str(venv): venv,
-        f"/{sdist.filename}": file,
-        "/spec.json": given,
-        f"/{_PROGRAM}": runtime.path(_PROGRAM),
-    }
+    program = runtime.path(_PROGRAM)
+    read = {str(venv): venv, f"/{sdist.filename}": file, "/spec.json": given, f"/{_PROGRAM}": program}
     for target, source in read.items():
         options += Mount(source=source, target=target).options()
     variables = {"PATH": f"{venv}/bin:/usr/bin:/bin", "HOME": _WORK, "LC_ALL": "C.UTF-8"}
@@ -187,22 +185,10 @@ def _ask(
 def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
     certificates = context.sources().certificates
     env = (("SSL_CERT_FILE", str(certificates)),) if certificates else ()
-    options = (
-        "--config-file",
-        "uv.toml",
-        "--cache-dir",
-        str(context.store.resolver("uv")),
-        "--no-python-downloads",
-    )
+    places = ("--config-file", "uv.toml", "--cache-dir", str(context.store.resolver("uv")))
     why = "install the packages that a source distribution is built with"
-    argv = (uv.find_uv_bin(), *options, "--quiet", *words)
+    argv = (uv.find_uv_bin(), *places, "--no-python-downloads", "--quiet", *words)
     context.runner.run(Command(argv=argv, cwd=work, env=env, why=why))
-
-
-def _need_no_torch(sdist: Artifact, requirements: Sequence[str]) -> None:
-    """Raise IncompatibleError for a project that compiles against torch: the environment's own must be there then."""
-    if any(canonicalize_name(Requirement(text).name) == "torch" for text in requirements):
-        raise _unreadable(sdist, "it is built against torch")
 
 
 def _unreadable(sdist: Artifact, reason: str, cause: Cause | None = None) -> IncompatibleError:

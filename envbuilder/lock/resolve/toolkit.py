@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
@@ -18,7 +17,6 @@ from envbuilder.compat.context import distance
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
     Layout,
-    Part,
     Source,
     Toolkit,
     all_releases,
@@ -32,13 +30,13 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.models import adapter
 from envbuilder.core.processor import Processor
 from envbuilder.core.spelling import either
-from envbuilder.lock.model import Artifact, Digest, RelativePath, Version
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.model import Artifact, Artifacts, Digest, RelativePath, Version
+from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.sources.http import SourceError
 from envbuilder.sources.names import CUDA, shown
 
 log = logging.getLogger(__name__)
@@ -52,18 +50,11 @@ SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or 
 
 def locked_toolkit(recipe: Recipe, locked: Iterable[Artifact]) -> Toolkit | None:
     """Return the toolkit that the locked packages make for the recipe, None if they make none."""
-    found = toolkit_of(recipe.cuda_minor, locked, load_toolkits().rows)
-    return found[1] if found else None
+    known = toolkit_of(recipe.cuda_minor, locked, load_toolkits().rows)
+    return known[1] if known else None
 
 
-def resolve_toolkit(
-    recipe: Recipe,
-    target: Target,
-    context: ResolveContext,
-    *,
-    old: tuple[Artifact, ...],
-    options: LockOptions,
-) -> tuple[Artifact, ...]:
+def resolve_toolkit(task: Task, old: Artifacts = ()) -> Artifacts:
     """Return the packages of the first source that has the recipe's CUDA.
 
     The source of the `old` packages is asked first, then the others by preference.
@@ -71,31 +62,29 @@ def resolve_toolkit(
     Those that only bring headers are among them; `without_headers` leaves them out. Raises IncompatibleError with what
     each source says if none has it.
     """
-    rows = load_toolkits().rows
+    recipe, rows = task.recipe, load_toolkits().rows
     before = toolkit_of(recipe.cuda_minor, old, rows)
     layouts = [row for row in rows if row.may_have(recipe.cuda)]
     if before:
         layouts.sort(key=lambda row: row.source != before[0].source)
     refusals: dict[Source, str] = {}
     for layout in layouts:
-        if layout.source == "archive" and not context.sources().cuda:
+        if layout.source == "archive" and not task.context.sources().cuda:
             refusals[layout.source] = _OFF
             continue
         try:
-            packages = _resolve(layout, recipe, target, context, options=options)
+            packages = sorted(_resolve(layout, task), key=lambda part: part.name)
         except (FetchError, IncompatibleError) as error:
             refusals[layout.source] = error.message
             continue
         for why in refusals.values():
             if why != _OFF:
                 log.warning("CUDA %s comes from %s: %s", recipe.cuda, _NAMES[layout.source], why)
-        return tuple(sorted(packages, key=lambda part: part.name))
-    raise _refused(recipe, refusals, context)
+        return tuple(packages)
+    raise _refused(recipe, refusals, task.context)
 
 
-def without_headers(
-    recipe: Recipe, parts: tuple[Artifact, ...], wheels: tuple[Artifact, ...]
-) -> tuple[Artifact, ...] | None:
+def without_headers(recipe: Recipe, parts: Artifacts, wheels: Artifacts) -> Artifacts | None:
     """Return the toolkit's packages without those that only bring headers which the Python environment has.
 
     Returns None if some that it lacks are not among the packages. Old builds of torch, and some of PyTorch's own index,
@@ -115,21 +104,18 @@ def _wheel_with(part: str) -> str:
     return f"nvidia-{re.sub(r'-dev-[0-9-]+$', '', part).removeprefix('lib').replace('_', '-')}"
 
 
-def _resolve(
-    layout: Layout, recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
-    minor = recipe.cuda_minor
+def _resolve(layout: Layout, task: Task) -> Iterator[Artifact]:
+    minor = task.recipe.cuda_minor
     parts = (*layout.parts_of(minor), *layout.parts_of(minor, headers=True))
-    debs = tuple(part for part in parts if part.deb)
-    wheels = tuple(part for part in parts if part.wheel)
-    archives = tuple(part for part in parts if part.archive)
-    packages = [part.name for part in parts if part.apt]
-    return (
-        *(resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()),
-        *(resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()),
-        *(resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()),
-        *(resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()),
-    )
+    if debs := [part for part in parts if part.deb]:
+        yield from resolve_toolkit_debs(task, debs)
+    if packages := [part.name for part in parts if part.apt]:
+        yield from resolve_repository_debs(task, packages)
+    if wheels := [part for part in parts if part.wheel]:
+        yield from resolve_toolkit_wheels(task, wheels)
+    if archives := [part for part in parts if part.archive]:
+        manifest = _find(layout, task)
+        yield from (manifest.component(part.name, task.target.processor) for part in archives)
 
 
 def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContext) -> IncompatibleError:
@@ -146,10 +132,8 @@ def _refused(recipe: Recipe, refusals: dict[Source, str], context: ResolveContex
     others = [release for row in rows if row.source not in refusals for release in row.releases]
     near = min(others, key=lambda release: distance(release, recipe.cuda), default="")
     other = f'; the nearest of another source is `cuda: "{near.rpartition(".")[0]}"`' if near else ""
-    message = f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}\n" + "\n".join(
-        lines
-    )
-    return IncompatibleError(message, hint=SETTING + other)
+    first = f"{recipe.place('$.cuda')}: no source of this machine gives CUDA {recipe.cuda}"
+    return IncompatibleError("\n".join([first, *lines]), hint=SETTING + other)
 
 
 def _spans(releases: tuple[str, ...]) -> str:
@@ -216,21 +200,14 @@ def _not_understood(release: str, why: str) -> FetchError:
     return FetchError(f"could not understand the manifest of CUDA {release}: {why}", hint=SETTING)
 
 
-def resolve_archives(
-    cuda: str, parts: Iterable[Part], layout: Layout, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
-    """Return the components of the newest release that the archive has of a recipe's `cuda`.
+def _find(layout: Layout, task: Task) -> Manifest:
+    """Return the manifest of the newest release that the archive has of a recipe's `cuda`.
 
     Raises FetchError if the archive is not reached, IncompatibleError if it does not have the release.
     """
-    manifest = _find(cuda, layout, context, before=options.before)
-    return tuple(manifest.component(part.name, context.processor) for part in parts)
-
-
-def _find(cuda: str, layout: Layout, context: ResolveContext, *, before: date | None) -> Manifest:
-    base = context.sources().cuda
-    for release in _newest_first(cuda, layout, context):
-        manifest = _ask(release, layout, context)
+    cuda, before, base = task.recipe.cuda, task.options.before, task.context.sources().cuda
+    for release in _newest_first(cuda, layout, task.context):
+        manifest = _ask(release, layout, task.context)
         if manifest and (before is None or manifest.released <= before.isoformat()):
             log.info("CUDA %s is %s of %s", cuda, release, shown(base))
             return manifest
@@ -239,7 +216,6 @@ def _find(cuda: str, layout: Layout, context: ResolveContext, *, before: date | 
 
 
 def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterator[str]:
-    """Yield the releases to ask for."""
     if cuda.count(".") == 2:
         yield cuda
         return

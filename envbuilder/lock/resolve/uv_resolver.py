@@ -16,14 +16,14 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
-from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.model import Artifact, Artifacts
+from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
-from envbuilder.lock.resolve.uv_answer import read_answer
-from envbuilder.lock.resolve.uv_question import (
+from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
+    Answer,
     Facts,
     Question,
     make_command,
@@ -32,8 +32,7 @@ from envbuilder.lock.resolve.uv_question import (
     write_python,
     write_question,
 )
-from envbuilder.sources.deadline import deadline
-from envbuilder.sources.fetch import NETWORK_HINT
+from envbuilder.sources.fetch import NETWORK_HINT, deadline
 from envbuilder.sources.http.reachable import silent
 from envbuilder.sources.names import Sources
 
@@ -47,11 +46,11 @@ _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^
 class Uv:
     """Asks uv. What only the own code of source distributions knows is read once, and kept in `facts`."""
 
-    def __init__(self, context: ResolveContext, facts: Facts | None = None) -> None:
-        self.context = context
-        self.facts: Facts = {} if facts is None else facts
+    def __init__(self, task: Task) -> None:
+        self.task, self.context = task, task.context
+        self.facts: Facts = {}
 
-    def ask(self, question: Question) -> tuple[Artifact, ...]:
+    def ask(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with every preferred version if one exists.
 
         The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
@@ -68,25 +67,21 @@ class Uv:
             question = replace(question, finals=(*question.finals, *(package.name for package in early)))
         return packages
 
-    def ask_once(self, question: Question) -> tuple[Artifact, ...]:
+    def ask_once(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
         with self._answered(question, LOCK) as (work, local):
             text = (work / LOCK).read_text(encoding="utf-8")
-            return read_answer(text, question, self.context, local)
+            return Answer(question=question, context=self.context, local=local).read(text)
 
-    def ask_alone(
-        self, question: Question, *requirements: str, finals: tuple[str, ...] = ()
-    ) -> tuple[Artifact, ...]:
+    def ask_alone(self, question: Question, *requirements: str, finals: tuple[str, ...] = ()) -> Artifacts:
         """Return the newest of these packages, without what they require."""
         alone = replace(
             question, requirements=requirements, constraints=(), prefer=(), extensions=(), dependencies=False,
             finals=(*question.finals, *finals),
         )  # fmt: skip
-        return Uv(self.context).ask_once(alone)
+        return Uv(self.task).ask_once(alone)
 
-    def make_choice(
-        self, written: Sequence[str], packages: tuple[Artifact, ...], question: Question
-    ) -> Choice:
+    def make_choice(self, written: Sequence[str], packages: Artifacts, question: Question) -> Choice:
         """Return what decided the answer, `written` being the requirements of the recipe itself."""
 
         def requires(package: Artifact) -> tuple[Requirement, ...]:
@@ -99,25 +94,21 @@ class Uv:
         for project in question.extensions:
             who = f"the extension {project.extension}"
             given += [(who, requirement) for requirement in parse_all(project.requires or ())]
-        given += [
-            (TORCH, bound)
-            for bound in parse_all(text for text in question.constraints if text not in written)
-        ]
+        bounds = (text for text in question.constraints if text not in written)
+        given += [(TORCH, bound) for bound in parse_all(bounds)]
         parents, extras = self._parents(packages, question)
         return Choice(
             python=question.python, processor=question.processor, packages={package.name: package for package in packages},
             extensions={project.name: project.version for project in question.provided}, parents=parents, extras=extras,
-            own=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in written)),
+            asked=tuple(given), fixed=tuple(parse_all(text for text in question.requirements if text not in written)),
             requires=functools.cache(requires),
         )  # fmt: skip
 
     def _parents(
-        self, packages: tuple[Artifact, ...], question: Question
+        self, packages: Artifacts, question: Question
     ) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
         """Ask uv which packages require each package, and with which extras."""
-        pins = tuple(f"{package.name}=={package.version}" for package in packages)
-        pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
-        with self._answered(pinned, ANNOTATED) as (work, _):
+        with self._answered(question.pinned(packages), ANNOTATED) as (work, _):
             lines = (work / ANNOTATED).read_text(encoding="utf-8").splitlines()
         known = {package.name for package in packages}
         cells = (line.partition("# via ") for line in lines)
@@ -125,16 +116,13 @@ class Uv:
         parents = {pin.name: [name for name in via if name in known] for pin, via in rows}
         return parents, {pin.name: pin.extras for pin, _ in rows}
 
-    def _unfair(self, packages: tuple[Artifact, ...], question: Question) -> list[Artifact]:
+    def _unfair(self, packages: Artifacts, question: Question) -> list[Artifact]:
         """Return the pre-releases that pip would not take: none is asked for, and a release meets what is required.
 
         uv takes one whenever no release can be installed, for whatever reason.
         """
-        early = [
-            package
-            for package in packages
-            if Version(package.version).is_prerelease and not question.prefers(package)
-        ]
+        new = (package for package in packages if not question.prefers(package))
+        early = [package for package in new if Version(package.version).is_prerelease]
         if not early:
             return []
         try:
@@ -160,17 +148,14 @@ class Uv:
         uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
         """
         context, sources = self.context, self.context.sources()
-        pins = tuple(f"{package.name}=={package.version}" for package in question.prefer)
-        pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
         with context.store.workspace() as work:
             local = show_folders(sources.folders, work / "links")
             for project in question.provided:
                 project.write_wheel(work / "links")
             write_python(work / "python")
-            command = make_command(
-                question, sources, work=work, cache=context.store.resolver("uv"), output=output
-            )
-            attempts = [pinned, question] if pins else [question]
+            cache = context.store.resolver("uv")
+            command = make_command(question, sources, work=work, cache=cache, output=output)
+            attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
             while attempts:
                 write_question(attempts[0], sources, work, self.facts)
                 try:
@@ -198,10 +183,8 @@ class Uv:
         if (name, version) in self.facts:
             raise error
         if question.dependencies:
-            sdist, settings = (
-                find_sdist(name, version, self.context),
-                uv_settings(question, self.context.sources()),
-            )
+            sdist = find_sdist(name, version, self.context)
+            settings = uv_settings(question, self.context.sources())
             self.facts[name, version] = read_sdist(sdist, self.context, settings)
         else:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
@@ -254,7 +237,6 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    """Return the addresses of the indexes that uv searches."""
     return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 

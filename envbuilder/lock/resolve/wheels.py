@@ -1,32 +1,35 @@
-"""Resolve the packages of the python layer. `uv_resolver` asks uv for them."""
+"""Resolve the packages of the python layer, with all companions of torch in its build. `uv_resolver` asks uv for them."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import Final
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envbuilder.compat.context import load_tables, make_context
+from envbuilder.compat.suggest import find_on_package_index
 from envbuilder.compat.tables.toolkit import Part, Toolkit
-from envbuilder.compat.tables.torch import Torch, index_build
+from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
-from envbuilder.lock.model import Artifact, LockedBuild
-from envbuilder.lock.resolve.companions import TorchBuild, ask_for_one_build
-from envbuilder.lock.resolve.context import ResolveContext, Target
+from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
+from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
 from envbuilder.lock.resolve.sdists import read_sdist
-from envbuilder.lock.resolve.uv_question import Question, uv_settings
+from envbuilder.lock.resolve.uv_files import Question, make_question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.http.reachable import reach
+from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
+_MIRROR: Final = "ENVBUILDER_PYTORCH_INDEX names a mirror of it, and a folder of wheels serves as well"
 _TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release without one of them leaves it out
 
 
@@ -34,64 +37,69 @@ _TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release with
 class Packages:
     """The Python packages of a layer, and what the sdists among them are built with."""
 
-    artifacts: tuple[Artifact, ...]
+    artifacts: Artifacts
     builds: tuple[LockedBuild, ...] = ()
 
 
 def resolve_wheels(
-    recipe: Recipe, target: Target, context: ResolveContext, *,
-    toolkit: Toolkit | None, prefer: tuple[Artifact, ...], before: date | None, extensions: tuple[Distribution, ...] = (),
-    builds: tuple[LockedBuild, ...] = (),
+    task: Task, *, toolkit: Toolkit | None = None, prefer: Artifacts = (),
+    extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
-    """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
-    torch, build = torch_requirement(recipe, target, folders=context.sources().folders)
+    """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits.
+
+    `builds` are those of the old lock.
+    """
+    recipe, row = task.recipe, task.target.torch
+    # What torch requires and does not declare. `check` refuses a recipe that cannot meet it.
+    undeclared = (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ()
+    bounds = (f"{name}{bound}" for name, bound in undeclared if bound)
+    torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
     wanted = (*([torch] if torch else []), *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit))
-    question = Question(
-        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, requirements=wanted,
-        constraints=(*recipe.constraints, *(_undeclared_bounds(target.torch) if target.torch else ())),
-        build=build, prefer=prefer, before=before, extensions=extensions, hashes=recipe.hashes,
+    question = replace(
+        make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
+        extensions=extensions, hashes=recipe.hashes,
     )  # fmt: skip
-    uv = Uv(context)
-    packages, question = ask_for_one_build(
-        TorchBuild(recipe=recipe, target=target, context=context), question, uv
-    )
-    _need_hashes(recipe, packages, question, uv)
-    _say_held_back(recipe, packages, question, uv)
-    return _with_builds(packages, question, uv, builds)
+    return _resolve(task, question, builds, {})
 
 
 def resolve_added(
-    recipe: Recipe, target: Target, context: ResolveContext, *,
-    below: tuple[Artifact, ...], prefer: tuple[Artifact, ...], before: date | None, extensions: tuple[Distribution, ...] = (),
-    builds: tuple[LockedBuild, ...] = (),
+    task: Task, *, below: Artifacts, prefer: Artifacts = (),
+    extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
+    recipe, target = task.recipe, task.target
     assert recipe.parent, "only a recipe with `add` has one"
     if not recipe.add and are_met(extensions, below, recipe.python, target.processor):
         return Packages(artifacts=())
     pins = {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in below}
     torch = {"torch": f"torch=={recipe.pytorch}"} if recipe.pytorch else {}
-    question = Question(
-        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, requirements=recipe.add,
-        constraints=(*recipe.constraints, *(torch | pins).values()), prefer=(*below, *prefer), before=before,
-        build=torch_requirement(recipe, target, folders=context.sources().folders)[1], parent=recipe.parent.stem,
+    question = replace(
+        make_question(task, recipe.add, prefer=(*below, *prefer)),
+        constraints=(*recipe.constraints, *(torch | pins).values()), parent=recipe.parent.stem,
+        build=torch_requirement(recipe, target, folders=task.context.sources().folders)[1],
         extensions=extensions, hashes=recipe.hashes,
     )  # fmt: skip
-    uv = Uv(context)
-    packages, question = ask_for_one_build(
-        TorchBuild(recipe=recipe, target=target, context=context), question, uv
-    )
-    _need_hashes(recipe, packages, question, uv, below=pins)
-    added = tuple(package for package in packages if package.name not in pins)
-    if not added and recipe.add:
-        has = ", ".join(pins[package.name] for package in packages)
+    return _resolve(task, question, builds, pins)
+
+
+def _resolve(
+    task: Task, question: Question, builds: tuple[LockedBuild, ...], below: Mapping[str, str]
+) -> Packages:
+    """Return the packages of uv's answer beside those `below`, of which these are the pins."""
+    recipe, uv = task.recipe, Uv(task)
+    packages, question = _ask_for_one_build(question, uv)
+    _need_hashes(packages, question, uv, below=below)
+    added = tuple(package for package in packages if package.name not in below)
+    if recipe.parent and recipe.add and not added:
+        has = ", ".join(below[package.name] for package in packages)
         raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
-    _say_held_back(recipe, packages, question, uv)
+    _say_held_back(packages, question, uv)
     return _with_builds(added, question, uv, builds)
 
 
-def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv) -> None:
+def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
+    recipe = uv.task.recipe
     written = (*recipe.packages, *recipe.add, *recipe.constraints)
     pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
     chosen = (package.name for package in packages if not question.prefers(package))
@@ -112,7 +120,7 @@ def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Que
 
     try:
         every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
-        newest = {package.name: package for package in Uv(uv.context).ask_once(every)}
+        newest = {package.name: package for package in Uv(uv.task).ask_once(every)}
         if any(package.version != versions[name] for name, package in newest.items() if name in versions):
             for line in held_back(uv.make_choice(written, packages, question), newest, newer):
                 log.warning("%s", line)
@@ -120,9 +128,7 @@ def _say_held_back(recipe: Recipe, packages: tuple[Artifact, ...], question: Que
         log.info("whether newer releases are held back is not known: %s", error.message)
 
 
-def _with_builds(
-    packages: tuple[Artifact, ...], question: Question, uv: Uv, old: tuple[LockedBuild, ...]
-) -> Packages:
+def _with_builds(packages: Artifacts, question: Question, uv: Uv, old: tuple[LockedBuild, ...]) -> Packages:
     """Lock what the sdists are built with: wheels for the same target, whatever the environment has.
 
     A version of `old` stays where it fits, as a package's does, unless its sdist is another one now.
@@ -135,11 +141,9 @@ def _with_builds(
             uv.facts[key] = read_sdist(sdist, context, uv_settings(question, context.sources()))
         if requirements := uv.facts[key].builds_with:
             before = next((build.wheels for build in old if build.name == sdist.name), ())
-            needs = Question(
-                python=question.python, glibc=question.glibc, processor=question.processor, requirements=requirements,
-                before=question.before, prefer=before if question.prefers(sdist) else (), wheels_only=True,
-            )  # fmt: skip
-            builds.append(LockedBuild(name=sdist.name, wheels=Uv(context).ask(needs)))
+            prefer = before if question.prefers(sdist) else ()
+            needs = replace(make_question(uv.task, requirements, prefer=prefer), wheels_only=True)
+            builds.append(LockedBuild(name=sdist.name, wheels=Uv(uv.task).ask(needs)))
     return Packages(artifacts=packages, builds=tuple(builds))
 
 
@@ -149,23 +153,13 @@ def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
-def _undeclared_bounds(torch: Torch) -> tuple[str, ...]:
-    """Return torch's undeclared requirements. `check` refuses a recipe that cannot meet them."""
-    bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
-    return tuple(f"{name}{bound}" for name, bound in bounds if bound)
-
-
-def resolve_toolkit_wheels(
-    recipe: Recipe, target: Target, parts: Sequence[Part], context: ResolveContext, *, before: date | None
-) -> tuple[Artifact, ...]:  # fmt: skip
+def resolve_toolkit_wheels(task: Task, parts: Sequence[Part]) -> Artifacts:
     """Return the toolkit's own wheels: those of fixed versions, or those that the package `cuda-toolkit` requires."""
     names = {part.name for part in parts}
     pins = tuple(f"{part.name}=={part.version}" for part in parts if part.version)
-    question = Question(
-        python=recipe.python, glibc=target.distribution.glibc, processor=target.processor, before=before, wheels_only=True,
-        requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",), dependencies=not pins,
-    )  # fmt: skip
-    return tuple(wheel for wheel in Uv(context).ask(question) if wheel.name in names)
+    wanted = pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={task.recipe.cuda}.*",)
+    question = replace(make_question(task, wanted), wheels_only=True, dependencies=not pins)
+    return tuple(wheel for wheel in Uv(task).ask(question) if wheel.name in names)
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
@@ -179,23 +173,103 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
 
 
+# ---- torchvision and torchaudio: each is compiled against one build of torch and does not load beside another
+
+
+def _ask_for_one_build(question: Question, uv: Uv) -> tuple[Artifacts, Question]:
+    """Return uv's answer with all companions of torch in torch's build, and the question that was asked for it.
+
+    Where torch itself comes from a folder, PyTorch's own index is searched only if the folder lacks a companion.
+    """
+    task = uv.task
+
+    def ask(question: Question, what: str) -> Artifacts:
+        try:
+            return uv.ask(question)
+        except (FetchError, IncompatibleError) as error:
+            if question.build:
+                _need_own_index(task, what, error)
+            raise
+
+    packages = ask(question, "torch {}")
+    others = of_other_builds(packages, task)
+    # A version that names its build can be excluded.
+    without = (f"{wheel.name}!={wheel.version}" for wheel in others if "+" in wheel.version)
+    narrower = replace(question, build=_own_build(task), constraints=(*question.constraints, *without))
+    if others and narrower != question:
+        packages, question = ask(narrower, f"{others[0].name} for torch {{}}"), narrower
+        others = of_other_builds(packages, task)
+    if others:
+        raise _refused(others[0], task)
+    return packages, question
+
+
+def of_other_builds(packages: Sequence[Artifact], task: Task) -> list[Artifact]:
+    """Return the companions that are compiled against another build than the environment's torch."""
+    if not task.recipe.pytorch:
+        return []
+    wanted = _own_build(task) or _packaged_build(task)
+    return [wheel for wheel in packages if wheel.name in COMPANIONS and _build(wheel, task) != wanted]
+
+
+def _own_build(task: Task) -> str:
+    """Return the build of torch if PyTorch's own index alone has it, otherwise ""."""
+    return index_build(task.target.torch, task.recipe.cuda_minor) if task.recipe.pytorch else ""
+
+
+def _own_index(task: Task) -> str:
+    return f"{task.context.sources().pytorch}{_own_build(task)}/"
+
+
+def _packaged_build(task: Task) -> str:
+    return task.target.torch.pypi if task.target.torch else ""
+
+
+def _build(wheel: Artifact, task: Task) -> str:
+    return wheel.path.partition("/")[0] if wheel.source == "pytorch" else _packaged_build(task)
+
+
+def _refused(other: Artifact, task: Task) -> IncompatibleError:
+    """Return the error for a build that PyTorch's own index should have replaced."""
+    build, name = _build(other, task), f"{other.name} {other.version}"
+    made = f"for CUDA {cuda_of(build)}" if build not in ("", CPU) else "for another build"
+    where = " of the package index" if other.source == "pypi" else ""
+    wanted = f"{other.name} {other.version.partition('+')[0]}+{_own_build(task)}"
+    return IncompatibleError(
+        f"{name}{where} is compiled {made} and does not load beside torch {task.recipe.pytorch}+{_own_build(task)}; "
+        f"{wanted} was expected, and {shown(_own_index(task))} does not have it",
+        hint=_MIRROR,
+    )
+
+
+def _need_own_index(task: Task, what: str, error: FetchError | IncompatibleError) -> None:
+    """Raise FetchError if PyTorch's own index, which alone has this build, does not answer."""
+    (reached,) = reach((_own_index(task),), task.context.sources().certificates)
+    if not reached.trouble:
+        return
+    packaged = find_on_package_index(make_context(task.recipe, load_tables(), base=task.target.inside))
+    ways = [f"or write {packaged.words()}: that build is in the package index"] if packaged else []
+    name = what.format(f"{task.recipe.pytorch}+{_own_build(task)}")
+    raise FetchError(
+        f"{name} is in PyTorch's own index alone, and {reached.url} does not answer: {reached.trouble}",
+        hint="; ".join([_MIRROR, *ways]),
+    ) from error
+
+
 # ---- hashes of requirements files, compared as pip does
 
 
-def _need_hashes(
-    recipe: Recipe, packages: tuple[Artifact, ...], question: Question, uv: Uv, *, below: Collection[str] = ()
-) -> None:
+def _need_hashes(packages: Artifacts, question: Question, uv: Uv, *, below: Collection[str] = ()) -> None:
     """Raise RecipeError for each file with another hash, and for packages without one that hashed ones require.
 
     What the recipe's own packages, those `below` and torch require needs no hash.
     """
+    recipe = uv.task.recipe
     if not recipe.hashes:
         return
-    asked = [
-        *question.requirements,
-        *(text for project in question.extensions for text in project.requires or ()),
-    ]
-    given = {canonicalize_name(wanted.name) for wanted in parse_all(asked)} | set(below)
+    required = (text for project in question.extensions for text in project.requires or ())
+    asked = parse_all([*question.requirements, *required])
+    given = {canonicalize_name(requirement.name) for requirement in asked} | set(below)
     findings = [*_other_files(recipe, packages)]
     if {package.name for package in packages} - {line.name for line in recipe.hashes} - given:
         findings += _unhashed(recipe, packages, given, uv.make_choice((), packages, question))
@@ -204,7 +278,7 @@ def _need_hashes(
         raise RecipeError(f"{count} not have the hashes of the requirements files", findings=tuple(findings))
 
 
-def _other_files(recipe: Recipe, packages: tuple[Artifact, ...]) -> Iterator[Finding]:
+def _other_files(recipe: Recipe, packages: Artifacts) -> Iterator[Finding]:
     for package in packages:
         name, version = package.name, package.version
         lines = [line for line in recipe.hashes if line.is_about(name, version)]
@@ -221,7 +295,7 @@ def _other_files(recipe: Recipe, packages: tuple[Artifact, ...]) -> Iterator[Fin
 
 
 def _unhashed(
-    recipe: Recipe, packages: tuple[Artifact, ...], given: Collection[str], choice: Choice
+    recipe: Recipe, packages: Artifacts, given: Collection[str], choice: Choice
 ) -> Iterator[Finding]:
     """Yield the packages that only hashed ones require. pip refuses these too."""
     hashed = {line.name for line in recipe.hashes}

@@ -5,21 +5,22 @@ partial or wrong file. Files in the store are hashed again before a build reads 
 3 GB). A damaged file is replaced and never becomes part of an image.
 """
 
+import contextlib
 import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from envbuilder.core.cache import Store, commit_path, space_errors
-from envbuilder.core.errors import FetchError
+from envbuilder.core.errors import EnvbuilderError, FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.private import open_to_all
-from envbuilder.sources.http import PAGE, PARALLEL, Limits, Progress, Waiting, wait_silently
-from envbuilder.sources.http.failure import SourceError
+from envbuilder.core.process import Runner
+from envbuilder.sources.http import PAGE, PARALLEL, Limits, Progress, SourceError, Waiting, wait_silently
 from envbuilder.sources.names import REGISTRY, Sources, Wanted, file_path
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOIN: Final = 2.0  # seconds that a stopped download gets to end
+PATIENCE: Final = 3600.0  # seconds for one call of a program that fetches
 LISTED: Final = 8  # artifacts that one message names
 NETWORK_HINT: Final = (
     "check the network and proxy settings; ENVBUILDER_INDEX, ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_CUDA_REDIST and "
@@ -213,9 +215,8 @@ class Fetcher:
 def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
     """Return why no source gives an artifact, with a line for the error of each source."""
     kinds = {refusal.kind for refusal in refusals}
-    hint = NETWORK_HINT if kinds & {"unreachable", "unusable"} else GONE_HINT
-    if "refused" in kinds:
-        hint = ACCESS_HINT
+    is_passing = not kinds.isdisjoint({"unreachable", "unusable"})
+    hint = ACCESS_HINT if "refused" in kinds else NETWORK_HINT if is_passing else GONE_HINT
     if not refusals:
         why, hint = f"no source for `{artifact.source}` is known on this machine", NO_SOURCE_HINT
     elif "wrong" in kinds:
@@ -296,3 +297,28 @@ def _label(artifact: Wanted) -> str:
     """Return the file name, and for a blob its image."""
     whose = f", {artifact.version} of `{artifact.name}`" if artifact.source == REGISTRY else ""
     return f"{_filename(artifact)}{whose}"
+
+
+@contextlib.contextmanager
+def deadline(runner: Runner, what: str, seconds: float = PATIENCE) -> Iterator[Runner]:
+    """Yield a runner whose programs end after a time: apt, git and uv bound what they read, but not how slowly it comes.
+
+    Raises FetchError for `what` they were doing.
+    """
+    bounded, expired = runner.named(""), threading.Event()
+
+    def end() -> None:
+        expired.set()
+        bounded.stop()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield bounded
+    except EnvbuilderError as error:
+        if not expired.is_set():
+            raise
+        raise FetchError(f"{what} was not done in {seconds:.0f} s", hint=NETWORK_HINT) from error
+    finally:
+        timer.cancel()

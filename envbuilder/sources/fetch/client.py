@@ -1,12 +1,18 @@
-"""Ask the sources of this machine: find the URLs of an artifact and download it.
+"""Ask the sources of this machine: find the URLs of an artifact and download it, or read single members of a wheel.
 
 `http`, `https` and `file` URLs are treated alike, so a mirror may be a folder.
 """
 
+import contextlib
+import io
 import logging
 import re
+import struct
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +23,20 @@ import pypi_simple
 import requests
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.budget import parse_json
-from envbuilder.sources.http import PAGE, Limits, Progress, Waiting, session, wait_silently
-from envbuilder.sources.http.failure import SourceError, TransientError
+from envbuilder.core.archive import BlockReader, BoundedZip
+from envbuilder.core.budget import BudgetError, parse_json
+from envbuilder.core.errors import FetchError
+from envbuilder.sources.http import (
+    ARCHIVE,
+    PAGE,
+    Limits,
+    Progress,
+    SourceError,
+    TransientError,
+    Waiting,
+    session,
+    wait_silently,
+)
 from envbuilder.sources.names import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path, shown
 
 log = logging.getLogger(__name__)
@@ -28,6 +45,13 @@ log = logging.getLogger(__name__)
 # has 100,000.
 MOST_MARKS: Final = 500_000
 MOST_DIGITS: Final = 15  # of a size in bytes
+BLOCK: Final = 1 << 20  # bytes of one request
+BUFFER: Final = 1 << 16
+MOST: Final = 512 << 20  # bytes that are read of one wheel: a compiler has 60 MB
+# Not `DAMAGED_ZIP`: callers read members and judge them in the same block, and raise ValueError themselves.
+_BROKEN: Final = (
+    SourceError, zipfile.BadZipFile, BudgetError, KeyError, EOFError, OverflowError, RuntimeError, struct.error, zlib.error
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +60,8 @@ class Listed:
 
     filename: str
     url: str
-    uploaded: str  # YYYY-MM-DD; "" where the index does not tell
-    yanked: bool
+    uploaded: str = ""  # YYYY-MM-DD; "" where the index does not tell
+    yanked: bool = False
 
 
 class SourceClient:
@@ -181,9 +205,9 @@ class SourceClient:
             if refusal.kind != "gone":
                 self._silent[base] = refusal
             return refusal
-        return (
-            f"{base}file/{digest}" if digest else SourceError(url, f"there never was a `{name}`", kind="gone")
-        )
+        if not digest:
+            return SourceError(url, f"there never was a `{name}`", kind="gone")
+        return f"{base}file/{digest}"
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
         """Return the files of one project in an index, by filename. Each page is requested once."""
@@ -196,11 +220,12 @@ class SourceClient:
                 if refusal.kind == "gone":
                     return {}
                 raise
+            # No server may name a file of this machine, and an index in a folder may.
+            schemes = {*session.PORTS, urlsplit(index).scheme}
             files = _listed(index, project, response, content)
-            if foreign := [file.url for file in files if not _may_name(index, file.url)]:
-                log.warning(
-                    "%s names `%s`, which no server may: it is passed over", shown(url), shown(foreign[0])
-                )
+            if foreign := [file.url for file in files if urlsplit(file.url).scheme not in schemes]:
+                message = "%s names `%s`, which no server may: it is passed over"
+                log.warning(message, shown(url), shown(foreign[0]))
             return {file.filename: file for file in files if file.url not in foreign}
 
         url = f"{index}{canonicalize_name(project)}/"
@@ -219,16 +244,12 @@ class SourceClient:
         with self._request(url) as response:
             return self._session.read(response, most)
 
-    def _is_configured(self, url: str) -> bool:
-        """Whether an address has the origin of a source: of a setting, or of a repository that a recipe names."""
-        configured = (*self.sources.addresses, *self._repositories.values())
-        return any(session.is_same_origin(one, url) for one in configured if one)
-
     def _request(
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> session.Response:
-        # In clear text, `~/.netrc` is for the addresses that the user configured, and for none that an index names.
-        is_open = url.startswith("http:") and not self._is_configured(url)
+        # In clear text, `~/.netrc` is for the addresses that a setting or the recipe names, and for none that an index names.
+        known = filter(None, (*self.sources.addresses, *self._repositories.values()))
+        is_open = url.startswith("http:") and not any(session.is_same_origin(source, url) for source in known)
         response = self._session.send(method, url, headers=headers, authorization="" if is_open else None)
         if response.ok:
             return response
@@ -258,13 +279,6 @@ def _listed(index: str, project: str, response: session.Response, content: bytes
         raise SourceError(response.url, why, kind="unusable") from error
 
 
-def _may_name(index: str, url: str) -> bool:
-    """Whether an index may name this address: one of HTTP, or a file where the index itself is one."""
-    return urlsplit(url).scheme in session.PORTS or (
-        file_path(url) is not None and file_path(index) is not None
-    )
-
-
 def _digest_of(answer: bytes, filename: str) -> str:
     """Return the sha1 of a file from an answer of the snapshot archive, "" without the file; raises ValueError."""
     try:
@@ -287,3 +301,62 @@ def _judged(response: session.Response, url: str) -> SourceError | TransientErro
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
         return SourceError(url, f"it refused access ({status})", kind="refused")
     return SourceError(url, f"the server answered {status}", kind="unreachable")
+
+
+class Index:
+    """The package indexes of this machine, for reading; raises FetchError.
+
+    Of a wheel, a few MB are read instead of the whole file. `remotezip` uses its own sessions and does not retry. So this opens
+    a file object for `zipfile`, with the credentials, proxies and retries of `SourceClient`.
+    """
+
+    def __init__(self, sources: Sources, limits: Limits | None = None) -> None:
+        self.client = SourceClient(sources, local_only=False, limits=limits)
+
+    def files(self, project: str) -> tuple[Listed, ...]:
+        """Return the files of a project, sorted by name."""
+        with _errors(f"list the files of `{project}`"):
+            files = self.client.files(project, threading.Event())
+        return tuple(files[name] for name in sorted(files))
+
+    def read(self, listed: Listed) -> bytes:
+        """Read a source distribution as a whole."""
+        with _errors(f"read `{listed.filename}`"):
+            return self.client.page(listed.url, threading.Event(), most=ARCHIVE)
+
+    @contextlib.contextmanager
+    def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
+        """Open a wheel as a zip file whose members are fetched on demand."""
+        with _errors(f"read `{listed.filename}`"), BoundedZip(_open(self.client, listed.url)) as wheel:
+            yield wheel
+
+    def open_artifact(self, artifact: Wanted) -> AbstractContextManager[zipfile.ZipFile]:
+        """Open a locked wheel in the first place that has it."""
+        places = self.client.places(artifact, threading.Event())
+        url = next((place for place in places if isinstance(place, str)), None)
+        if url is None:
+            raise FetchError(f"no source here has `{artifact.path}`")
+        return self.open(Listed(filename=artifact.path, url=url))
+
+
+@contextlib.contextmanager
+def _errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        raise FetchError(f"could not {what}: {str(error) or type(error).__name__}") from error
+
+
+def _open(web: SourceClient, url: str) -> io.BufferedReader:
+    stop = threading.Event()
+    size, left = web.measure(url, stop), MOST
+
+    def load(number: int) -> bytes:
+        nonlocal left
+        left -= BLOCK
+        if left < 0:
+            raise SourceError(url, f"more than {MOST} bytes of it would be read", kind="unusable")
+        start = number * BLOCK
+        return web.read(url, start, min(BLOCK, size - start), stop)
+
+    return io.BufferedReader(BlockReader(load, size=size, block_size=BLOCK), BUFFER)

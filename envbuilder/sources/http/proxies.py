@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, FetchError
 from envbuilder.core.text.redact import HIDDEN
-from envbuilder.sources.http.failure import SourceError, reason
+from envbuilder.sources.http import SourceError, reason
 from envbuilder.sources.names import is_loopback
 
 SECONDS: Final = 3.0
@@ -54,7 +54,7 @@ def blame(error: FetchError, environment: Mapping[str, str]) -> None:
 def trouble(url: str, output: str, environment: Mapping[str, str]) -> str:
     """Return what is wrong with the proxy that an address is asked through, "" if nothing is or there is none.
 
-    `said` is what the failed request says. Some programs use a proxy without a scheme or a port, so that alone is no trouble.
+    `output` is what the failed request says. Some programs use a proxy without a scheme or a port, so that alone is no trouble.
     """
     name, value = _proxy_of(url, environment)
     if not name:

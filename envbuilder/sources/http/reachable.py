@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from envbuilder.sources.http import Limits
-from envbuilder.sources.http.failure import SourceError, TransientError
+from envbuilder.sources.http import Limits, SourceError, TransientError
 from envbuilder.sources.names import file_path, shown
 
 SECONDS: Final = 3.0
@@ -36,7 +35,7 @@ def reach(urls: Sequence[str], certificates: Path | None) -> tuple[Reached, ...]
 def silent(urls: Iterable[str], certificates: Path | None) -> tuple[str, ...]:
     """Return those of these addresses that HTTP reaches and that do not answer."""
     asked = [url for url in urls if urlsplit(url).scheme in ("http", "https")]
-    return tuple(one.url for one in reach(asked, certificates) if one.trouble)
+    return tuple(source.url for source in reach(asked, certificates) if source.trouble)
 
 
 def _reach(url: str, certificates: Path | None) -> Reached:

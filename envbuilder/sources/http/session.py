@@ -19,10 +19,21 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import requests
 import urllib3
 
-from envbuilder.sources.http import FLOOR, PAGE, Limits, Progress, Waiting, wait_silently
-from envbuilder.sources.http.failure import EMPTY, SLOW, UNTRUSTED, SourceError, TransientError, reason
-from envbuilder.sources.http.file_urls import FileAdapter
-from envbuilder.sources.http.pace import PacedAdapter, pace_of
+from envbuilder.sources.http import (
+    EMPTY,
+    FLOOR,
+    PAGE,
+    SLOW,
+    UNTRUSTED,
+    Limits,
+    Progress,
+    SourceError,
+    TransientError,
+    Waiting,
+    reason,
+    wait_silently,
+)
+from envbuilder.sources.http.adapters import FileAdapter, PacedAdapter, pace_of
 from envbuilder.sources.names import is_loopback, shown
 
 log = logging.getLogger(__name__)
@@ -76,15 +87,12 @@ class HttpSession:
     ) -> None:  # fmt: skip
         self.limits = limits or Limits()
         self.session = _Session()
-        self.session.cookies.set_policy(
-            DefaultCookiePolicy(allowed_domains=[])
-        )  # they go to every port of a host
+        # Cookies go to every port of a host.
+        self.session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.session.headers["Accept-Encoding"] = "identity"  # bytes as stored, with their true length
         self._certificates = certificates
         self._waiting = waiting
         self._answered: set[str] = set()  # hosts
-        if certificates is not None:
-            self.session.verify = str(certificates)  # for callers that use the session directly
         for scheme in PORTS:
             self.session.mount(f"{scheme}://", PacedAdapter(self.limits))
         if files:
@@ -103,29 +111,22 @@ class HttpSession:
         place = url
         for _ in range(REDIRECTS + 1):
             response = self._send_once(
-                method,
-                place,
-                headers=headers,
-                body=body,
-                authorization=authorization,
-                certificates=certificates,
-            )
+                method, place, headers=headers, body=body, authorization=authorization, certificates=certificates
+            )  # fmt: skip
             if not response.is_redirect:
                 return response
             with response, contextlib.suppress(TransientError):
                 length = response.headers.get("Content-Length", "")
-                if (
-                    length.isdecimal() and len(length) <= SHORT
-                ):  # read to its end, it leaves the connection for others
+                # Read to its end, it leaves the connection for others.
+                if length.isdecimal() and len(length) <= SHORT:
                     next(pieces(response), None)
             target = join(place, response.headers["Location"])
             if response.status_code not in (307, 308):  # RFC 9110, 15.4: the others ask to read from there
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
             if not is_same_origin(place, target):
                 if body:
-                    raise SourceError(
-                        place, f"it redirects what is sent to `{shown(target)}`", kind="unusable"
-                    )
+                    why = f"it redirects what is sent to `{shown(target)}`"
+                    raise SourceError(place, why, kind="unusable")
                 authorization = ""
             place = with_user_of(place, target)
         raise SourceError(url, f"it redirects more than {REDIRECTS} times", kind="unusable")
@@ -162,20 +163,14 @@ class HttpSession:
                     verify=str(certificates or self._certificates or "") or None,
                     proxies=_NONE if is_loopback(host.rpartition("@")[2]) else None,
                 )  # fmt: skip
-        except (
-            ValueError
-        ) as error:  # of requests and of the codecs: an address or a header that cannot be sent
+        except ValueError as error:
+            # Of requests and of the codecs: an address or a header that cannot be sent.
             raise SourceError(url, f"it cannot be asked ({type(error).__name__})", kind="unusable") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            why = reason(error)
-            if why in (SLOW, EMPTY):
-                raise SourceError(url, why, kind="unusable") from error
-            if why == UNTRUSTED:
-                raise SourceError(url, why, kind="unreachable") from error
-            if isinstance(error, requests.Timeout) and not has_answered:
+            if isinstance(error, requests.Timeout) and not has_answered and reason(error) != SLOW:
                 seconds = connect if isinstance(error, requests.ConnectTimeout) else first
                 raise SourceError(url, f"no answer in {seconds:.0f} s", kind="unreachable") from error
-            raise TransientError(why) from error
+            raise _failed(url, error) from error
         self._answered.add(host)
         return response
 
@@ -200,9 +195,8 @@ def join(url: str, named: str) -> str:
     if not is_web:
         raise SourceError(url, f"it names `{shown(joined)}`, expected an address of HTTP", kind="unusable")
     if urlsplit(url).scheme == "https" and parts.scheme == "http":
-        raise SourceError(
-            url, f"it leads from HTTPS to `{shown(joined)}`, without encryption", kind="unusable"
-        )
+        why = f"it leads from HTTPS to `{shown(joined)}`, without encryption"
+        raise SourceError(url, why, kind="unusable")
     return joined
 
 
@@ -238,10 +232,15 @@ def pieces(response: Response, size: int = CHUNK) -> Iterator[bytes]:
             pace.content()
             yield piece
     except (urllib3.exceptions.HTTPError, ValueError) as error:  # urllib3 takes a chunk of -5 bytes for one
-        why = reason(error)
-        if why in (SLOW, EMPTY):
-            raise SourceError(response.url, why, kind="unusable") from error
-        raise TransientError(why) from error
+        raise _failed(response.url, error) from error
+
+
+def _failed(url: str, error: Exception) -> SourceError | TransientError:
+    """Return the error for a request or an answer that failed: a SourceError where a retry cannot help."""
+    why = reason(error)
+    if why in (SLOW, EMPTY, UNTRUSTED):
+        return SourceError(url, why, kind="unreachable" if why == UNTRUSTED else "unusable")
+    return TransientError(why)
 
 
 def _decoded(response: Response, content: bytes, most: int) -> bytes:

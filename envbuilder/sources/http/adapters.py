@@ -1,24 +1,32 @@
-"""End an answer that comes too slowly or brings no content, at its socket.
+"""What reads answers for a session of requests: HTTP with a pace, and files.
 
-`http.client` and urllib3 wait inside one call until a line or a chunk is complete. A timeout for each read from the socket
-ends neither a byte a second nor headers, interim answers or trailers without end.
+An answer that comes too slowly or brings no content is ended at its socket. `http.client` and urllib3 wait inside one call
+until a line or a chunk is complete. A timeout for each read from the socket ends neither a byte a second nor headers, interim
+answers or trailers without end.
 """
 
+import contextlib
 import functools
 import http.client
 import io
+import os
+import re
 import socket
+import stat
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import requests
-from requests.adapters import HTTPAdapter
+from requests.adapters import BaseAdapter, HTTPAdapter
 
 from envbuilder.sources.http import PARALLEL, Limits
+from envbuilder.sources.names import file_path
 
 # Bytes that may come without any content: headers, of which http.client takes 100 with 64 KiB each, and the frames of
 # chunks. Servers send chunks of kilobytes with ten bytes around each.
 FRAMING: Final = 4 << 20
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK  # a FIFO in place of a file must not block the open
 
 
 class SlowAnswerError(TimeoutError):
@@ -94,7 +102,6 @@ class _PacedResponse(http.client.HTTPResponse):
 
 @functools.cache
 def _paced(connection: type, limits: Limits) -> type:
-    """Return the class of connections whose answers have a pace."""
     answer = functools.partial(_PacedResponse, limits=limits)
     return type(connection.__name__, (connection,), {"response_class": staticmethod(answer)})
 
@@ -116,3 +123,47 @@ def pace_of(response: requests.Response) -> Pace:
     """Return the pace of an answer. A file's has one that nothing counts."""
     answer = getattr(response.raw, "_original_response", None)
     return answer.pace if isinstance(answer, _PacedResponse) else Pace(Limits())
+
+
+class _File(io.FileIO):
+    """A response's body that closes itself at its end, as urllib3's do and requests expects."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        if not data:
+            self.close()
+        return data
+
+
+class FileAdapter(BaseAdapter):
+    """Lets a requests session read `file:` URLs, so a mirror may be a folder. A folder gives its `index.html`, as in package indexes."""
+
+    def send(
+        self, request: requests.PreparedRequest, *_args: object, **_options: object
+    ) -> requests.Response:
+        response = requests.Response()
+        response.request = request
+        response.url = request.url or ""
+        path = file_path(response.url) or Path()
+        path = path / "index.html" if path.is_dir() else path
+        response.raw, response.status_code = io.BytesIO(), requests.codes.not_found
+        with contextlib.suppress(OSError):
+            file = _File(os.open(path, _OPEN))
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                file.close()
+                return response
+            response.raw, response.status_code = file, requests.codes.ok
+            response.headers["Content-Length"] = str(status.st_size)
+            kind = "text/html" if path.suffix == ".html" else "application/octet-stream"
+            response.headers["Content-Type"] = kind
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if part and response.ok:
+            with response.raw:
+                response.raw.seek(int(part[1]))
+                response.raw = io.BytesIO(response.raw.read(int(part[2]) - int(part[1]) + 1))
+            response.status_code = requests.codes.partial_content
+        return response
+
+    def close(self) -> None:
+        pass

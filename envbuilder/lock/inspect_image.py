@@ -16,7 +16,7 @@ from envbuilder.compat.image_facts import SUITES, Fact, Name
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
-from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
+from envbuilder.lock.repositories import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.sources.installed import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
@@ -42,10 +42,10 @@ _CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:target
 _LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
 _TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
 _BERKELEY: Final = "var/lib/rpm/Packages"
-_MACHINES: Final = {one.elf: one.debian for one in PROCESSORS} | {
+_MACHINES: Final = {processor.elf: processor.debian for processor in PROCESSORS} | {
     3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64",
 }  # fmt: skip
-_MUSL_MACHINES: Final = {one.machine: one.debian for one in PROCESSORS} | {"i386": "386"}
+_MUSL_MACHINES: Final = {processor.machine: processor.debian for processor in PROCESSORS} | {"i386": "386"}
 _NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 
 
@@ -78,8 +78,8 @@ class _Tree:
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
         """Yield the paths that match, in order, with their matches."""
         for path in self.paths:
-            if found := pattern.fullmatch(path):
-                yield path, found
+            if match := pattern.fullmatch(path):
+                yield path, match
 
     def package(self, *names: str) -> tuple[str, str]:
         """Return the upstream version of the first installed package and its source; "" twice if there is none."""
@@ -188,11 +188,9 @@ def _lists(tree: _Tree) -> dict[str, str]:
 
 
 def _apt(tree: _Tree) -> Iterator[Fact]:
-    """Yield the sources beside those of the distribution, which the tables know."""
     codename = next((fact.value.partition("/")[2] for fact in _system(tree)), "")
-    for path, listed in read_lists(_lists(tree)):
-        if not listed.is_of(codename):
-            yield _at(Name.APT, str(listed), path)
+    for path, line in read_lists(_lists(tree), codename):
+        yield _at(Name.APT, line, path)
 
 
 def _libc(tree: _Tree) -> Iterator[Fact]:
@@ -312,7 +310,6 @@ def _cudas(tree: _Tree) -> Iterator[Fact]:
 
 
 def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
-    """Yield the facts of one toolkit, complete or partial."""
     below = ((path, entry) for path, entry in tree.paths.items() if path.startswith(f"{root}/"))
     files = {path: entry for path, entry in below if entry.kind is Kind.FILE}
     parts = _version_json(tree.text(f"{root}/version.json"))

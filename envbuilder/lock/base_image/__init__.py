@@ -1,1 +1,0 @@
-"""Base images: the facts found inside an image, each with its source."""

@@ -1,0 +1,328 @@
+"""The files of uv: what it is asked (requirements, its configuration, local packages), and what it answers.
+
+Of each package in an answer, the file is chosen that an installer on the target would take.
+"""
+
+import contextlib
+import functools
+import json
+import re
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import uv
+from packaging import tags
+from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
+from packaging.utils import parse_wheel_filename
+
+from envbuilder.core.archive import BoundedZip
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.core.process import Command
+from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
+from envbuilder.lock.model import Artifact, Artifacts
+from envbuilder.lock.resolve.context import ResolveContext, Task
+from envbuilder.lock.resolve.distributions import Distribution
+from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
+from envbuilder.recipe.packages import Hashed
+from envbuilder.sources.names import Sources, file_path, shown
+
+LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
+LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
+# In the Python that uv asks for its version: it answers, and ends for a program of a project.
+_NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
+_BUILD: Final = re.compile(r"cpu|cu\d+")
+
+_File = PackageWheel | PackageSdist
+Facts = MutableMapping[tuple[str, str], SdistFacts]  # by name and version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A query to uv: the packages that meet these requirements on the target."""
+
+    python: str
+    glibc: str
+    processor: Processor = X86_64
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    dependencies: bool = True
+    build: str = ""  # PyTorch's own index to search as well, e.g. cu126
+    prefer: Artifacts = ()  # versions to keep where they fit
+    before: date | None = None
+    hashes: tuple[Hashed, ...] = ()  # a file that has one of them is taken before others
+    parent: str = ""  # the recipe whose versions are the constraints
+    wheels_only: bool = False
+    finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
+    extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
+
+    def prefers(self, package: Artifact) -> bool:
+        """Return whether a package has a version that was to be kept."""
+        return (package.name, package.version) in {(known.name, known.version) for known in self.prefer}
+
+    def pinned(self, packages: Iterable[Artifact]) -> "Question":
+        """Return the question for packages of which these keep their versions."""
+        pins = (f"{package.name}=={package.version}" for package in packages)
+        return replace(self, constraints=(*self.constraints, *pins), prefer=())
+
+    @property
+    def provided(self) -> tuple[Distribution, ...]:
+        """Return the extensions that count for others; of the rest, only what they require is known."""
+        return tuple(extension for extension in self.extensions if extension.name and extension.version)
+
+
+def make_question(task: Task, requirements: tuple[str, ...], *, prefer: Artifacts = ()) -> Question:
+    """Return the query for packages of a task's environment."""
+    target = task.target
+    return Question(
+        python=task.recipe.python, glibc=target.distribution.glibc, processor=target.processor,
+        requirements=requirements, prefer=prefer, before=task.options.before,
+    )  # fmt: skip
+
+
+def uv_settings(question: Question, sources: Sources, *, links: Sequence[str] = ()) -> list[str]:
+    """Return uv's configuration. As arguments, the indexes' URLs could reveal passwords.
+
+    `links` are folders of packages, by default those of the user.
+    """
+    folders = links or [str(folder.absolute()) for folder in sources.folders]
+    main, *extra = map(_quoted, sources.indexes)
+    more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
+    return [
+        f"find-links = [{', '.join(map(_quoted, folders))}]",
+        'index-strategy = "unsafe-best-match"',  # as pip: all configured indexes count equally
+        *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
+        f"[[index]]\nurl = {main}\ndefault = true",
+    ]
+
+
+def uv_platform(glibc: str, processor: Processor) -> str:
+    """Return uv's platform name for this glibc; for a newer one than uv knows, its newest."""
+    return processor.uv_platform(min(int(glibc.split(".")[1]), NEWEST_MANYLINUX))
+
+
+def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
+    """Make a folder that shows uv every local package, large wheels by metadata alone. Returns shown → real path.
+
+    uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
+    """
+    links.mkdir()
+    local: dict[Path, Path] = {}
+    files = (path for folder in reversed(folders) for path in folder.glob("*"))
+    for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
+        shown = links / file.name
+        shown.unlink(missing_ok=True)
+        if file.suffix != ".whl" or file.stat().st_size < LARGE:
+            shown.symlink_to(file.absolute())
+        else:
+            _write_metadata_only(file, shown)
+        local[shown] = file
+    return local
+
+
+def write_python(folder: Path) -> None:
+    """Make an environment whose Python tells uv what it is, and ends when uv would run a project's code with it."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
+
+
+def _write_metadata_only(wheel: Path, shown: Path) -> None:
+    """Write a wheel with only the `.dist-info` of another. A file that is no wheel is skipped."""
+    with (
+        contextlib.suppress(zipfile.BadZipFile),
+        BoundedZip(wheel) as whole,
+        zipfile.ZipFile(shown, "w") as part,
+    ):
+        for entry in whole.infolist():
+            if re.fullmatch(r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD)", entry.filename):
+                part.writestr(entry, whole.read(entry))
+
+
+def write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
+    """Write uv's input files."""
+    wanted = list(question.requirements)
+    for extension in question.extensions if question.dependencies else ():
+        wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
+    settings = uv_settings(question, sources, links=("links",))
+    settings += (line for key, sdist in facts.items() for line in _metadata(*key, sdist))
+    files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
+    (work / LOCK).unlink(missing_ok=True)
+    if question.prefer:  # uv prefers the versions in its output file
+        preferred = [(_quoted(package.name), _quoted(package.version)) for package in question.prefer]
+        packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in preferred]
+        files[LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
+    for name, lines in files.items():
+        (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
+    """Yield the lines that tell uv what a source distribution requires."""
+    yield f"[[dependency-metadata]]\nname = {_quoted(name)}\nversion = {_quoted(version)}"
+    yield f"requires-dist = [{', '.join(map(_quoted, facts.requires))}]"
+    yield f"provides-extra = [{', '.join(map(_quoted, facts.extras))}]"
+    if facts.python:
+        yield f"requires-python = {_quoted(facts.python)}"
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: a JSON string is one."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def make_command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
+    argv = [
+        uv.find_uv_bin(), "pip", "compile", "requirements.in",
+        "--constraints", "constraints.in",
+        "--config-file", "uv.toml",
+        "--cache-dir", str(cache),
+        "--python", "python/bin/python",
+        "--python-version", question.python,
+        "--python-platform", uv_platform(question.glibc, question.processor),
+        "--no-build-isolation",
+        "--format", output,
+        "--output-file", output,
+        "--annotation-style", "line", "--no-strip-extras",
+        *(f"--prerelease-package={name}=disallow" for name in question.finals),
+        "--no-python-downloads", "--no-header", "--quiet",
+    ]  # fmt: skip
+    if question.wheels_only:
+        argv += ["--only-binary", ":all:"]
+    if not question.dependencies:
+        argv.append("--no-deps")
+    if question.before is not None:
+        argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
+    patience = (("UV_HTTP_TIMEOUT", "15"), ("UV_HTTP_RETRIES", "1"))  # so a silent index takes 30 s
+    env = (*patience, *((("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()))
+    return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
+
+
+# ---- the answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer of uv. `local` is shown → real path of local packages."""
+
+    question: Question
+    context: ResolveContext
+    local: Mapping[Path, Path]
+
+    def read(self, text: str) -> Artifacts:
+        """Return the files that an answer names, sorted by name."""
+        try:
+            packages = Pylock.from_dict(tomllib.loads(text)).packages
+        except (PylockValidationError, tomllib.TOMLDecodeError) as error:
+            why = f"could not read uv's answer, which repeats what the index says: {error}"
+            raise FetchError(why) from error
+        provided, files = {extension.name for extension in self.question.provided}, {}
+        for package in packages:
+            if package.name not in provided:
+                file = self._chosen(package)
+                files[_url(file)] = self._artifact(package, file)
+        return self._with_sizes(files)
+
+    def _chosen(self, package: Package) -> _File:
+        """Return the file to take of a package: one with a hash of the recipe's, if there is such a one."""
+        name, version, question = package.name, str(package.version), self.question
+        if package.is_direct:
+            raise IncompatibleError(
+                f"`{name}` would not come as a wheel or a source distribution from an index or a folder",
+                hint="name a version; a direct reference (`name @ URL`) cannot be locked",
+            )
+        lines = (line for line in question.hashes if line.is_about(name, version))
+        hashes: set[str | None] = {digest for line in lines for digest in line.sha256}
+        files: list[_File] = [*(package.wheels or ()), *([package.sdist] if package.sdist else [])]
+        expected = [file for file in files if self._identity(file)[1] in hashes] if hashes else []
+        file = self._best(expected) or self._best(files)
+        if file is None:
+            raise IncompatibleError(
+                f"`{name} {version}` has no wheel for Python {question.python} on Linux {question.processor.title} with glibc {question.glibc}",
+                hint="choose another version of it, or another base",
+            )
+        return file
+
+    def _best(self, files: Iterable[_File]) -> _File | None:
+        question, named = self.question, {file.filename: file for file in files}
+        wheels = [name for name, file in named.items() if isinstance(file, PackageWheel)]
+        wheel = choose_wheel(
+            wheels, python=question.python, glibc=question.glibc, processor=question.processor
+        )
+        sdists = () if question.wheels_only else (file for name, file in named.items() if name not in wheels)
+        return named[wheel] if wheel else next(iter(sdists), None)
+
+    def _artifact(self, package: Package, file: _File) -> Artifact:
+        """Return a file as it is locked. The size is 0 if the index does not state it."""
+        sources, (real, digest) = self.context.sources(), self._identity(file)
+        url, filename = _url(file), file.filename
+        if digest is None:
+            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            why = f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
+            raise FetchError(why)
+        is_web = url.startswith(("http://", "https://"))
+        if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
+            raise FetchError(
+                f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",
+                hint="a folder of packages is for ENVBUILDER_FOLDERS to name",
+            )
+        local_version = package.version.local or "" if package.version else ""
+        build = self.question.build if url.startswith(sources.pytorch) else ""
+        build = (
+            local_version if _BUILD.fullmatch(local_version) else build
+        )  # PyTorch's own index has its builds
+        return Artifact(
+            kind="wheel" if isinstance(file, PackageWheel) else "sdist", name=package.name, version=str(package.version),
+            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0,
+            source="pytorch" if build else "pypi", path=f"{build}/{package.name}/{filename}".lstrip("/"),
+        )  # fmt: skip
+
+    def _identity(self, file: _File) -> tuple[Path | None, str | None]:
+        """Return the local file of an entry, if there is one, and its sha256 if it is known."""
+        real = self.local.get(file_path(_url(file)) or Path())
+        return real, sha256_file(real) if real else file.hashes.get("sha256")
+
+    def _with_sizes(self, files: Mapping[str, Artifact]) -> Artifacts:
+        """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
+        store, known = self.context.store, {file.sha256: file.size for file in self.question.prefer}
+        sizes = {}
+        for url, file in files.items():
+            sizes[url] = file.size or known.get(file.sha256, 0)
+            if not sizes[url] and store.has_artifact(file.sha256):
+                sizes[url] = store.artifact(file.sha256).stat().st_size
+        left = [url for url, size in sizes.items() if not size]
+        sizes.update(zip(left, self.context.fetcher.measure(left), strict=True))
+        sized = (replace(file, size=sizes[url]) for url, file in files.items())
+        return tuple(sorted(sized, key=lambda file: file.name))
+
+
+def _url(file: _File) -> str:
+    return file.url or Path(file.path or "").absolute().as_uri()
+
+
+def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor: Processor) -> str | None:
+    """Return the file that an installer on the target would take: best tag first, then highest build number."""
+    wheels = [(parse_wheel_filename(filename), filename) for filename in filenames]
+    wheels.sort(key=lambda wheel: (wheel[0][2], wheel[1]), reverse=True)
+    select = tags.create_compatible_tags_selector(_tags(python, glibc, processor))
+    return next(select((filename, fitting) for (*_, fitting), filename in wheels), None)
+
+
+@functools.cache
+def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{version[0]}{version[1]}"
+    older, names = dict(processor.manylinux), list[str]()
+    for minor in range(int(glibc.split(".")[1]), processor.oldest_glibc - 1, -1):
+        names += [f"manylinux_2_{minor}", *([older[minor]] if minor in older else [])]
+    platforms = [f"{name}_{processor.machine}" for name in (*names, "linux")]
+    return (
+        *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
+        *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    )
