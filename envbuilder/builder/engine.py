@@ -34,6 +34,7 @@ from envbuilder.plan.model import (
     InterpreterStep,
     OsStep,
     Plan,
+    ProgramStep,
     PythonStep,
     RuntimeStep,
     Step,
@@ -81,6 +82,18 @@ def layer_keys(plan: Plan) -> dict[Step, Sha256]:
 def record_key(plan: Plan) -> str:
     """Return the key of a build record: the build key, and the tools that write layers and documents."""
     return " ".join((plan.key, *tools(), PACKING, ours()))
+
+
+def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
+    """Return the steps whose trees are the root of a step's program in the sandbox.
+
+    To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
+    """
+    names = set(step.made_by(plan).root)
+    reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
+    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
+        names.remove(OsStep.name)
+    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

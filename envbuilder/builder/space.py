@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.builder.engine import Job, KeptStep
+from envbuilder.builder.engine import Job, KeptStep, lower_steps
 from envbuilder.builder.extensions.list import find_extensions
 from envbuilder.builder.unused import make_room
 from envbuilder.core.cache import Store, link_or_copy
@@ -16,7 +16,7 @@ from envbuilder.core.errors import SpaceError
 from envbuilder.core.full import full_error, lacks_inodes
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import AddedStep, CudaStep, ExtensionsStep, PythonStep, StartStep, Step, inputs
+from envbuilder.plan.model import CudaStep, ExtensionsStep, ProgramStep, PythonStep, Step, inputs
 from envbuilder.sources.names import Wanted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def need_space(
     store, made = job.store, job.missing()
     sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
     layers = sum(size.layer for size in sizes.values())
-    trees = {step for step in _unpacked(job, made) if not store.tree(job.keys[step]).exists()}
+    trees = {step for step in unpacked_steps(job, made) if not store.tree(job.keys[step]).exists()}
     cache = _SPARE + sum(one.size for one in fetched) + _EXTENSION * len(_uncompiled(job, made))
     cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
     output = _SIF * layers + (0 if _links(store, staged) else layers)
@@ -115,20 +115,18 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     return size._replace(tree=_BLOCK * (blocks + code))
 
 
-def _unpacked(job: Job, made: Collection[Step]) -> set[Step]:
+def unpacked_steps(job: Job, made: Collection[Step]) -> set[Step]:
     """Return the steps whose trees the build has at its end, at most."""
-    plan, kinds = job.plan, {type(step) for step in made}
+    plan = job.plan
     if job.cross_tools:  # the recipe's tests run in all layers
         return set(plan.steps)
     steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
     if _uncompiled(job, made):
         steps |= {step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added}
-    if StartStep in kinds or any(isinstance(step, PythonStep) and step.sdists for step in made):
-        steps.add(plan.os)
-    if plan.interpreter and kinds & {StartStep, PythonStep, AddedStep}:
-        steps.add(plan.interpreter)
-    if CudaStep in kinds:
-        steps.add(plan.python)
+    for step in made:
+        steps |= set(lower_steps(step, plan)) if isinstance(step, ProgramStep) else set()
+        if isinstance(step, PythonStep) and step.sdists:
+            steps.add(plan.os)
     return steps
 
 

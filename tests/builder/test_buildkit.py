@@ -18,7 +18,7 @@ from envbuilder.builder.choice import Builder, EngineChoice, EngineName
 from envbuilder.builder.engine import Job, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
+from envbuilder.core.errors import BuildError, CommandError, CompileError, SpaceError, ToolError, UsageError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
@@ -397,6 +397,24 @@ def test_a_failed_build_shows_the_last_lines_of_the_failed_instruction():
     )
     with pytest.raises(BuildError, match=r"(?s)with BuildKit: os: x.sh\ndpkg: x depends on y"):
         buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("stage", "program", "kind"),
+    [
+        ("extension-0", "extension.py", CompileError),
+        ("wheel-causal-conv1d", "build_sdist.py", CompileError),
+        ("extensions", "extensions.py", BuildError),
+        ("python", "wheels.py", BuildError),
+    ],
+)
+def test_only_a_failure_of_foreign_code_is_a_compile_error(stage: str, program: str, kind: type[BuildError]):
+    """The layers of the cache are hashed after any other failure, because a damaged one may be its cause."""
+    name = f"[{stage} 3/3] {RUN_OF.format('python3', program, '/out')}"
+    lines = line(vertexes=[{"digest": "a", "name": name, "started": "1", "error": "exit code: 1"}])
+    with pytest.raises(BuildError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+    assert type(caught.value) is kind
 
 
 IMPORT = "importing cache manifest from registry.site/cache"

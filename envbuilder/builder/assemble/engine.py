@@ -16,7 +16,7 @@ from typing import Final, assert_never
 from envbuilder.builder.assemble import distribution, runtime
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job, KeptStep
+from envbuilder.builder.engine import Job, KeptStep, lower_steps
 from envbuilder.builder.extensions.build import (
     ExtensionBuilder,
     extension_commands,
@@ -38,7 +38,6 @@ from envbuilder.plan.model import (
     ExtensionsStep,
     InterpreterStep,
     OsStep,
-    Plan,
     ProgramStep,
     PythonStep,
     RuntimeStep,
@@ -116,7 +115,8 @@ class AssembleEngine:
         if isinstance(step, PythonStep):
             yield from wheel_commands(step, self.job, root=replace(root, python=None, cuda=None), work=WORK)
         trees: dict[type[Step], Path] = {
-            type(lower): self.job.store.tree(self.job.keys[lower]) for lower in _lower(step, self.job.plan)
+            type(lower): self.job.store.tree(self.job.keys[lower])
+            for lower in lower_steps(step, self.job.plan)
         }
         yield _program_command(step, self.job, trees, WORK)
 
@@ -228,7 +228,7 @@ class Run:
                 link_or_copy(wheel, parts[part.name] / wheel.name)
         write_step(program, work / "step", job.store, parts)
         (work / "tree").mkdir()
-        trees = self._made(_lower(step, job.plan))
+        trees = self._made(lower_steps(step, job.plan))
         with job.console.step(program.why) as shown:
             if OsStep not in trees:
                 unpack_minimal(job, work / _MINIMAL)
@@ -241,20 +241,8 @@ class Run:
         return {kind: tree.result() for kind, tree in started.items()}
 
 
-def _lower(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
-    """Return the steps whose trees are the root of a step's program.
-
-    To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
-    """
-    names = set(step.made_by(plan).root)
-    reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
-    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
-        names.remove(OsStep.name)
-    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
-
-
 def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Path], work: Path) -> Command:
-    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `_lower`."""
+    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `lower_steps`."""
     if OsStep in trees:
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one

@@ -9,7 +9,14 @@ from envbuilder.builder.buildkit.folder import DOCKERFILE
 from envbuilder.builder.buildkit.progress import Progress
 from envbuilder.builder.choice import Builder
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
+from envbuilder.core.errors import (
+    BuildError,
+    CommandError,
+    CompileError,
+    EnvbuilderError,
+    SpaceError,
+    ToolError,
+)
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Runner
@@ -81,8 +88,8 @@ def _words(
 def run(command: Command, runner: Runner, console: Console) -> None:
     """Run the command and show its steps.
 
-    Raises BuildError with the last lines of the failed instruction, SpaceError for a full disk, ToolError for a BuildKit without the
-    feature.
+    Raises BuildError with the last lines of the failed instruction, CompileError if foreign code failed in it, SpaceError for a
+    full disk, ToolError for a BuildKit without the feature.
     """
     with Progress(console) as progress:
         try:
@@ -111,7 +118,8 @@ def _explain(command: Command, error: CommandError, progress: Progress) -> Envbu
         hint = _TO_REACH_PLAIN if is_plain else _TO_WRITE_CACHE
         finding = Finding(code=BuildxCode.NO_CACHE, message=f"`--cache-to`: {unwritten}", hint=hint)
         return BuildError("BuildKit could not write its cache", findings=(finding,))
-    return BuildError(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
+    kind = CompileError if progress.is_foreign else BuildError
+    return kind(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:

@@ -23,6 +23,10 @@ _IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
 _EXPORT: Final = "exporting cache to "
 _PROGRAM: Final = re.compile(rf" {PROGRAMS}/(\S+) {SPEC} ")  # the command line of a program
 _KEPT: Final = 20  # lines of a failed instruction
+_FOREIGN: Final = (
+    "extension.py",
+    "build_sdist.py",
+)  # programs that run the code of an extension or of an sdist
 
 
 class Progress:
@@ -77,6 +81,11 @@ class Progress:
             return "\n".join([*self._plain][-_KEPT:])
         output = self._output.get(self._failed, ())
         return "\n".join([self._names[self._failed], *output])
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether the failed instruction runs foreign code, which says nothing of the layers below it."""
+        return self._names.get(self._failed, "").endswith(_FOREIGN)
 
     @property
     def words(self) -> str:
