@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Session
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import open_context

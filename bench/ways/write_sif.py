@@ -6,9 +6,9 @@ from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.artifacts import ImageLoader, build_artifacts
-from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.context import EngineChoice
 from envbuilder.builder.pipeline import open_engine
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Session
 from envbuilder.plan.make import make_plan
 

@@ -16,7 +16,7 @@ import zstandard
 
 from envbuilder import __version__
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep

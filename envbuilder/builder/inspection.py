@@ -9,7 +9,7 @@ from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.builder.built import need_built
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.engine import layer_keys
-from envbuilder.builder.extensions.list import HEAD, cells, find_extensions
+from envbuilder.builder.extensions.cache import HEAD, cells, find_extensions
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError, LockError, VerifyError

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.builder.batch import Outcome
-from envbuilder.builder.choice import EngineChoice
-from envbuilder.builder.context import BuildContext
+from envbuilder.builder.batch import BuildResult, Outcome
+from envbuilder.builder.context import BuildContext, EngineChoice
 from envbuilder.builder.pipeline import build_recipe, resolve_context
-from envbuilder.builder.result import BuildResult
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.lock.on_top import text_on_top

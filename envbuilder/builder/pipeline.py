@@ -25,17 +25,24 @@ from envbuilder.artifacts.outputs import (
 )
 from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.builder import unused
+from envbuilder.builder import upkeep
 from envbuilder.builder.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.builder.assemble.engine import AssembleEngine
-from envbuilder.builder.buildkit import BuildKitEngine
-from envbuilder.builder.choice import EngineChoice, EngineName
-from envbuilder.builder.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
+from envbuilder.builder.batch import BuildResult, PlannedRecipe
+from envbuilder.builder.buildkit.engine import BuildKitEngine
+from envbuilder.builder.context import (
+    LOCK,
+    BuildContext,
+    EngineChoice,
+    EngineName,
+    build_identity,
+    build_lock,
+    worker_threads,
+)
 from envbuilder.builder.engine import NO_STORES, Engine, Job, SharedStores, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
-from envbuilder.builder.result import BuildResult, PlannedRecipe
-from envbuilder.builder.share import open_stores, share
 from envbuilder.builder.space import need_space
+from envbuilder.builder.upkeep import open_stores, share
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps
@@ -127,7 +134,7 @@ def build_recipe(
         # Last: an interrupted build leaves no record.
         record = replace(result.record.of_files(outputs), steps=steps, path=str(recipe.path.absolute()))
         record.save(outputs.record)
-        unused.keep_limit(context.store, context.environment, context.console)
+        upkeep.keep_limit(context.store, context.environment, context.console)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 
@@ -191,7 +198,7 @@ class _Build:
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
         outputs, docker = self.outputs, self.docker
-        with unused.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
+        with upkeep.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
             built, loading, imported, entries = self._make_verified(staged)
             with self._keep_rejected(staged):
@@ -205,7 +212,7 @@ class _Build:
             history.install(staged.sif, outputs.sif, built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
-        unused.mark_used(self.engine.job)
+        upkeep.mark_used(self.engine.job)
         share(self.engine.job)
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
@@ -321,7 +328,7 @@ def open_engine(
     """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
         plan=plan,
-        engine=choice.name_for(plan),
+        engine=choice.engine_for(plan.name),
         store=context.store,
         runner=context.runner,
         console=context.console,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from envbuilder import runtime
 from envbuilder.builder.assemble.foreign import emulation
 from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.cache import TREE
-from envbuilder.builder.extensions.list import find_extensions
+from envbuilder.builder.extensions.cache import TREE, find_extensions
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.engine import Job, KeptStep, lower_steps
-from envbuilder.builder.extensions.list import find_extensions
-from envbuilder.builder.unused import make_room
+from envbuilder.builder.extensions.cache import find_extensions
+from envbuilder.builder.upkeep import make_room
 from envbuilder.core.cache import Store, link_or_copy
 from envbuilder.core.errors import SpaceError
 from envbuilder.core.full import full_error, lacks_inodes

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import steps
+from envbuilder.builder.engine import Job, tools
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command, Runner
+from envbuilder.layers.layer import Layer
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import OsStep, Plan
+from envbuilder.plan.contents import runtime_program
+from envbuilder.plan.documents import write_documents
+from envbuilder.plan.model import OsStep, Plan, RuntimeStep
+from envbuilder.plan.model import Step as PlanStep
 from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 
 _PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
@@ -80,3 +85,13 @@ def progress(shown: Step) -> Callable[[str], None]:
             shown.show_note(matched[3])
 
     return read
+
+
+def write_runtime_layer(
+    step: RuntimeStep, job: Job, *, layers: Mapping[type[PlanStep], Layer], work: Path, out: Path
+) -> None:
+    """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
+    trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}
+    documents = write_documents(job.plan, layers, trees, tools())
+    program = runtime_program(step, documents)
+    job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.builder.result import BuiltRecipe
-from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.builder.batch import BuiltRecipe
+from envbuilder.commands._console import KEPT, build_context
 from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.answer import Reply
 from envbuilder.lock.on_top import need_addable

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.builder.batch import build_several, choose, need_place
-from envbuilder.builder.choice import Builder, EngineChoice, EngineName
-from envbuilder.builder.result import BuiltRecipe, PlannedRecipe
-from envbuilder.commands._build_context import KEPT, build_context
-from envbuilder.commands._console import say_closed
+from envbuilder.builder.batch import BuiltRecipe, PlannedRecipe, build_several, choose, need_place
+from envbuilder.builder.context import Builder, EngineChoice, EngineName
+from envbuilder.commands._console import KEPT, build_context, say_closed
 from envbuilder.commands.context import (
     Host,
     Load,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
@@ -69,7 +69,7 @@ def cache(
         case ["vendor", name, folder] if not gc:
             return _vendor(session, name, recipes, Path(folder).absolute())
         case ["keys"] if not gc:
-            keys = tuple(sorted(_pipeline().unused.locked_keys(build_context(session, recipes))))
+            keys = tuple(sorted(_pipeline().upkeep.locked_keys(build_context(session, recipes))))
             return Reply(data=LockedKeys(keys=keys), text="\n".join(keys))
         case ["vendor", *_]:
             raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
@@ -91,7 +91,7 @@ def cache(
     if gc:
         store.sweep()
     if unused is not None:
-        _pipeline().unused.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
+        _pipeline().upkeep.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
     elif gc:
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.commands._console import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Reply

@@ -9,8 +9,7 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.oci.reference import LATEST
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.builder.built import make_release, sign_artifacts
-from envbuilder.commands._build_context import build_context
-from envbuilder.commands._console import open_console
+from envbuilder.commands._console import build_context, open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Artifacts, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply

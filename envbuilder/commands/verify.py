@@ -8,7 +8,7 @@ import typer
 from envbuilder.artifacts.outputs import SIF, find_outputs, names_built
 from envbuilder.artifacts.sif import is_sif
 from envbuilder.builder.inspection import verifier, verify_built
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.run.named import need_file

@@ -18,7 +18,7 @@ from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root, minimal_python, unpack_minimal
 from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
 from envbuilder.builder.step_folder import progress, run_outside, write_step

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.model import IMAGE
-from envbuilder.builder.buildkit import BuildKitEngine, buildx
-from envbuilder.builder.buildkit.engine import exported_tars
-from envbuilder.builder.buildkit.folder import write_base
-from envbuilder.builder.buildkit.progress import Progress, title
-from envbuilder.builder.choice import Builder, EngineChoice, EngineName
+from envbuilder.builder.buildkit import buildx
+from envbuilder.builder.buildkit.buildx import Progress, title
+from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, write_base
+from envbuilder.builder.context import Builder, EngineChoice, EngineName
 from envbuilder.builder.engine import Job, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
@@ -78,8 +77,8 @@ def test_a_context_of_dockers_is_named_as_one():
 
 
 def test_the_named_engine_is_chosen_otherwise_assemble():
-    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.ASSEMBLE
-    assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
+    assert EngineChoice().engine_for("cpu") is EngineName.ASSEMBLE
+    assert EngineChoice(engine=EngineName.DOCKER).engine_for("cpu") is EngineName.DOCKER
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_the_named_engine_is_chosen_otherwise_assemble():
 )
 def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineChoice, option: str):
     with pytest.raises(UsageError, match=option) as caught:
-        choice.name_for(plan_of("cpu"))
+        choice.engine_for("cpu")
     assert caught.value.hint == "add `--engine docker`"
 
 

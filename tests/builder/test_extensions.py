@@ -17,21 +17,18 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job, SharedStores
 from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
-from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.extensions.check_targets import check_call, check_project
-from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.extensions.list import cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,
     list_imports,
     passed_tests,
 )
-from envbuilder.builder.share import share
-from envbuilder.builder.unused import mark_used
+from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from docs import make_reference
 from envbuilder import __version__, cli
-from envbuilder.builder.extensions.check_targets import extension_error
+from envbuilder.builder.extensions.compiler_errors import extension_error
 from envbuilder.commands import COMMANDS, GROUPS
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.builder.assemble import distribution
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console

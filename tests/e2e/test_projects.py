@@ -13,14 +13,13 @@ import pytest
 
 from envbuilder.builder.assemble.engine import Run
 from envbuilder.builder.buildkit import buildx
-from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
-from envbuilder.builder.buildkit.folder import write_folder
-from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, pack_tar, write_folder
+from envbuilder.builder.context import EngineChoice, EngineName
 from envbuilder.builder.extensions.build import ExtensionBuilder
 from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.builder.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest

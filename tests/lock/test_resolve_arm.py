@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.context import EngineChoice, EngineName
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.artifacts.sif import read_sif
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import layer_keys
 from envbuilder.core.cache import Store, link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer

@@ -4,10 +4,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.context import EngineChoice
 from envbuilder.builder.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.layers.layer import Layer
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.render import make_printed
 from envbuilder.compat.tables.gpu import capabilities, load_gpus

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension

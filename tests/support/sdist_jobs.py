@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
+from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from envbuilder.builder.assemble import distribution, runtime
+from envbuilder.builder.assemble import distribution
 from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job, KeptStep, lower_steps
@@ -24,7 +24,7 @@ from envbuilder.builder.extensions.build import (
     join_extensions,
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.builder.step_folder import progress, unpack_packages, write_step
+from envbuilder.builder.step_folder import progress, unpack_packages, write_runtime_layer, write_step
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command
@@ -186,7 +186,7 @@ class Run:
             case RuntimeStep():
                 others = [one for one in job.plan.steps if one is not step]
                 layers = {type(one): self.start(one).result() for one in others}
-                runtime.write_layer(step, job, layers=layers, work=work, out=out)
+                write_runtime_layer(step, job, layers=layers, work=work, out=out)
             case _:
                 assert_never(step)
 

@@ -18,20 +18,23 @@ from typing import Final, TypeVar, assert_never
 from envbuilder.builder.assemble.sandbox import Root, program_command
 from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions import cache
-from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.extensions.check_targets import (
+from envbuilder.builder.extensions.cache import (
+    CachedExtension,
     ExtensionCode,
-    explain_targets,
-    extension_error,
-    extra_targets,
+    find_extensions,
+    find_twins,
+    known_calls,
+    label,
 )
 from envbuilder.builder.extensions.compiler_errors import (
     explain_failure,
+    explain_targets,
+    extension_error,
+    extra_targets,
     merge_failures,
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.extensions.list import find_extensions, find_twins, known_calls, label
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
