@@ -23,7 +23,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
-from envbuilder.runners.sandbox import ROOT, sandbox_words
+from envbuilder.runners.sandbox import ROOT, sandbox
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
 from tests.support.workbench import CACHE, as_nobody, attempt, run
@@ -202,13 +202,8 @@ end.set()
 
 def test_a_user_with_many_processes_elsewhere_may_build(spacious: Path):
     container = ("unshare", "--pid", "--fork", "--mount-proc")
-    words = sandbox_words(
-        ("--ro-bind", "/", "/"),
-        ("sh", "-c", "true | true && echo done"),
-        env=(("PATH", "/usr/bin:/bin"),),
-        user=ROOT,
-    )
-    command = as_nobody(sys.executable, "-I", *words)
+    program, env = ("sh", "-c", "true | true && echo done"), (("PATH", "/usr/bin:/bin"),)
+    command = as_nobody(*sandbox(("--ro-bind", "/", "/"), program, why="try it", env=env, user=ROOT).argv)
     pipe = subprocess.PIPE
     with subprocess.Popen(
         tuple(map(str, as_nobody(sys.executable, "-c", BUSY))), stdin=pipe, stdout=pipe, text=True

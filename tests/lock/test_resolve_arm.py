@@ -219,7 +219,7 @@ def test_the_plan_of_a_lock_for_arm_is_for_either_engine(gh200: tuple[Recipe, Lo
     plan = plan_of(*gh200)
     assert plan.canonical().splitlines()[1] == "platform linux/arm64"
     need_buildable(plan)
-    assert EngineChoice().name_for(plan) is EngineName.ASSEMBLE
+    assert EngineChoice().engine_for(plan.name) is EngineName.ASSEMBLE
     assert EngineChoice(engine=EngineName.DOCKER).name_for(plan) is EngineName.DOCKER
 
 

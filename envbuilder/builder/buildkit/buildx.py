@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
+from packaging.version import Version
+
 from envbuilder.builder.context import Builder
 from envbuilder.core.budget import LastLines
 from envbuilder.core.console import Console
@@ -32,10 +34,9 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.core.text.redact import redacted
 from envbuilder.plan.model import Plan
 from envbuilder.plan.program import BASE, PROGRAMS, SPEC
-from envbuilder.runners.required_tools import ToolCode
 
 DOCKERFILE: Final = "Dockerfile"
-FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
+FLOOR: Final = Version("0.13")  # of buildx: the first release with `--progress rawjson`
 # Errors about the options of a cache, before anything is built.
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
@@ -59,6 +60,8 @@ _FOREIGN: Final = ("extension.py", "build_sdist.py")
 
 
 class BuildxCode(CodeEnum):
+    ABSENT = "EB801", "a program that is not installed or does not run"
+    OLD = "EB802", "a program that is older than is needed"
     NO_EXPORT = "EB803", "a BuildKit that cannot do what is needed"
     NO_CACHE = "EB804", "a build cache that BuildKit cannot write"
 
@@ -152,16 +155,15 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
         version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
     except ToolError:
         message = "`docker` is needed to run BuildKit, but it is not installed"
-        return Finding(code=ToolCode.ABSENT, message=message, hint=install_hint("docker.io"))
+        return Finding(code=BuildxCode.ABSENT, message=message, hint=install_hint("docker.io"))
     except CommandError:
         hint = f"`{install_command('docker-buildx')}`, or docker-buildx-plugin of Docker's own packages"
         message = "`docker` has no plugin `buildx`, which runs BuildKit"
-        return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
-    found = re.search(r"\d+(?:\.\d+)+", version)
-    if not found or tuple(map(int, found[0].split("."))) < FLOOR:
-        wanted = ".".join(map(str, FLOOR))
-        message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return Finding(code=ToolCode.OLD, message=message, hint=install_hint("docker.io"))
+        return Finding(code=BuildxCode.ABSENT, message=message, hint=hint)
+    there = re.search(r"\d+(?:\.\d+)+", version)
+    if not there or Version(there[0]) < FLOOR:
+        message = f"buildx {FLOOR} or newer is needed; found {there[0] if there else 'no version'}"
+        return Finding(code=BuildxCode.OLD, message=message, hint=install_hint("docker.io"))
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         answer = runner.run(Command(argv=inspect, why="ask the builder"))
@@ -173,7 +175,7 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
         return None
     name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
     hint = "`docker buildx ls` lists builders, `envbuilder doctor` checks the engine"
-    return Finding(code=ToolCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)
+    return Finding(code=BuildxCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)
 
 
 class Progress:

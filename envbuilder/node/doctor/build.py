@@ -27,8 +27,7 @@ from envbuilder.node.doctor.item import (
 from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
 from envbuilder.runners.emulate import machine_has, trial
-from envbuilder.runners.required_tools import BWRAP, check_tools, tool_version
-from envbuilder.runners.toolbox import sandbox_trial
+from envbuilder.runners.toolbox import bwrap_version, sandbox_trial
 from envbuilder.sources.http.proxies import trouble
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
@@ -58,10 +57,10 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     """Check what the assemble engine needs of the kernel, and name the engine that works here."""
     why = "programs of a build run in their own, without a network and apart from your files"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
-    lacking = check_tools((BWRAP,), machine.runner)
+    bwrap = bwrap_version(machine.runner)
     # A distribution may allow bubblewrap what it forbids other programs.
     tried = sandbox_trial()
-    spaces = has_namespaces(machine) if lacking else machine.output_of(*tried.argv, why=tried.why) is not None
+    spaces = machine.output_of(*tried.argv, why=tried.why) is not None if bwrap else has_namespaces(machine)
     shut = shut_switches(machine)
     if spaces:
         yield namespaces.ok("can be made")
@@ -80,11 +79,8 @@ def check_engine(machine: Machine) -> Iterator[Item]:
     docker = "`--engine docker` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
-    sandbox = Subject(DoctorCode.TOOL, BWRAP.name, f"a build uses it to {BWRAP.why}")
-    if lacking:
-        yield sandbox.ok("envbuilder's own")  # the first build fetches it
-    else:
-        yield sandbox.ok(tool_version(BWRAP, machine.runner))
+    sandbox = Subject(DoctorCode.TOOL, "bwrap", "a build uses it to build in a sandbox")
+    yield sandbox.ok(bwrap or "envbuilder's own")  # which the first build fetches
 
     engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
     if is_new:
