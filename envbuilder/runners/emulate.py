@@ -63,7 +63,7 @@ def _enter(flags: int, *, user: int, group: int) -> None:
 def _register(machine: int, emulator: str) -> None:
     """Register the emulator in the namespace. The kernel opens it now (F), so a root need not have it (see binfmt-misc)."""
     head, mask = (
-        "".join(f"\\x{one:02x}" for one in part) for part in (_HEAD + machine.to_bytes(2, "little"), _MASK)
+        "".join(f"\\x{byte:02x}" for byte in part) for part in (_HEAD + machine.to_bytes(2, "little"), _MASK)
     )
     fields = ("", f"envbuilder-{machine}", "M", "0", head, mask, emulator, "PF")
     with (FORMATS / "register").open("wb", buffering=0) as stream:

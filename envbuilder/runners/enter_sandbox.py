@@ -99,13 +99,16 @@ def filter_of_calls(*, is_root: bool) -> bytes:
     def refuse(error: int) -> tuple[int, int, int, int]:
         return (answer, 0, 0, 0x00050000 | error)  # SECCOMP_RET_ERRNO
 
+    def refuse_all(calls: Sequence[int], error: int) -> Iterator[tuple[int, int, int, int]]:
+        for call in calls:
+            yield from ((equal, 0, 1, call), refuse(error))
+
     steps = [
         (load, 0, 0, architecture), (equal, 1, 0, 0xC0000000 | machine), refuse(errno.ENOSYS),
         (load, 0, 0, number), (at_least, 0, 1, 1 << 30), refuse(errno.ENOSYS),  # of x32
-        *(step for call in (*_DENIED[machine], *_DENIED_TOO) for step in ((equal, 0, 1, call), refuse(errno.EPERM))),
-        *(step for call in _ABSENT for step in ((equal, 0, 1, call), refuse(errno.ENOSYS))),
-        *(step for call in (_ANSWERED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(0))),
-        *(step for call in (_UNSUPPORTED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(errno.EOPNOTSUPP))),
+        *refuse_all((*_DENIED[machine], *_DENIED_TOO), errno.EPERM), *refuse_all(_ABSENT, errno.ENOSYS),
+        *refuse_all(_ANSWERED[machine] if is_root else (), 0),
+        *refuse_all(_UNSUPPORTED[machine] if is_root else (), errno.EOPNOTSUPP),
         (equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, _NAMESPACES), refuse(errno.EPERM), allow,
         (equal, 0, 7, socket), (load, 0, 0, first), *((equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)),
         refuse(errno.EAFNOSUPPORT), allow,
@@ -122,15 +125,14 @@ def other_id() -> int | None:
     """Return an id that is neither root's nor a user's. None for an ordinary user, and where root has one id alone."""
     if os.geteuid():
         return None
-    tables = (
+    tables = [
         Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines() for kind in ("uid", "gid")
-    )
-    ranges = [
-        [(int(first), int(first) + int(count)) for first, _, count in map(str.split, rows)] for rows in tables
     ]
-    return next(
-        (found for found in IDS if all(any(a <= found < b for a, b in rows) for rows in ranges)), None
-    )
+
+    def is_mapped(number: int, rows: Sequence[str]) -> bool:
+        return any(0 <= number - int(first) < int(count) for first, _, count in map(str.split, rows))
+
+    return next((number for number in IDS if all(is_mapped(number, rows) for rows in tables)), None)
 
 
 def give(folder: str, uid: int, gid: int, *, special: bool) -> None:
@@ -139,19 +141,19 @@ def give(folder: str, uid: int, gid: int, *, special: bool) -> None:
     `special` says whether set-uid and set-gid bits stay, which chown(2) clears.
     """
 
-    def own(name: str, at: int | None) -> None:
-        found = os.stat(name, dir_fd=at, follow_symlinks=False)
-        if (found.st_uid, found.st_gid) != (uid, gid):
+    def hand_over(name: str, at: int | None) -> None:
+        facts = os.stat(name, dir_fd=at, follow_symlinks=False)
+        if (facts.st_uid, facts.st_gid) != (uid, gid):
             os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
-        bits = found.st_mode & (stat.S_ISUID | stat.S_ISGID)
-        if bits and not stat.S_ISLNK(found.st_mode):
-            mode = stat.S_IMODE(found.st_mode)
+        bits = facts.st_mode & (stat.S_ISUID | stat.S_ISGID)
+        if bits and not stat.S_ISLNK(facts.st_mode):
+            mode = stat.S_IMODE(facts.st_mode)
             os.chmod(name, mode if special else mode & ~bits, dir_fd=at)
 
-    own(folder, None)
+    hand_over(folder, None)
     for _, folders, files, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*folders, *files):
-            own(name, at)
+            hand_over(name, at)
 
 
 def become(to: int) -> None:
@@ -161,9 +163,8 @@ def become(to: int) -> None:
     os.setresuid(to, to, to)
     if os.getresuid() != (to, to, to) or os.getresgid() != (to, to, to):
         raise SystemExit("enter_sandbox: root's rights could not be given up")
-    _checked(
-        _libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "PR_SET_DUMPABLE"
-    )  # so that it may write its own /proc/self/uid_map
+    # So that it may write its own /proc/self/uid_map.
+    _checked(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def leave_root(to: int) -> None:
@@ -205,9 +206,8 @@ def _enter_namespace(to: int) -> None:
         _checked(_libc.unshare(_NEW_MOUNTS), "unshare")
     except OSError as error:
         if error.errno == errno.ENOSPC:  # said of disks everywhere else
-            raise SystemExit(
-                "enter_sandbox: this machine allows no more namespaces (user.max_mnt_namespaces)"
-            ) from None
+            limit = "user.max_mnt_namespaces"
+            raise SystemExit(f"enter_sandbox: this machine allows no more namespaces ({limit})") from None
         if error.errno != errno.EPERM:
             raise
         entered, waiting = os.pipe()
