@@ -168,14 +168,14 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     names = [variant for name in names for variant in expand(name, folder)]
     if len(names) == 1:  # its build reports its mistakes
         return tuple(names)
-    found: dict[str, tuple[str, Path]] = {}
+    places: dict[str, tuple[str, Path]] = {}
     for name in names:
         path = find_recipe(name, folder).resolve()
-        known, before = found.setdefault(path.stem, (name, path))
+        known, before = places.setdefault(path.stem, (name, path))
         if before != path:
             hint = "build one after the other, each with an `--output` of its own"
             raise UsageError(f"`{known}` and `{name}` would both be built as `{path.stem}`", hint=hint)
-    return tuple(name for name, _ in found.values())
+    return tuple(name for name, _ in places.values())
 
 
 def build_several(
@@ -184,23 +184,23 @@ def build_several(
     """Build each recipe, `jobs` at a time. An EnvbuilderError stops only its own build, another error stops all."""
     parts = min(jobs, len(names))
     with worker_threads(parts, context.runner) as pool:
-        coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]
+        coming = [pool.submit(_build_one, name, context, build, parts=parts) for name in names]
         for done in as_completed(coming):
             done.result()
-    return tuple(one.result() for one in coming)
+    return tuple(outcome.result() for outcome in coming)
 
 
-def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
+def _build_one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
     short = find_outputs(name, Path()).name
-    own = context.share(short, parts)
+    share = context.share(short, parts)
     began, result, error = time.monotonic(), None, None
     # Lines of parallel builds are interleaved and are not folded.
-    with own.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
+    with share.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
         try:
-            result = build(name, own)
+            result = build(name, share)
         except EnvbuilderError as failure:
             error = failure
     seconds = time.monotonic() - began
     ended = Outcome(name=short, seconds=seconds, result=result, error=error)
-    own.console.say(ended.words)
+    share.console.say(ended.words)
     return ended

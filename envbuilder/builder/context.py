@@ -91,8 +91,8 @@ class Builder:
         """Return the given options with their values, as `docker buildx build` and `envbuilder build` spell them."""
         return (
             *((("--builder", self.name),) if self.name else ()),
-            *(("--cache-from", one) for one in self.cache_from),
-            *(("--cache-to", one) for one in self.cache_to),
+            *(("--cache-from", cache) for cache in self.cache_from),
+            *(("--cache-to", cache) for cache in self.cache_to),
             *((("--no-cache",),) if self.no_cache else ()),
         )
 

@@ -16,7 +16,6 @@ import zstandard
 
 from envbuilder import __version__
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.context import EngineName
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
@@ -49,8 +48,8 @@ KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
 
 
 # The packing of layers, which decides their bytes.
-PACKING: Final = (
-    f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
+PACKING: Final = ", ".join(
+    (f"frames of {BLOCK_SIZE}", *(f"{name} {value}" for name, value in PARAMETERS.items()))
 )
 # The modules that write SBOM, provenance and what a container runtime reads.
 _DOCUMENTS: Final = (
@@ -109,10 +108,9 @@ NO_STORES: Final = SharedStores()
 
 @dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
 class Job:
-    """A plan, the engine that makes its layers, and the context of the build."""
+    """A plan, and the context of its build."""
 
     plan: Plan
-    engine: EngineName
     store: Store
     runner: Runner
     console: Console
@@ -142,11 +140,11 @@ class Job:
         """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
         key = self.keys[step]
         folder = self.store.layer(key)
-        if found := load_layer(folder):
-            return found
+        if layer := load_layer(folder):
+            return layer
         with self.store.lock(f"layer-{key}"):
-            if found := load_layer(folder):
-                return found
+            if layer := load_layer(folder):
+                return layer
             with self.store.renewed(folder, {}) as out:  # a layer names the digests of its own files
                 write(out, out.parent)
         layer = load_layer(folder)
@@ -202,9 +200,11 @@ class Job:
             below = (self.plan.os,)  # an image may lack /etc/profile.d
         elif isinstance(step, AddedStep):
             below = self.plan.steps[: self.plan.steps.index(step)]
-        layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
-        folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)
-        return (*self.plan.shared_folders(step), *folders)
+        layers = filter(None, (load_layer(self.store.layer(self.keys[lower])) for lower in below))
+        entries = (
+            entry for layer in layers for entry in read_manifest(layer) if entry.kind is Kind.DIRECTORY
+        )
+        return (*self.plan.shared_folders(step), *(folder.path for folder in entries))
 
     def discard_damaged(self) -> tuple[str, ...]:
         """Remove layers whose bytes have changed, and their trees. Returns their names."""

@@ -50,7 +50,8 @@ def verify_built(name: str, context: BuildContext, verifier: Verifier, *, output
     if plan and record and not record.is_of(plan.key):
         message = f"`{outputs.name}` was built from an earlier recipe or lock than those that are here"
         hint = f"`envbuilder build {pasted(name)}` builds what they say"
-        notes = (_other_plan(str(outputs.sif), message, hint),)
+        warning, where = Severity.WARNING, str(outputs.sif)
+        notes = (Finding(code=Code.OTHER_PLAN, severity=warning, where=where, message=message, hint=hint),)
     return replace(verified, findings=(*verified.findings, *notes))
 
 
@@ -65,10 +66,6 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
         return None, (stale_warning(error, name, Code.OTHER_PLAN, "not compared with the recipe: "),)
     except EnvbuilderError:
         return None, ()
-
-
-def _other_plan(where: str, message: str, hint: str) -> Finding:
-    return Finding(code=Code.OTHER_PLAN, severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def _layers(plan: Plan, context: BuildContext) -> tuple[Layer, ...]:

@@ -142,8 +142,8 @@ def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
     """Remove what killed builds of this cache left in the Docker engine."""
     if docker := connect(environment):
         for name, build in docker.staged():
-            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := connect(environment, build)):
-                own.drop_staged(name)
+            if (store.root / "locks" / f"{LOCK}{build}").exists() and (left := connect(environment, build)):
+                left.drop_staged(name)
 
 
 @contextlib.contextmanager
@@ -175,9 +175,9 @@ def _locked_context(
     context: BuildContext, recipe: Recipe, base: LockedBase | None, *, offline: bool
 ) -> ResolveContext:
     """Return the same for a locked recipe, with the apt repositories of the recipe and of its image."""
-    found = resolve_context(context, offline=offline)
-    found.fetcher.know(addresses(recipe, base.inside if base else None))
-    return found
+    resolving = resolve_context(context, offline=offline)
+    resolving.fetcher.know(addresses(recipe, base.inside if base else None))
+    return resolving
 
 
 # Both artifacts, the loading of the image, the findings of the imports, and the paths of the SIF.
@@ -328,7 +328,6 @@ def open_engine(
     """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
         plan=plan,
-        engine=choice.engine_for(plan.name),
         store=context.store,
         runner=context.runner,
         console=context.console,
@@ -336,7 +335,7 @@ def open_engine(
         shared=shared,
         origin=str(origin.resolve()) if origin else "",
     )
-    if job.engine is EngineName.ASSEMBLE:
+    if choice.engine_for(plan.name) is EngineName.ASSEMBLE:
         return AssembleEngine(job=job)
     return BuildKitEngine(job=job, builder=choice.builder)
 
@@ -346,7 +345,7 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not (missing := fetcher.missing(wanted)):
         fetcher.fetch(wanted)
         return
-    with console.step(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
+    with console.step(f"fetch {len(missing)} artifacts", sum(file.size for file in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 
 
@@ -377,12 +376,10 @@ def prepare_recipe(
         resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
         engine = open_engine(plan, choice, context)
         if not isinstance(engine, BuildKitEngine):
-            is_usual = plan.processor is X86_64
+            other = "the engine `docker`, which does, builds for x86-64 alone"
             raise UsageError(
-                f"`--prepare`: the engine `{engine.job.engine}` reads no folder",
-                hint="add `--engine docker`"
-                if is_usual
-                else "the engine `docker`, which does, builds for x86-64 alone",
+                f"`--prepare`: the engine `{EngineName.ASSEMBLE}` reads no folder",
+                hint="add `--engine docker`" if plan.processor is X86_64 else other,
             )
         store_sources(recipe, plan.extensions, resolving, offline=offline)
         fetch_inputs(plan.artifacts, resolving.fetcher, context.console)

@@ -59,7 +59,7 @@ def need_space(
     sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
     layers = sum(size.layer for size in sizes.values())
     trees = {step for step in unpacked_steps(job, made) if not store.tree(job.keys[step]).exists()}
-    cache = _SPARE + sum(one.size for one in fetched) + _EXTENSION * len(_uncompiled(job, made))
+    cache = _SPARE + sum(file.size for file in fetched) + _EXTENSION * len(_uncompiled(job, made))
     cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
     output = _SIF * layers + (0 if _links(store, staged) else layers)
     needs = [(store.root, cache), (outputs.folder, output)]
@@ -94,8 +94,8 @@ def _size_of_step(step: Step, job: Job) -> Size:
     if layer := load_layer(job.store.layer(job.keys[step])):
         return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
     if isinstance(step, CudaStep):
-        return _TOOLKIT.of(sum(one.size for one in step.artifacts))
-    sizes = [_size_of_file(one, job.store) for one in inputs(step)]
+        return _TOOLKIT.of(sum(part.size for part in step.artifacts))
+    sizes = [_size_of_file(file, job.store) for file in inputs(step)]
     return Size(sum(size.tree for size in sizes), sum(size.layer for size in sizes))
 
 
@@ -107,7 +107,7 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     size = (_GPU_WHEEL if is_for_gpus else _WHEEL).of(artifact.size)
     try:
         with zipfile.ZipFile(store.artifact(artifact.sha256)) as wheel:
-            files = [(one.file_size, one.filename.endswith(".py")) for one in wheel.infolist()]
+            files = [(member.file_size, member.filename.endswith(".py")) for member in wheel.infolist()]
     except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
         return size
     blocks = sum(-(-count // _BLOCK) for count, _ in files)

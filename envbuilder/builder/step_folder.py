@@ -88,7 +88,7 @@ def progress(shown: Step) -> Callable[[str], None]:
 
 
 def write_runtime_layer(
-    step: RuntimeStep, job: Job, *, layers: Mapping[type[PlanStep], Layer], work: Path, out: Path
+    step: RuntimeStep, job: Job, layers: Mapping[type[PlanStep], Layer], out: Path, work: Path
 ) -> None:
     """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
     trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}

@@ -93,7 +93,7 @@ def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
     yield from (status.key.entry for status in find_extensions(plan, store))
     yield from (
         project_key(plan.ground, extension).digest for extension in plan.extensions
-    )  # also of captures
+    )  # of captures too
     for step in plan.steps:
         if isinstance(step, PythonStep):
             yield from (wheel_key(part, plan) for part in step.made_by(plan).parts)
@@ -129,9 +129,9 @@ def share(job: Job) -> None:
 
 def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
     """Yield folder and name of each compiled extension and built wheel of the plan that the cache has."""
-    for one in find_extensions(job.plan, job.store):
-        if one.compiled:
-            yield job.store.extension(one.key.entry), label(one.extension, one.name)
+    for status in find_extensions(job.plan, job.store):
+        if status.compiled:
+            yield job.store.extension(status.key.entry), label(status.extension, status.name)
     for step in job.plan.steps:
         if isinstance(step, PythonStep):
             for folder in wheel_folders(step, job):

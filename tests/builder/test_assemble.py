@@ -18,7 +18,6 @@ from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.assemble.engine import AssembleEngine, make_root, minimal_python, unpack_minimal
 from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
-from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
 from envbuilder.builder.step_folder import progress, run_outside, write_step
@@ -464,7 +463,7 @@ def make_engine(store: Store) -> AssembleEngine:
     limits = Limits(threads=2, memory=64 << 30, root=True)
     return AssembleEngine(
         job=Job(
-            plan=PLAN, engine=EngineName.ASSEMBLE, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
+            plan=PLAN, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
         )
     )  # fmt: skip
 

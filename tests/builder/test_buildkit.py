@@ -121,7 +121,7 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
 def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
     limits = Limits(threads=1, memory=1, root=True)
     job = Job(
-        plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
+        plan=plan, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
     return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
 

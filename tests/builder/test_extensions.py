@@ -17,7 +17,6 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job, SharedStores
 from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
@@ -243,7 +242,7 @@ def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
 def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
     limits = Limits(threads=2, memory=64 << 30, root=True)
     return Job(
-        plan=plan, engine=EngineName.ASSEMBLE, store=store, runner=runner, console=Console(quiet=True), limits=limits
+        plan=plan, store=store, runner=runner, console=Console(quiet=True), limits=limits
     )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.builder.assemble import distribution
-from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
@@ -75,7 +74,7 @@ def make_os(
             )
         )
     job = Job(
-        plan=dataclasses.replace(plan, epoch=epoch), engine=EngineName.ASSEMBLE, store=store, runner=ProcessRunner(os.environ),
+        plan=dataclasses.replace(plan, epoch=epoch), store=store, runner=ProcessRunner(os.environ),
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
     )  # fmt: skip
     out = folder / "layer"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
@@ -134,7 +133,6 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").chmod(0o755)
     job = Job(
         plan=make_plan(RECIPE, LOCK),
-        engine=EngineName.ASSEMBLE,
         store=Store(folder / "cache"),
         runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}),
         console=Console(quiet=True),

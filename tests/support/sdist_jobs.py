@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.context import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
@@ -24,7 +23,6 @@ def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") 
     (folder / "cache").mkdir(parents=True)
     return Job(
         plan=make_plan(replace(RECIPE, python=python), lock),
-        engine=EngineName.ASSEMBLE,
         store=Store(folder / "cache"),
         runner=runner,
         console=Console(quiet=True),

@@ -151,14 +151,7 @@ def root_command(
     options = ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
     for mount in mounts:
         options += mount.options()
-    env = (*steps.ENVIRONMENT.items(), ("SOURCE_DATE_EPOCH", str(epoch)))
     return sandbox(
-        options,
-        argv,
-        why=why,
-        env=env,
-        user=ROOT,
-        capabilities=_CAPABILITIES,
-        emulation=emulation,
-        merged=True,
-    )
+        options, argv, why=why, env=(*steps.ENVIRONMENT.items(), ("SOURCE_DATE_EPOCH", str(epoch))), user=ROOT,
+        capabilities=_CAPABILITIES, emulation=emulation, merged=True,
+    )  # fmt: skip

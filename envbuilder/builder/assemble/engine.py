@@ -79,46 +79,35 @@ class AssembleEngine:
             _need_emulation(self.job)
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        found: list[Artifact] = []
+        wanted: list[Artifact] = []
         for step in self.job.missing():
-            found += inputs(step)
+            wanted += inputs(step)
             if isinstance(step, PythonStep | CudaStep):
-                found += minimal_python(self.job)
+                wanted += minimal_python(self.job)
         tools = self.job.cross_tools
         if tools and not self.job.store.holds(tools_tree(self.job)):
-            found += tools.artifacts
-        return tuple(dict.fromkeys(found))
+            wanted += tools.artifacts
+        return tuple(dict.fromkeys(wanted))
 
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
         root = make_root(self.job, trees)
         return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
-    def _commands(self, step: Step, root: Root) -> Iterable[Command]:
-        match step:
-            case OsStep():
-                return distribution.commands(step, self.job, WORK)
-            case ExtensionsStep():
-                ground = replace(root, python=None, cuda=None)
-                return (
-                    *extension_commands(self.job, root=root, work=WORK),
-                    join_command(step, self.job, ground, WORK),
-                )
-            case InterpreterStep() | PythonStep() | CudaStep() | StartStep():
-                return self._program_commands(step, root)
-            case RuntimeStep():
-                return ()  # this layer needs no program
-            case _:
-                assert_never(step)
-
-    def _program_commands(self, step: ProgramStep, root: Root) -> Iterator[Command]:
-        if isinstance(step, PythonStep):
-            yield from wheel_commands(step, self.job, root=replace(root, python=None, cuda=None), work=WORK)
-        trees: dict[type[Step], Path] = {
-            type(lower): self.job.store.tree(self.job.keys[lower])
-            for lower in lower_steps(step, self.job.plan)
-        }
-        yield _program_command(step, self.job, trees, WORK)
+    def _commands(self, step: Step, root: Root) -> Iterator[Command]:
+        job, ground = self.job, replace(root, python=None, cuda=None)
+        if isinstance(step, OsStep):
+            yield from distribution.commands(step, job, WORK)
+        elif isinstance(step, ExtensionsStep):
+            yield from extension_commands(job, root=root, work=WORK)
+            yield join_command(step, job, ground, WORK)
+        elif not isinstance(step, RuntimeStep):  # which needs no program
+            if isinstance(step, PythonStep):
+                yield from wheel_commands(step, job, root=ground, work=WORK)
+            trees: dict[type[Step], Path] = {
+                type(lower): job.store.tree(job.keys[lower]) for lower in lower_steps(step, job.plan)
+            }
+            yield _program_command(step, job, trees, WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         if self.job.cross_tools:
@@ -146,12 +135,13 @@ class Run:
 
     def root(self) -> Root:
         """Return the root in which extensions compile, after its trees are made."""
-        kept = (
-            step
-            for step in self._job.plan.steps
-            if isinstance(step, KeptStep) and step is not self._job.plan.added
-        )
+        plan = self._job.plan
+        kept = (step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added)
         return make_root(self._job, self._made(kept))
+
+    def _ground(self) -> Root:
+        """Return the root in which wheels are built, after its trees are made."""
+        return make_root(self._job, self._made((self._job.plan.os, self._job.plan.interpreter)))
 
     def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
@@ -176,17 +166,16 @@ class Run:
                     job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
-                root = make_root(job, self._made((job.plan.os, job.plan.interpreter)))
-                join_extensions(step, built, job, root, work)
+                join_extensions(step, built, job, self._ground(), work)
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():
                 self._run_program(step, work)
                 job.pack(step, tree, out)
             case RuntimeStep():
-                others = [one for one in job.plan.steps if one is not step]
-                layers = {type(one): self.start(one).result() for one in others}
-                write_runtime_layer(step, job, layers=layers, work=work, out=out)
+                others = job.plan.steps[:-1]
+                layers = {type(lower): self.start(lower).result() for lower in others}
+                write_runtime_layer(step, job, layers, out, work)
             case _:
                 assert_never(step)
 
@@ -219,9 +208,7 @@ class Run:
         """Make the tree of a step's layer in `work/tree`, with its program."""
         job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
         if isinstance(step, PythonStep):
-            wheels = built_wheels(
-                step, job, lambda: make_root(job, self._made((job.plan.os, job.plan.interpreter)))
-            )
+            wheels = built_wheels(step, job, self._ground)
             for part, wheel in zip(program.parts, wheels, strict=True):
                 parts[part.name] = work / part.name
                 parts[part.name].mkdir()

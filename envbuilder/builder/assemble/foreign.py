@@ -67,7 +67,7 @@ def make_tools(job: Job) -> None:
                 (tree / python.name).write_text(_START.format(python.name), encoding="utf-8")
                 (tree / python.name).chmod(0o755)
             if step := job.plan.cuda:
-                packages = {one.name: job.store.artifact(one.sha256) for one in tools.toolkit}
+                packages = {part.name: job.store.artifact(part.sha256) for part in tools.toolkit}
                 _install_programs(step, packages, tree)
             for name in ("native", "emulator"):  # whose files have links in the tree
                 remove_tree(work / name)
@@ -79,9 +79,8 @@ def _install_programs(step: CudaStep, packages: Mapping[str, Path], root: Path) 
     tree = Tree(str(root), f"/{step.toolkit.folder}")
     try:
         for part in step.rules()["parts"]:
-            install_part(
-                part, str(packages[part["name"]]), tree, lambda _, package: open_tar(Path(package), "data")
-            )
+            package = str(packages[part["name"]])
+            install_part(part, package, tree, lambda _, package: open_tar(Path(package), "data"))
     except ToolkitError as error:
         raise BuildError(str(error)) from error
     folders = [

@@ -91,19 +91,13 @@ def sandboxed(
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib64"):
-        if (root.os / name).is_dir() and not (
-            root.os / name
-        ).is_symlink():  # of an image without the merged /usr
-            options += ["--ro-bind", str(root.os / name), f"/{name}"]
-        else:
-            options += ["--symlink", f"usr/{name}", f"/{name}"]
+        folder = root.os / name
+        is_merged = folder.is_symlink() or not folder.is_dir()  # an image may be without the merged /usr
+        options += ["--symlink", f"usr/{name}"] if is_merged else ["--ro-bind", str(folder)]
+        options.append(f"/{name}")
     for more in _more_of(root):
-        target = f"/{more.relative_to(root.os)}"
-        options += (
-            ["--symlink", str(more.readlink()), target]
-            if more.is_symlink()
-            else ["--ro-bind", str(more), target]
-        )
+        options += ["--symlink", str(more.readlink())] if more.is_symlink() else ["--ro-bind", str(more)]
+        options.append(f"/{more.relative_to(root.os)}")
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
         options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]

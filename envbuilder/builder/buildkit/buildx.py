@@ -219,9 +219,9 @@ class Progress:
             self._vertex(vertex)
         for log in value.get("logs") or ():
             text = redacted(base64.b64decode(log.get("data") or "").decode(errors="replace"))
-            for one in text.splitlines():
-                self._log.debug("%s: %s", self._names.get(log.get("vertex", ""), "BuildKit"), one)
-                self._output.setdefault(log.get("vertex", ""), deque(maxlen=_KEPT)).append(one)
+            for printed in text.splitlines():
+                self._log.debug("%s: %s", self._names.get(log.get("vertex", ""), "BuildKit"), printed)
+                self._output.setdefault(log.get("vertex", ""), deque(maxlen=_KEPT)).append(printed)
 
     @property
     def failure(self) -> str:
@@ -274,10 +274,10 @@ class Progress:
                 raise _StepFailed
 
     def _record_error(self, digest: str, name: str, error: str) -> None:
-        if found := _IMPORT.fullmatch(name):
+        if reading := _IMPORT.fullmatch(name):
             if digest not in self._reported:
                 self._reported.add(digest)
-                self._console.say(f"cannot read the cache `{found['place']}`: {error}")
+                self._console.say(f"cannot read the cache `{reading['place']}`: {error}")
         elif name.startswith(_EXPORT):
             self.unwritten = error
         else:
@@ -290,9 +290,9 @@ class _StepFailed(Exception):  # noqa: N818 - it never leaves this module
 
 def title(name: str) -> str:
     """Return the title of a vertex: its stage and its program. "" for most work of BuildKit itself."""
-    found = _NAME.fullmatch(name)
-    if not found:
+    vertex = _NAME.fullmatch(name)
+    if not vertex:
         whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
         return next((shown for start, shown in whole.items() if name.startswith(start)), "")
-    program = _PROGRAM.search(found["words"])
-    return f"{found['stage']}: {program[1]}" if program else ""
+    program = _PROGRAM.search(vertex["words"])
+    return f"{vertex['stage']}: {program[1]}" if program else ""

@@ -4,6 +4,7 @@ BuildKit reads a folder with a Dockerfile of the plan, the programs, and SPEC an
 its own part of the folder, so BuildKit repeats only the stages that an edit changes.
 """
 
+import functools
 import tarfile
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, Future
@@ -55,9 +56,7 @@ class BuildKitEngine:
         layers = made.result()
         if not isinstance(step, RuntimeStep):
             return layers[type(step)]
-        return self.job.make_layer(
-            step, lambda out, work: write_runtime_layer(step, self.job, layers=layers, work=work, out=out)
-        )
+        return self.job.make_layer(step, functools.partial(write_runtime_layer, step, self.job, layers))
 
     def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""
@@ -87,8 +86,8 @@ class BuildKitEngine:
             with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:
                 if wanted := self.wanted():  # another process may have made them
                     self._build(wanted, work)
-        found = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
-        return {kind: layer for kind, layer in found.items() if layer is not None}
+        layers = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
+        return {kind: layer for kind, layer in layers.items() if layer is not None}
 
     def _build(self, wanted: Sequence[Step], work: Path) -> None:
         job, names = self.job, [step.name for step in wanted]
@@ -96,15 +95,12 @@ class BuildKitEngine:
             write_folder(job, work / "folder", names)
         buildx.run(self._command(work), job.runner, job.console)
         tars = exported_tars(work / "layout", names)
-        for step in (one for one in job.missing() if one in wanted):
+        for step in [step for step in job.missing() if step in wanted]:
             with job.console.step(f"write the {step.name} layer"):
-                self._pack(step, tars[step.name], work / "folder")
-
-    def _pack(self, step: Step, tar: Path, folder: Path) -> None:
-        self.job.make_layer(step, lambda out, _: pack_tar(step, self.job, tar, folder, out))
+                job.make_layer(step, functools.partial(pack_tar, step, job, tars[step.name], work / "folder"))
 
 
-def pack_tar(step: Step, job: Job, tar: Path, folder: Path, out: Path) -> Layer:
+def pack_tar(step: Step, job: Job, tar: Path, folder: Path, out: Path, _work: Path) -> Layer:
     """Write the step's layer from the tar that BuildKit exported into the folder `out`. `folder` is what BuildKit read."""
     if isinstance(step, OsStep):
         owners = image_owners(step.base, job.store) if step.base else {}

@@ -172,14 +172,12 @@ class ExtensionBuilder:
             case Form.CAPTURE:
                 calls = known_calls(self._job.plan, self._job.store, extension) or self._capture(extension)
                 captured = self._job.store.extension(project_key(ground, extension).digest) / CAPTURED
-                return _run_all(
-                    calls.calls,
-                    lambda call: (
-                        self._obtain_call(
-                            extension, call, calls, call_program(ground, extension, call, calls), captured
-                        ),
-                    ),
-                )
+
+                def obtain(call: Call) -> tuple[CachedExtension]:
+                    program = call_program(ground, extension, call, calls)
+                    return (self._obtain_call(extension, call, calls, program, captured),)
+
+                return _run_all(calls.calls, obtain)
             case _:
                 assert_never(extension.form)
 
@@ -249,9 +247,8 @@ class ExtensionBuilder:
             else:
                 root = self._root()
                 # Build directories are a recipe's own: code of one recipe could leave an object for another.
-                build_key = sha256_text(
-                    json.dumps([*key.surroundings, key.beside, objects, self._job.origin])
-                )
+                decided_by = [*key.surroundings, key.beside, objects, self._job.origin]
+                build_key = sha256_text(json.dumps(decided_by))
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,

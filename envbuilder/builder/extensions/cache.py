@@ -65,9 +65,7 @@ class Entry:
     is_python_module: bool = True
     is_standalone: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)  # path and sha256
-    headers: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the same, of the other files that the compile read
+    headers: Mapping[str, str] = field(default_factory=dict)  # the same, of other files that the compile read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,7 @@ def read_index(out: Path) -> Index:
     """Read what the program says of what it made. Raises BuildError."""
     with answers(INDEX):
         index: Index = adapter(Index).validate_json(read_beneath(out, f"{OUT}/{INDEX}", limit=_MOST))
-        return index
+    return index
 
 
 def save_compiled(

@@ -25,18 +25,15 @@ _ERROR_LINE: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
 _CAPTURE: Final = "envbuilder capture: "  # before the report in the last line of `capture_calls.py`
-_UNPACKED: Final = re.compile(
-    rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/"
-)  # where uv unpacks a source distribution
+# Where uv unpacks a source distribution.
+_UNPACKED: Final = re.compile(rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/")
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
-_PATCH: Final = re.compile(
-    r"^\s*the patch (?P<file>.+?) does not fit: (?P<why>.*)\Z", re.MULTILINE
-)  # of `extension.py`
+_PATCH: Final = re.compile(r"^\s*the patch (?P<file>.+?) does not fit: (?P<why>.*)\Z", re.MULTILINE)
 _UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
 _LACKS: Final = re.compile(
-    r"No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open"
+    "No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open"
 )
 _QUOTED: Final = re.compile(r"['\"`<](?:\./)?([\w+-][\w./+-]{0,200})['\"`>]")
 _MOST: Final = 100  # names that are looked for
@@ -160,13 +157,13 @@ def _error_lines(lines: Sequence[str], first: int) -> list[str]:
 
 def _printed_by_failed(lines: Sequence[str]) -> list[int]:
     """Return the lines that commands of ninja printed before they failed: `nvcc fatal   : …`, `sh: 1: Cannot fork`."""
-    found, is_inside = list[int](), False
+    printed, is_inside = list[int](), False
     for at, line in enumerate(lines):
         if line.startswith("FAILED: ") or _NOISE.match(line):
             is_inside = line.startswith("FAILED: ")
         elif is_inside and not lines[at - 1].startswith("FAILED: "):  # after the command itself
-            found.append(at)
-    return found
+            printed.append(at)
+    return printed
 
 
 def merge_failures(failures: Sequence[BuildError]) -> BuildError:
@@ -220,7 +217,7 @@ def _lacking(text: str, extension: LockedExtension, folder: Path) -> str:
     return ""
 
 
-_SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
+_SCRIPTS: Final[tuple[str, ...]] = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
 _OWN_LIST: Final = re.compile(
     r"-gencode|-arch[= ]|arch=compute_|environ\W+TORCH_CUDA_ARCH_LIST\W+\s*=[^=]|CMAKE_CUDA_ARCHITECTURES"
@@ -269,16 +266,11 @@ def check_project(
 
     `project` is the project's folder in the build directory.
     """
-    files = {
-        PurePosixPath(file).relative_to(project).as_posix(): file
-        for file in files_beneath(build_dir, project)
-    }
+    paths = files_beneath(build_dir, project)
+    files = {PurePosixPath(path).relative_to(project).as_posix(): path for path in paths}
     sources = [file for file in files if file.endswith(".cu")]
-    scripts: dict[str, str] = {
-        script: read_beneath(build_dir, files[script]).decode(errors="replace")
-        for script in _SCRIPTS
-        if script in files
-    }
+    there = [script for script in _SCRIPTS if script in files]
+    scripts = {script: read_beneath(build_dir, files[script]).decode(errors="replace") for script in there}
     if architectures and sources and not any(held.values()):
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""
