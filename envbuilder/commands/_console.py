@@ -1,4 +1,4 @@
-"""What a command opens for its work: the console, the runner of programs, and the context of those that build or read artifacts."""
+"""What commands open for their work: a console, a runner of programs, a context for builds and artifacts."""
 
 import os
 from pathlib import Path

@@ -19,7 +19,8 @@ from envbuilder.recipe.load import find_recipe
 )
 def add(
     session: Session, name: Name,
-    packages: Annotated[list[str], typer.Argument(help="requirements as pip knows them, or git+URL[@REVISION]", metavar="PACKAGE")],
+    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE",
+                                                  help="requirements as pip knows them, or git+URL[@REVISION]")],
     *,
     new: Annotated[str, typer.Option("--as", metavar="NAME2", help="the name of the new recipe")],
     output: Output, loads: Load, recipes: Recipes,

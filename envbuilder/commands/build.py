@@ -67,7 +67,8 @@ def build(
         int | None, typer.Option(metavar="N", help="build N at a time; a layer that two of them share is built once")
     ] = None,
     where: Annotated[
-        str, typer.Option("--on", metavar="slurm", help="submit an array job: one task per recipe, on any node", autocompletion=offer("slurm"))
+        str, typer.Option("--on", metavar="slurm", autocompletion=offer("slurm"),
+                          help="submit an array job: one task per recipe, on any node")
     ] = "",
     profile: Profile,
     sbatch: Annotated[
@@ -85,10 +86,12 @@ def build(
     builder: Annotated[str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")] = "",
     cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")] = None,
     cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache",
+                                           help="docker engine: run every stage, without BuildKit's cache")] = False,
     load: Load,
     prepare: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="docker engine: write BuildKit's input there and print its command; build nothing")
+        Path | None, typer.Option(metavar="FOLDER",
+                                  help="docker engine: write BuildKit's input there and print its command; build nothing")
     ] = None,
     recipes: Recipes,
 ) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | arrays.ArrayScript | arrays.ArrayJob]:  # fmt: skip
@@ -114,21 +117,20 @@ def build(
             return arrays.write_script(array, None if dry_run else write)
         runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
         return arrays.submit_array(array, runner, wait=wait, report=say, width=session.width)
-    from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
+    from envbuilder.builder import pipeline  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)
     if prepare:
         if len(chosen) > 1:
-            raise UsageError(
-                "`--prepare` takes one recipe", hint="name one; prepare another one in its own folder"
-            )
-        line = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
+            hint = "name one; prepare another one in its own folder"
+            raise UsageError("`--prepare` takes one recipe", hint=hint)
+        line = pipeline.prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
         prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=line)
         return Reply(data=PreparedRecipes((prepared,)), text=line)
     if dry_run:
-        plans = tuple(explain(name, context, host, choice) for name in chosen)
+        plans = tuple(pipeline.explain(name, context, host, choice) for name in chosen)
         return Reply(data=PlannedRecipes(plans), text="\n".join(plan.text() for plan in plans))
-    make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
+    make = functools.partial(pipeline.build_recipe, output=output, offline=offline, host=host, choice=choice)
     if len(chosen) > 1:
         outcomes = build_several(chosen, context, make, jobs=jobs or 1)
         say_closed(session, output, *(outcome.result.outputs.sif for outcome in outcomes if outcome.result))

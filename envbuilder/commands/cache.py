@@ -54,13 +54,15 @@ def cache(
     session: Session,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND | vendor NAME DIR | keys", help="with --gc: what to remove (default: all but `layers` and `extensions`); "
+        typer.Argument(metavar="KIND | vendor NAME DIR | keys",
+            help="with --gc: what to remove (default: all but `layers` and `extensions`); "
             "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name")
     ] = None,
     *,
     gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or build again")] = False,
     unused: Annotated[
-        int | None, typer.Option("--unused", metavar="DAYS", min=0, help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
+        int | None, typer.Option("--unused", metavar="DAYS", min=0,
+            help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
     ] = None,
     recipes: Recipes,
 ) -> Reply[CacheSizes | VendoredLock | LockedKeys]:  # fmt: skip
@@ -84,10 +86,8 @@ def cache(
     if kinds and not gc:
         raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
     if unused is not None and (not gc or not set(kinds) <= set(KEYED)):
-        raise UsageError(
-            "`--unused` requires `--gc`, and kinds that have an entry for each key",
-            hint=f"these are {', '.join(KEYED)}",
-        )
+        hint = f"these are {', '.join(KEYED)}"
+        raise UsageError("`--unused` requires `--gc`, and kinds that have an entry for each key", hint=hint)
     if gc:
         store.sweep()
     if unused is not None:
@@ -111,7 +111,8 @@ def _sizes(session: Session, store: Store) -> Reply[CacheSizes]:
     rows = [("  kind", "size", "goes by itself")]
     for kind, size in (sizes | {"all": total}).items():
         rows.append((f"  {kind}", _gigabytes(size), _gigabytes(goes[kind]) if kind in goes else "-"))
-    below = f"limit {'none' if most is None else _gigabytes(most)}: above it, builds remove what goes by itself, longest unused first"
+    named = "none" if most is None else _gigabytes(most)
+    below = f"limit {named}: above it, builds remove what goes by itself, longest unused first"
     head, foot = (columns([(text,)], session.width) for text in (str(store.root), below))
     return Reply(
         data=CacheSizes(folder=store.root, bytes=sizes, removable=removable, limit=most),

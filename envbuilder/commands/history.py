@@ -63,17 +63,20 @@ def history(
     removed = () if prune is None else tuple(version.digest for version in past.prune(sif, prune))
     listed = tuple(
         KeptVersion(
-            version=version.digest, time=_day(version.time), bytes=version.size, current=version.current
+            version=version.digest, time=utc_time(version.time).strftime("%Y-%m-%d %H:%M UTC"),
+            bytes=version.size, current=version.current,
         )
         for version in past.versions(sif)
-    )
+    )  # fmt: skip
     rows = [
         ("*" if row.current else "", row.version, row.time, f"{row.bytes / 1e9:.2f} GB") for row in listed
     ]
     table = columns([("", "VERSION", "SINCE", "SIZE"), *rows], session.width)
+    keep = versions_to_keep(session.environment)
+    hint = f"{VERSIONS} is {keep}" if keep > 1 else f"`export {VERSIONS}=3` keeps three from the next one on"
     return Reply(
         data=History(sif=sif, versions=listed, removed=removed),
-        text=table if listed else f"{sif.name} has no earlier versions: {_hint(session)}",
+        text=table if listed else f"{sif.name} has no earlier versions: {hint}",
     )
 
 
@@ -90,17 +93,6 @@ def _chosen(sif: Path, wanted: str) -> past.Version:
         return chosen[0]
     current = next((number for number, version in enumerate(there) if version.current), -1)
     if current + 1 == len(there):
-        raise UsageError(
-            f"`{sif.name}` has no version before the current one",
-            hint=f"`{VERSIONS}=3` keeps three versions from the next build or pull on",
-        )
+        hint = f"`{VERSIONS}=3` keeps three versions from the next build or pull on"
+        raise UsageError(f"`{sif.name}` has no version before the current one", hint=hint)
     return there[current + 1]
-
-
-def _hint(session: Session) -> str:
-    keep = versions_to_keep(session.environment)
-    return f"{VERSIONS} is {keep}" if keep > 1 else f"`export {VERSIONS}=3` keeps three from the next one on"
-
-
-def _day(seconds: float) -> str:
-    return utc_time(seconds).strftime("%Y-%m-%d %H:%M UTC")

@@ -40,9 +40,8 @@ def push(
     names = names_built(name, artifacts)
     target = find_reference(reference or environment_name(name), client.settings.prefix)
     if target.digest:
-        raise UsageError(
-            f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
-        )
+        hint = "push to a tag; the digest follows from the content"
+        raise UsageError(f"`{target}` names a digest", hint=hint)
     pushed: list[registry.Pushed] = []
     for built in names:
         outputs = find_outputs(built, artifacts.absolute())
