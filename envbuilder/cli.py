@@ -86,9 +86,8 @@ class CommandGroup(typer.core.TyperGroup):
             raise UsageError(f"`envbuilder {word}` is now {now}")
         if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
             meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))
-            raise UsageError(
-                f"there is no command `{word}`", hint=f"{meant}`envbuilder --help` lists the commands"
-            )
+            hint = f"{meant}`envbuilder --help` lists the commands"
+            raise UsageError(f"there is no command `{word}`", hint=hint)
         name, named, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and named else None, rest
 

@@ -148,9 +148,8 @@ def need_place(where: str, *, without: bool) -> None:
     if where not in ("", "slurm"):
         raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
     if not where and not without:
-        raise UsageError(
-            "`--sbatch`, `--write` and `--wait` require `--on slurm`", hint="add it, or leave them out"
-        )
+        hint = "add it, or leave them out"
+        raise UsageError("`--sbatch`, `--write` and `--wait` require `--on slurm`", hint=hint)
 
 
 def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
@@ -158,9 +157,8 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
-        raise UsageError(
-            "`--all` builds every recipe and takes no recipe names", hint="leave out `--all` or the names"
-        )
+        hint = "leave out `--all` or the names"
+        raise UsageError("`--all` builds every recipe and takes no recipe names", hint=hint)
     if every:
         names = need_recipes(folder)
     if not names:

@@ -28,7 +28,7 @@ from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.container import FIXED_ENV, TEMPORARY, Surroundings, probe_alone, run_in_image, run_in_sif
-from envbuilder.runners.emulate import machine_has
+from envbuilder.runners.enter_sandbox import machine_has
 from envbuilder.runners.sandbox import sandbox
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher

@@ -1,8 +1,10 @@
 """Start bubblewrap with nothing of whoever builds: no variables, no root, and a filter of system calls.
 
     enter_sandbox.py [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
+    enter_sandbox.py --emulate MACHINE EMULATOR [OVER BELOW]… -- PROGRAM [ARGUMENT]…
 
-OPTIONs are bubblewrap's. The words before the first `--` are those of `emulate.py`, for programs of another processor.
+OPTIONs are bubblewrap's. The words before the first `--` are for programs of another processor. The second form starts a
+program that knows those of another processor, without a sandbox.
 
 A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
 /proc/sys/kernel/core_pattern. So root takes an id here that nobody has. That id may not enter root's folders. Whatever
@@ -18,12 +20,11 @@ import errno
 import itertools
 import os
 import resource
-import runpy
 import shutil
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -267,24 +268,107 @@ def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
         at += 1 if options[at] in _FLAGS else 3 if options[at] in _PAIRS else 2
 
 
-def _become_with(to: int, options: list[str], emulated: list[str], bubblewrap: str) -> str:
+def _become_with(to: int, options: list[str], emulator: list[str], bubblewrap: str) -> str:
     """Take an id for good that may enter what bubblewrap and the emulator need, and root's other folders not.
 
-    Replaces their paths in `options` and `emulated` by those that the id may enter. Returns that of bubblewrap.
+    Replaces their paths in `options` and `emulator` by those that the id may enter. Returns that of bubblewrap.
     """
     sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
     # The toolbox's lies in a root of its own, in root's cache, and starts a program beside it.
     program = Path(bubblewrap).resolve()
     top = program.parents[2] if len(program.parents) > 3 else None
-    for path in (*emulated[1:], *([str(top)] if top else [])):
+    for path in (*emulator[1:], *([str(top)] if top else [])):
         sources.setdefault(path, False)
     _enter_namespace(to)
     place = _stage(sources)
     for at, _ in _binds(options):
         options[at + 1] = place(options[at + 1])
-    emulated[1:] = map(place, emulated[1:])
+    emulator[1:] = map(place, emulator[1:])
     become(to)
     return str(Path(place(str(top)), program.relative_to(top))) if top else bubblewrap
+
+
+# ----------------------------------------------------------------------------------------- programs of another processor
+#
+# MACHINE is the number of the processor in ELF files, EMULATOR a static qemu for it. Since Linux 6.7, each user namespace may
+# have a list of binary formats of its own. So an ordinary user may register qemu in it, and nothing changes on the machine. On
+# an older kernel, what the machine itself has registered must serve. Each folder OVER is laid over the folder BELOW, for this
+# program alone: native compilers over those of the other processor. The program keeps its process, user and group.
+
+FORMATS: Final = Path("/proc/sys/fs/binfmt_misc")
+_EMULATE: Final = "--emulate"
+_KERNEL: Final = "Linux 6.7 or newer lets each user register an emulator for programs of another processor"
+# The head of a little-endian 64-bit program, up to the field with the processor. The other values of the two fields
+# that the mask loosens are a library (PIE) and another ABI.
+_HEAD: Final = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00"
+_MASK: Final = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
+_END: Final = "\x01"  # ends each field: no path has it
+
+
+def _register(machine: int, emulator: str) -> None:
+    """Register the emulator in the namespace. The kernel opens it now (F), so a root need not have it (see binfmt-misc)."""
+    patterns = (_HEAD + machine.to_bytes(2, "little"), _MASK)
+    head, mask = ("".join(f"\\x{byte:02x}" for byte in pattern) for pattern in patterns)
+    fields = ("", f"envbuilder-{machine}", "M", "0", head, mask, emulator, "PF")
+    with (FORMATS / "register").open("wb", buffering=0) as stream:
+        stream.write(os.fsencode(_END.join(fields)))
+
+
+def machine_has(machine: int, formats: Path = FORMATS) -> bool:
+    """Return whether the machine runs programs of this processor by an emulator that no root needs to have (F)."""
+    head = (_HEAD[:16] + b"\x02\x00" + machine.to_bytes(2, "little")).hex()
+    for path in formats.glob("*"):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            continue
+        flags = next((line.partition(":")[2] for line in lines if line.startswith("flags:")), "")
+        if "enabled" in lines and "F" in flags and f"magic {head}" in lines:
+            return True
+    return False
+
+
+def emulated(words: Iterable[str], argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts `argv` so, without a sandbox. `words` are MACHINE, EMULATOR and the folders."""
+    return (sys.executable, "-I", __file__, _EMULATE, *words, "--", *argv)
+
+
+def trial(machine: int) -> tuple[str, ...]:
+    """Return the command line that shows whether this works here. It registers a program that nothing starts."""
+    return emulated((str(machine), sys.executable), ("true",))
+
+
+def _enter_user(flags: int, *, user: int, group: int) -> None:
+    """Enter a user namespace in which this user and group are called so, and what else `flags` say."""
+    maps = {"setgroups": "deny", "uid_map": f"{user} {os.getuid()} 1", "gid_map": f"{group} {os.getgid()} 1"}
+    _checked(_libc.unshare(_NEW_USER | flags), "unshare")
+    for name, text in maps.items():
+        Path("/proc/self", name).write_text(text, encoding="ascii")
+
+
+def _emulate(words: Sequence[str]) -> None:
+    """Enter the namespace that MACHINE, EMULATOR and the folders of `words` describe. Raises OSError."""
+    machine, emulator, *folders = words
+    is_there = machine_has(int(machine))
+    user, group = os.getuid(), os.getgid()
+    _enter_user(_NEW_MOUNTS, user=0, group=0)  # the list of formats belongs to its root user
+    _mount("", Path("/"), "", _PRIVATE)
+    try:
+        _mount("binfmt_misc", FORMATS, "binfmt_misc", 0)
+    except OSError:
+        if not is_there:
+            sys.stderr.write(f"enter_sandbox: {_KERNEL}\n")
+            raise
+    else:
+        _register(int(machine), emulator)
+    escaped = [folder.translate({ord(sign): f"\\{sign}" for sign in "\\:,"}) for folder in folders]
+    for over, below, target in zip(escaped[::2], escaped[1::2], folders[1::2], strict=True):
+        _mount("overlay", Path(target), "overlay", _READ_ONLY, f"lowerdir={over}:{below},userxattr")
+    if user:
+        _enter_user(0, user=user, group=group)
+
+
+# -------------------------------------------------------------------------------------------------------------- the start
 
 
 def limit_processes() -> None:
@@ -315,9 +399,8 @@ def prepare(words: Sequence[str]) -> list[str]:
 
     The caller replaces its process by it, with no variables. Raises OSError, or SystemExit with a reason.
     """
-    emulated, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
+    emulated_by, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
     options, argv = list(rest[: rest.index("--")]), rest[rest.index("--") + 1 :]
-    emulator = runpy.run_path(str(Path(__file__).with_name("emulate.py"))) if emulated else None
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise SystemExit("enter_sandbox: `bwrap` is not installed")
@@ -329,9 +412,9 @@ def prepare(words: Sequence[str]) -> list[str]:
         if Path(bubblewrap).with_name(PLAIN).exists():
             leave_root(to)
         else:
-            bubblewrap = _become_with(to, options, emulated, bubblewrap)
-    if emulator:
-        emulator["enter"](emulated)
+            bubblewrap = _become_with(to, options, emulated_by, bubblewrap)
+    if emulated_by:
+        _emulate(emulated_by)
     os.chdir("/")
     os.umask(0o022)  # the user's decides no mode of what is built
     is_root = ("--uid", "0") in itertools.pairwise(options)
@@ -344,11 +427,17 @@ def prepare(words: Sequence[str]) -> list[str]:
 
 
 def main() -> int:
+    words, place = sys.argv[1:], ""
     try:
-        argv = prepare(sys.argv[1:])
+        if words[0] == _EMULATE:
+            at = words.index("--")
+            place = f"{words[at + 1]}: "
+            _emulate(words[1:at])
+            os.execvp(words[at + 1], words[at + 1 :])  # noqa: S606
+        argv = prepare(words)
         os.execve(argv[0], argv, {})  # noqa: S606
     except OSError as error:
-        sys.stderr.write(f"enter_sandbox: {error}\n")
+        sys.stderr.write(f"enter_sandbox: {place}{error}\n")
     return REFUSED
 
 

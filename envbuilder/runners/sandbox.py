@@ -46,7 +46,7 @@ def sandbox(
     """Return the command that runs `argv` in a sandbox, by default as a user without rights there.
 
     `options` are bubblewrap's, for what is mounted. `capabilities` are those of its own user namespace alone.
-    `emulation` are words of `emulate.py`.
+    `emulation` are words of `enter_sandbox.py` for programs of another processor.
     """
     rights = (word for name in capabilities for word in ("--cap-add", name))
     variables = (word for name, value in env for word in ("--setenv", name, value))

@@ -45,7 +45,7 @@ from envbuilder.plan.model import (
     Step,
     inputs,
 )
-from envbuilder.runners.emulate import trial
+from envbuilder.runners.enter_sandbox import trial
 from envbuilder.runners.sandbox import take_over
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher

@@ -1,6 +1,6 @@
 """The tools that build for another processor: qemu, and native compilers in place of the environment's own.
 
-An environment's programs run by qemu (`runners/emulate.py`). What takes long is native: the Python that installs the wheels, and
+An environment's programs run by qemu (`runners/enter_sandbox.py`). What takes long is native: the Python that installs the wheels, and
 the compilers. Debian's packages for several processors share no path, and its cross compiler is named as the environment's
 own compiler is. So the native folders lie over those of the environment, and projects find their compiler where it is on a
 machine of that processor.

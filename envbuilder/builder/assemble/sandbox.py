@@ -27,7 +27,7 @@ class Emulation:
     over: tuple[tuple[Path, Path], ...] = ()  # a native folder, and the one that it lies over
 
     def words(self) -> tuple[str, ...]:
-        """Return the words of `emulate.py`."""
+        """Return the words of `enter_sandbox.py` for programs of another processor."""
         folders = (str(folder) for pair in self.over for folder in pair)
         return (str(self.processor.elf), str(self.program), *folders)
 

@@ -26,7 +26,7 @@ from envbuilder.node.doctor.item import (
 )
 from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
-from envbuilder.runners.emulate import machine_has, trial
+from envbuilder.runners.enter_sandbox import machine_has, trial
 from envbuilder.runners.toolbox import bwrap_version, sandbox_trial
 from envbuilder.sources.http.proxies import trouble
 
