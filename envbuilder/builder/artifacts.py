@@ -151,7 +151,6 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
 
 
 def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
-    """Write the SIF, with the SBOM and the provenance of the runtime layer as descriptors."""
     texts = read_files(layers[-1], {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     return write_sif(

@@ -131,7 +131,6 @@ def unpacked_steps(job: Job, made: Collection[Step]) -> set[Step]:
 
 
 def _uncompiled(job: Job, made: Collection[Step]) -> list[str]:
-    """Return the extensions that the build compiles."""
     is_made = any(isinstance(step, ExtensionsStep) for step in made)
     return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
 

@@ -13,7 +13,7 @@ from envbuilder.builder.assemble.foreign import tools_tree
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.engine import Job, SharedStores, layer_keys
 from envbuilder.builder.extensions.cache import find_extensions, label
-from envbuilder.builder.extensions.wheels import wheel_folders, wheel_key
+from envbuilder.builder.extensions.wheels import wheel_key
 from envbuilder.core.cache import Sha256, Store, cache_limit
 from envbuilder.core.console import Console
 from envbuilder.plan.extension import project_key
@@ -73,7 +73,6 @@ def locked_keys(context: BuildContext) -> frozenset[Sha256]:
 
 
 def _locked_files(context: BuildContext) -> frozenset[Sha256]:
-    """Return the sha256 of every file that these builds may read."""
     files = {file.sha256 for file in toolbox_files()}
     for plan in _plans(context):
         files |= {artifact.sha256 for artifact in plan.artifacts}
@@ -94,6 +93,10 @@ def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
     yield from (
         project_key(plan.ground, extension).digest for extension in plan.extensions
     )  # of captures too
+    yield from _wheel_keys(plan)
+
+
+def _wheel_keys(plan: Plan) -> Iterator[Sha256]:
     for step in plan.steps:
         if isinstance(step, PythonStep):
             yield from (wheel_key(part, plan) for part in step.made_by(plan).parts)
@@ -132,8 +135,6 @@ def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
     for status in find_extensions(job.plan, job.store):
         if status.compiled:
             yield job.store.extension(status.key.entry), label(status.extension, status.name)
-    for step in job.plan.steps:
-        if isinstance(step, PythonStep):
-            for folder in wheel_folders(step, job):
-                for wheel in folder.glob("*.whl"):
-                    yield folder, wheel.name
+    for folder in map(job.store.extension, _wheel_keys(job.plan)):
+        for wheel in folder.glob("*.whl"):
+            yield folder, wheel.name

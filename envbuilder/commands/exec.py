@@ -78,7 +78,6 @@ def _as_program(words: list[str], program: list[str]) -> list[str]:
 
 
 def _meant(option: str, known: Mapping[str, Any]) -> str:
-    """Return which option was meant, or nothing."""
     if option == "--dry-run":
         shows = next((name for name in ("--write", "--print") if name in known), "")
         return f"there is `{shows}` ({known[shows].help}); " if shows else ""

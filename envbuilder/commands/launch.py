@@ -139,7 +139,6 @@ def launch_local(
 
 
 def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> Reply[None]:
-    """Become the job, or show its script."""
     script = _show_script(session, options, path, dry_run=dry_run)
     if script is None:
         start.exec_script(_prepare(session, options))

@@ -223,7 +223,6 @@ class Run:
             shown.show_note("")
 
     def _made(self, steps: Iterable[KeptStep | None]) -> dict[type[Step], Path]:
-        """Return the trees of steps, after they are made."""
         started = {type(step): self._start_tree(step) for step in steps if step}
         return {kind: tree.result() for kind, tree in started.items()}
 
@@ -264,7 +263,6 @@ def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
 
 
 def _need_no_systemd(step: OsStep) -> None:
-    """Raise ToolError for a package that proot cannot configure."""
     for deb in step.artifacts:
         if deb.name == "systemd" and int(re.split(r"\D", deb.version, maxsplit=1)[0] or 0) >= _SYSTEMD:
             raise ToolError(

@@ -70,17 +70,8 @@ def _more_of(root: Root) -> Iterator[Path]:
                 yield path
 
 
-def sandboxed(
-    root: Root,
-    argv: Sequence[str],
-    *,
-    why: str,
-    mounts: Sequence[Mount] = (),
-    links: Sequence[tuple[str, str]] = (),
-    env: Sequence[tuple[str, str]] = (),
-    cwd: str = "/",
-) -> Command:
-    """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
+def sandboxed(root: Root, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
+    """Return the command that runs `argv` in the sandbox."""
     options = [
         "--ro-bind", folder_in(root.os, "usr"), "/usr",
         "--tmpfs", "/usr/local",
@@ -107,11 +98,8 @@ def sandboxed(
         options += ["--ro-bind", folder_in(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:
         options += mount.options()
-    for path, target in links:
-        options += ["--symlink", target, path]
     by = root.emulation.words() if root.emulation else ()
-    fixed = {name: value for name, value in steps.ENVIRONMENT.items() if not name.startswith("PYTHON")}
-    return sandbox(options, argv, why=why, env=tuple((fixed | dict(env)).items()), cwd=cwd, emulation=by)
+    return sandbox(options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by)
 
 
 def program_command(
@@ -121,8 +109,5 @@ def program_command(
     files = (Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
     tool = Mount(source=Path(uv.find_uv_bin()), target=f"{PROGRAMS}/uv")
     folder = Mount(source=step, target=str(PurePosixPath(SPEC).parent))
-    return sandboxed(
-        root, program.argv, why=program.why,
-        mounts=(*files, tool, folder, Mount(source=out, target=OUT, writable=True), *mounts),
-        env=tuple(steps.ENVIRONMENT.items()),
-    )  # fmt: skip
+    result = Mount(source=out, target=OUT, writable=True)
+    return sandboxed(root, program.argv, why=program.why, mounts=(*files, tool, folder, result, *mounts))

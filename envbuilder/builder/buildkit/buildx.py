@@ -268,7 +268,6 @@ class Progress:
             self._open[digest] = stack
 
     def _end(self, digest: str, *, failed: bool) -> None:
-        """Close the step of a vertex, if it has one."""
         with contextlib.suppress(_StepFailed), self._open.pop(digest, contextlib.ExitStack()):
             if failed:
                 raise _StepFailed

@@ -80,7 +80,6 @@ class BuildKitEngine:
         return buildx.manual_command(self.job.plan, final, self.builder, context=context)
 
     def _make_layers(self) -> dict[type[Step], Layer]:
-        """Return every layer except the runtime's, by the type of its step."""
         store = self.job.store
         if self.wanted():
             with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:

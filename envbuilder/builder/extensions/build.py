@@ -182,7 +182,6 @@ class ExtensionBuilder:
                 assert_never(extension.form)
 
     def _capture(self, extension: LockedExtension) -> Calls:
-        """Capture the calls of a project's own imports."""
         store = self._job.store
         key = project_key(self._ground, extension).digest
         with store.lock(f"extension-{key}"):
@@ -214,7 +213,6 @@ class ExtensionBuilder:
     def _obtain_call(
         self, extension: LockedExtension, call: Call, calls: Calls, program: Program, captured: Path | None = None
     ) -> CachedExtension:  # fmt: skip
-        """Return the entry of one call of `load()` or `load_inline()`."""
         key = call_key(self._ground, extension, call, calls)
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         return self._obtain(
@@ -272,7 +270,7 @@ class ExtensionBuilder:
             console.say(
                 f"  {name}: warning: it also holds code for {', '.join(extra)}, which is for no GPU of the recipe"
             )
-        return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
+        return CachedExtension(compiled=compiled, folder=folder)
 
     @contextlib.contextmanager
     def _say_failure(self, name: str) -> Iterator[None]:

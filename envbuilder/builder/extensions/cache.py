@@ -88,11 +88,10 @@ class Compiled(Index):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedExtension:
-    """An entry of the store, its folder, and the form of the recipe's extension."""
+    """An entry of the store, and its folder."""
 
     compiled: Compiled
     folder: Path
-    form: Form
     part: str = ""  # the name of the extension's program
 
 

@@ -48,11 +48,6 @@ def wheel_key(part: Program, plan: Plan) -> Sha256:
     return plan.part_key(part, tools()[1])
 
 
-def wheel_folders(step: PythonStep, job: Job) -> tuple[Path, ...]:
-    """Return the folders in the store of the step's built wheels."""
-    return tuple(_entry(part, job) for part in step.made_by(job.plan).parts)
-
-
 def _entry(part: Program, job: Job) -> Path:
     return job.store.extension(wheel_key(part, job.plan))
 
