@@ -71,11 +71,11 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
     pool.shutdown()
 
 
-class EngineName(StrEnum):
-    """The engines, as `--engine` spells them."""
+class RunnerName(StrEnum):
+    """The runners of steps, as `--runner` spells them."""
 
-    ASSEMBLE = "assemble"
-    DOCKER = "docker"
+    SANDBOX = "sandbox"
+    BUILDKIT = "buildkit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +98,20 @@ class Builder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineChoice:
-    """The engine and the builder that the user named, and whether the image goes into a Docker engine that is running."""
+class RunnerChoice:
+    """The runner and the builder that the user named, and whether the image goes into a Docker engine that is running."""
 
-    engine: EngineName | None = None
+    runner: RunnerName | None = None
     load: bool = True
     builder: Builder = field(default_factory=Builder)
 
-    def engine_for(self, recipe: str) -> EngineName:
-        """Return the engine that the user named, otherwise `assemble`; raises UsageError for builder options that it does not have."""
-        name = self.engine or EngineName.ASSEMBLE
+    def runner_for(self, recipe: str) -> RunnerName:
+        """Return the runner that the user named, otherwise `sandbox`; raises UsageError for builder options that it does not have."""
+        name = self.runner or RunnerName.SANDBOX
         options = " and ".join(dict.fromkeys(f"`{option}`" for option, *_ in self.builder.given()))
-        if options and name is not EngineName.DOCKER:
+        if options and name is not RunnerName.BUILDKIT:
             raise UsageError(
-                f"{options}: `{recipe}` would be built by the engine `{name}`, which has no builder",
-                hint="add `--engine docker`",
+                f"{options}: `{recipe}` would be built by the runner `{name}`, which has no builder",
+                hint="add `--runner buildkit`",
             )
         return name

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuilder.builder.batch import BuildResult, Outcome
-from envbuilder.builder.context import BuildContext, EngineChoice
+from envbuilder.builder.context import BuildContext, RunnerChoice
 from envbuilder.builder.pipeline import build_recipe, resolve_context
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError
@@ -58,5 +58,5 @@ def _lock(path: Path, context: BuildContext) -> None:
 
 
 def _build(path: Path, context: BuildContext, output: Path, *, load: bool) -> BuildResult:
-    choice = EngineChoice(load=load)
+    choice = RunnerChoice(load=load)
     return build_recipe(str(path), context, output=output, offline=False, host=None, choice=choice)

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
-from envbuilder.builder.assemble.foreign import emulation
-from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.cache import TREE, find_extensions
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.foreign import emulation
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
@@ -68,7 +68,7 @@ class Import:
 def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import, ...], tuple[Finding, ...]]:
     """Return the imports of the recipe's extensions, without those that it switches off, and a warning for each that is not known.
 
-    The store has none of the docker engine's extensions, and after `cache --gc` none that no build used of late.
+    The store has none of BuildKit's extensions, and after `cache --gc` none that no build used of late.
     """
     named = enumerate(recipe.extensions)
     places = {wanted.name: recipe.place(f"$.extensions[{at}]") for at, wanted in named if wanted.is_imported}

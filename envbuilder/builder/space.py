@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.builder.engine import Job, KeptStep, lower_steps
 from envbuilder.builder.extensions.cache import find_extensions
+from envbuilder.builder.job import Job, KeptStep, lower_steps
 from envbuilder.builder.upkeep import make_room
 from envbuilder.core.cache import Store, link_or_copy
 from envbuilder.core.errors import SpaceError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import steps
-from envbuilder.builder.engine import Job, tools
+from envbuilder.builder.job import Job, tools
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.console import Step
 from envbuilder.core.process import Command, Runner

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from envbuilder.builder.assemble.foreign import tools_tree
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.engine import Job, SharedStores, layer_keys
 from envbuilder.builder.extensions.cache import find_extensions, label
 from envbuilder.builder.extensions.wheels import wheel_key
+from envbuilder.builder.job import Job, SharedStores, layer_keys
+from envbuilder.builder.sandbox.foreign import tools_tree
 from envbuilder.core.cache import Sha256, Store, cache_limit
 from envbuilder.core.console import Console
 from envbuilder.plan.extension import project_key

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.builder.batch import BuiltRecipe, PlannedRecipe, build_several, choose, need_place
-from envbuilder.builder.context import Builder, EngineChoice, EngineName
+from envbuilder.builder.context import Builder, RunnerChoice, RunnerName
 from envbuilder.commands._console import KEPT, build_context, say_closed
 from envbuilder.commands.context import (
     Host,
@@ -80,18 +80,16 @@ def build(
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")] = False,
     host: Host,
-    engine: Annotated[
-        EngineName | None, typer.Option(help="assemble, or docker (BuildKit); default: assemble")
-    ] = None,
-    builder: Annotated[str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")] = "",
-    cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")] = None,
-    cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")] = None,
+    runner: Annotated[RunnerName | None, typer.Option(help="where steps run; default: sandbox")] = None,
+    builder: Annotated[str, typer.Option(metavar="NAME", help="buildkit: the builder of `docker buildx create`")] = "",
+    cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="buildkit: a cache to read")] = None,
+    cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="buildkit: a cache to write")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache",
-                                           help="docker engine: run every stage, without BuildKit's cache")] = False,
+                                           help="buildkit: run every stage, without BuildKit's cache")] = False,
     load: Load,
     prepare: Annotated[
         Path | None, typer.Option(metavar="FOLDER",
-                                  help="docker engine: write BuildKit's input there and print its command; build nothing")
+                                  help="buildkit: write BuildKit's input there and print its command; build nothing")
     ] = None,
     recipes: Recipes,
 ) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | arrays.ArrayScript | arrays.ArrayJob]:  # fmt: skip
@@ -99,13 +97,13 @@ def build(
     need_place(where, without=not (sbatch or write or wait))
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
     caches = {"cache_from": tuple(cache_from or ()), "cache_to": tuple(cache_to or ())}
-    choice = EngineChoice(
-        engine=engine, load=load, builder=Builder(name=builder, no_cache=no_cache, **caches)
+    choice = RunnerChoice(
+        runner=runner, load=load, builder=Builder(name=builder, no_cache=no_cache, **caches)
     )
     if where:
-        if prepare or choice != EngineChoice():
-            hint = "leave out `--on`, or `--prepare` and the engine's options"
-            raise UsageError("`--on` chooses the engine of each recipe", hint=hint)
+        if prepare or choice != RunnerChoice():
+            hint = "leave out `--on`, or `--prepare` and the runner's options"
+            raise UsageError("`--on` chooses the runner of each recipe", hint=hint)
         files = tuple(find_recipe(name, recipes).absolute() for name in chosen)
         array = arrays.make_array(
             files, cache=cache_folder(session.environment), output=output, offline=offline, host=host,
@@ -115,8 +113,8 @@ def build(
             build_context(session, recipes)  # every task expects the cache
         if dry_run or write:
             return arrays.write_script(array, None if dry_run else write)
-        runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
-        return arrays.submit_array(array, runner, wait=wait, report=say, width=session.width)
+        programs, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
+        return arrays.submit_array(array, programs, wait=wait, report=say, width=session.width)
     from envbuilder.builder import pipeline  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)

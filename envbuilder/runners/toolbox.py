@@ -128,7 +128,7 @@ def open_sandbox(store: Store, fetcher: Fetcher, runner: Runner, show: Show) -> 
     raise ToolError(
         f"this machine lets no sandbox run, because it refuses namespaces and ptrace\n  {refused}\n  {also}",
         hint="allow one of them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "
-        "or `--engine docker` builds in a Docker engine",
+        "or `--runner buildkit` builds in a Docker engine",
     )
 
 

@@ -16,17 +16,17 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.engine import Job, SharedStores
 from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
 from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
+from envbuilder.builder.job import Job, SharedStores
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,
     list_imports,
     passed_tests,
 )
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
@@ -1165,5 +1165,5 @@ def test_a_failed_compile_hashes_no_layer_of_the_cache(error, looks):
         dict.fromkeys(("recipe", "context", "docker", "fetcher")),
     )
     with pytest.raises(type(error), match=error.message):
-        Failing(outputs=outputs, engine=SimpleNamespace(job=job), **given)._make_verified(outputs)
+        Failing(outputs=outputs, runner=SimpleNamespace(job=job), **given)._make_verified(outputs)
     assert bool(looked) == looks

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import program_command
+from envbuilder.builder.sandbox.root import program_command
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from envbuilder.builder.engine import lower_steps
+from envbuilder.builder.job import lower_steps
 from envbuilder.builder.space import unpacked_steps
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, ProgramStep, Step
 from tests.support.locked_base import BASE

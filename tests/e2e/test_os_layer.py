@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.builder.assemble import distribution
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox import distribution
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, SpaceError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envbuilder import steps
-from envbuilder.builder.assemble.sandbox import program_command
+from envbuilder.builder.sandbox.root import program_command
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError, CompileError

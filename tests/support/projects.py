@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits

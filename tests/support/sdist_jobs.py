@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits

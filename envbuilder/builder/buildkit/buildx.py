@@ -147,7 +147,7 @@ def need_buildkit(builder: Builder, runner: Runner) -> None:
     """Raise ToolError without a Docker client, a recent buildx or a running builder."""
     problem = _find_problem(builder, runner)
     if problem:
-        raise ToolError("the docker engine needs BuildKit", findings=(problem,))
+        raise ToolError("the runner `buildkit` needs BuildKit", findings=(problem,))
 
 
 def _find_problem(builder: Builder, runner: Runner) -> Finding | None:

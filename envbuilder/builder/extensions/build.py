@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions import cache
 from envbuilder.builder.extensions.cache import (
     CachedExtension,
@@ -35,6 +33,8 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text

@@ -11,10 +11,10 @@ from typing import Final
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.cache import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
+from envbuilder.builder.job import Job, tools
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.builder.step_folder import write_step
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines

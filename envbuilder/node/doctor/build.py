@@ -53,8 +53,8 @@ def check_python(_machine: Machine) -> Iterator[Item]:
         )
 
 
-def check_engine(machine: Machine) -> Iterator[Item]:
-    """Check what the assemble engine needs of the kernel, and name the engine that works here."""
+def check_runner(machine: Machine) -> Iterator[Item]:
+    """Check what the sandbox needs of the kernel, and name the runner that works here."""
     why = "programs of a build run in their own, without a network and apart from your files"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     bwrap = bwrap_version(machine.runner)
@@ -71,27 +71,27 @@ def check_engine(machine: Machine) -> Iterator[Item]:
 
     needed = ".".join(map(str, KERNEL if spaces else KERNEL_FOR_PROOT))
     without = "" if spaces else " where namespaces are refused"
-    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the assemble engine needs Linux {needed}{without}")
+    kernel = Subject(DoctorCode.KERNEL, "kernel", f"the sandbox needs Linux {needed}{without}")
     release = re.match(r"(\d+)\.(\d+)", machine.kernel)
     is_new = release is not None and (int(release[1]), int(release[2])) >= (
         KERNEL if spaces else KERNEL_FOR_PROOT
     )
-    docker = "`--engine docker` builds in a Docker engine"
+    docker = "`--runner buildkit` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
     sandbox = Subject(DoctorCode.TOOL, "bwrap", "a build uses it to build in a sandbox")
     yield sandbox.ok(bwrap or "envbuilder's own")  # which the first build fetches
 
-    engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
+    runner = Subject(DoctorCode.RUNNER, "runner", "`build` makes the layers with it")
     if is_new:
-        yield engine.ok("assemble" if spaces else "assemble, with proot: slower than with user namespaces")
+        yield runner.ok("sandbox" if spaces else "sandbox, with proot: slower than with user namespaces")
     elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of(
         "docker", "buildx", "version", why="ask for buildx"
     ):
-        yield engine.warning("docker alone", docker)
+        yield runner.warning("buildkit alone", docker)
     else:
         needs = f"mend the lines above; or {install_command('docker.io', 'docker-buildx')}"
-        yield engine.missing("none works here", needs)
+        yield runner.missing("none works here", needs)
 
 
 def check_programs(machine: Machine) -> Iterator[Item]:
@@ -156,7 +156,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     is_new = major.isdigit() and int(major) >= 25
     yield engine.ok(server) if is_new else engine.warning(server, install_hint("docker.io"))
 
-    why = "`--engine docker` and bases that are images are built with it"
+    why = "`--runner buildkit` and bases that are images are built with it"
     buildx = Subject(DoctorCode.BUILDX, "buildx", why)
     version = machine.output_of("docker", "buildx", "version", why="ask for buildx")
     if version:

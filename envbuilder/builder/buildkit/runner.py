@@ -15,11 +15,11 @@ import uv
 
 from envbuilder import steps
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.builder.assemble.distribution import MOUNTED, OWNERS, image_owners, merged_owners
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import DOCKERFILE
 from envbuilder.builder.context import Builder
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.distribution import MOUNTED, OWNERS, image_owners, merged_owners
 from envbuilder.builder.step_folder import run_outside, write_runtime_layer, write_step
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.errors import BuildError
@@ -36,11 +36,11 @@ from envbuilder.sources.names import BLOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildKitEngine:
+class BuildKitRunner:
     job: Job
     builder: Builder = field(default_factory=Builder)
 
-    def need_tools(self, fetcher: Fetcher) -> None:  # noqa: ARG002 - the other engine fetches some
+    def need_tools(self, fetcher: Fetcher) -> None:  # noqa: ARG002 - the other runner fetches some
         buildx.need_buildkit(self.builder, self.job.runner)
 
     def artifacts(self) -> tuple[Artifact, ...]:

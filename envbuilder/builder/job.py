@@ -1,6 +1,6 @@
-"""Engines turn a plan into layers: their names, their interface, and the layers in the store.
+"""The job of a runner: a plan's layers in the store, each under its own key; and the interface of a runner.
 
-`assemble` composes layers itself. `docker` runs BuildKit. The store keeps each layer under its own key.
+`sandbox` runs the programs of steps in a sandbox of this machine, `buildkit` in a BuildKit.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__
-from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
@@ -222,18 +222,18 @@ class Job:
         return tuple(names)
 
 
-class Engine(Protocol):
+class StepRunner(Protocol):
     """Makes the layers of a job's plan."""
 
     @property
     def job(self) -> Job: ...
 
     def need_tools(self, fetcher: Fetcher) -> None:
-        """Make the programs ready that the engine starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
+        """Make the programs ready that the runner starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
         ...
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
+        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the runner cannot build."""
         ...
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":

@@ -1,4 +1,4 @@
-"""The assemble engine: layers composed from locked artifacts, without a daemon and without root.
+"""The runner `sandbox`: layers from locked artifacts, without a daemon and without root.
 
 Each layer is a future. Independent layers are made at the same time: wheels are installed while the distribution's packages are, and the
 Python layer is compressed while the extensions compile.
@@ -13,10 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from envbuilder.builder.assemble import distribution
-from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job, KeptStep, lower_steps
 from envbuilder.builder.extensions.build import (
     ExtensionBuilder,
     extension_commands,
@@ -24,6 +20,10 @@ from envbuilder.builder.extensions.build import (
     join_extensions,
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
+from envbuilder.builder.job import Job, KeptStep, lower_steps
+from envbuilder.builder.sandbox import distribution
+from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.builder.step_folder import progress, unpack_packages, write_runtime_layer, write_step
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
@@ -63,7 +63,7 @@ _SYSTEMD: Final = 257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssembleEngine:
+class SandboxRunner:
     """Makes the layers of one plan on this machine."""
 
     job: Job
@@ -117,7 +117,7 @@ class AssembleEngine:
 
 
 class Run:
-    """One run of the engine over one plan: a future for each layer, and for each kept tree."""
+    """One run over one plan: a future for each layer, and for each kept tree."""
 
     def __init__(self, job: Job, pool: Executor) -> None:
         self._job, self._pool = job, pool
@@ -269,7 +269,7 @@ def _need_no_systemd(step: OsStep) -> None:
                 f"the package systemd {deb.version} cannot be configured here: this machine refuses namespaces, "
                 f"and proot aborts in systemd-tmpfiles of systemd {_SYSTEMD} or newer",
                 hint="allow namespaces (`envbuilder doctor --for build` says how), leave out what brings systemd under "
-                "`apt`, or build with `--engine docker`",
+                "`apt`, or build with `--runner buildkit`",
             )
 
 
