@@ -1,11 +1,13 @@
-"""The job of a runner: a plan's layers in the store, each under its own key; and the interface of a runner.
+"""The job of a runner: a plan's layers in the store, each under its own key; the interface of a runner; and what both give to a program.
 
-`sandbox` runs the programs of steps in a sandbox of this machine, `buildkit` in a BuildKit.
+A program gets the folder of its step: SPEC, and INPUTS as links to files of the cache. `sandbox` runs the programs of steps in a sandbox of this machine, `buildkit` in a BuildKit.
 """
 
 import functools
+import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,9 +16,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import zstandard
 
-from envbuilder import __version__
-from envbuilder.builder.sandbox.root import Root
-from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
+from envbuilder import __version__, steps
+from envbuilder.core.cache import (
+    Sha256,
+    Store,
+    link_or_copy,
+    remove_tree,
+    save_text,
+    sha256_file,
+    sha256_text,
+)
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import BuildError
@@ -26,6 +35,8 @@ from envbuilder.core.processor import own_processor
 from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
+from envbuilder.plan.contents import runtime_program
+from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
     AddedStep,
     CudaStep,
@@ -38,6 +49,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     Step,
 )
+from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 from envbuilder.sources.fetch import Fetcher, each
 
 if TYPE_CHECKING:
@@ -168,13 +180,11 @@ class Job:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def need_unchanged(self, root: Root, name: str) -> None:
+    def need_unchanged(self, trees: Sequence[Path], name: str) -> None:
         """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
 
         A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
         """
-        tools = root.emulation.program.parent if root.emulation else None
-        trees = filter(None, (root.os, root.interpreter, root.python, root.cuda, tools))
         for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
             with self.store.lock(f"tree-{tree.name}"):
                 is_unchanged = self.store.holds(tree)
@@ -243,3 +253,81 @@ class StepRunner(Protocol):
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
         ...
+
+
+_PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
+
+
+def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str, Path] | None = None) -> None:
+    """Write SPEC and INPUTS of a program. `parts`: the name of each part that has run → its OUT.
+
+    The store must have the inputs.
+    """
+    inputs = folder / Path(INPUTS).name
+    inputs.mkdir(parents=True)
+    save_text(folder / Path(SPEC).name, program.spec)
+    for path, text in program.texts:
+        save_text(inputs / path, text)
+    for path, artifact in program.inputs:
+        target = inputs / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(store.artifact(artifact.sha256), target)
+    for name, out in (parts or {}).items():
+        out.rename(inputs / name)
+
+
+def outside_command(program: Program, work: Path) -> Command:
+    """Return the command that runs a program of the interpreter `OUTSIDE`. Its step's folder and its OUT are in `work`."""
+    step = work / Path(SPEC).parent.name
+    words = (
+        steps.FOLDER / program.files[0], step / Path(SPEC).name, step / Path(INPUTS).name, work / Path(OUT).name
+    )  # fmt: skip
+    argv = (sys.executable, "-I", *map(str, words))
+    return Command(argv=argv, env=tuple(steps.ENVIRONMENT.items()), why=program.why, bare=True, merged=True)
+
+
+def run_outside(
+    program: Program, work: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
+) -> Path:
+    """Run a program of the interpreter `OUTSIDE` in the new folder `work`. Returns its OUT."""
+    command, out = outside_command(program, work), work / Path(OUT).name
+    write_step(program, work / Path(SPEC).parent.name, store)
+    out.mkdir()
+    runner.run(command, on_line=on_line)
+    return out
+
+
+def unpack_packages(debs: Sequence[Artifact], plan: Plan, root: Path, store: Store, runner: Runner) -> None:
+    """Unpack packages into the new folder `root`, and configure none."""
+    (program,) = OsStep(suite="", gcc=plan.os.gcc, artifacts=tuple(debs)).made_by(plan).parts
+    work = root.with_name(f"{root.name}-packages")
+    (run_outside(program, work, store, runner) / "root").rename(root)
+    remove_tree(work)
+
+
+def progress(shown: ShownStep) -> Callable[[str], None]:
+    """Return a reader of a program's lines that shows its progress."""
+    last = 0
+
+    def read(line: str) -> None:
+        nonlocal last
+        if matched := _PROGRESS.fullmatch(line):
+            done, total = int(matched[1]), int(matched[2])
+            if shown.total != total:
+                shown.expect(total, items=True)
+                last = 0
+            shown.advance(done - last)
+            last = done
+            shown.show_note(matched[3])
+
+    return read
+
+
+def write_runtime_layer(
+    step: RuntimeStep, job: Job, layers: Mapping[type[Step], Layer], out: Path, work: Path
+) -> None:
+    """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
+    trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}
+    documents = write_documents(job.plan, layers, trees, tools())
+    program = runtime_program(step, documents)
+    job.pack(step, run_outside(program, work, job.store, job.runner), out)

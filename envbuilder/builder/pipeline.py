@@ -41,8 +41,7 @@ from envbuilder.builder.context import (
 from envbuilder.builder.job import NO_STORES, Job, SharedStores, StepRunner, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.builder.sandbox.runner import SandboxRunner
-from envbuilder.builder.space import need_space
-from envbuilder.builder.upkeep import open_stores, share
+from envbuilder.builder.upkeep import need_space, open_stores, share
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps

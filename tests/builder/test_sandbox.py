@@ -17,10 +17,9 @@ import uv
 from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.job import Job, tools
+from envbuilder.builder.job import Job, progress, run_outside, tools, write_step
 from envbuilder.builder.sandbox.root import Root, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
-from envbuilder.builder.step_folder import progress, run_outside, write_step
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console

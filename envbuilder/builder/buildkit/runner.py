@@ -18,9 +18,8 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import DOCKERFILE
 from envbuilder.builder.context import Builder
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import Job, run_outside, write_runtime_layer, write_step
 from envbuilder.builder.sandbox.distribution import MOUNTED, OWNERS, image_owners, merged_owners
-from envbuilder.builder.step_folder import run_outside, write_runtime_layer, write_step
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command

@@ -33,9 +33,8 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import Job, write_step
 from envbuilder.builder.sandbox.root import Root, program_command
-from envbuilder.builder.step_folder import write_step
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -200,7 +199,7 @@ class ExtensionBuilder:
                 program = capture_program(self._ground, extension)
                 with self._ran(program, extension, extension.name, build_dir, root) as out:
                     calls = cache.save_calls(out, folder)
-                self._job.need_unchanged(root, extension.name)
+                self._job.need_unchanged(root.trees, extension.name)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -263,7 +262,7 @@ class ExtensionBuilder:
                             out, entry, key=key, seconds=round(time.monotonic() - began, 1),
                             timings=cache.ninja_timings(build_dir), recipe=self._job.plan.name,
                         )  # fmt: skip
-                    self._job.need_unchanged(root, name)
+                    self._job.need_unchanged(root.trees, name)
                 compiled = cache.load_compiled(folder)
                 assert compiled is not None, f"{folder} was just written"
         if extra := extra_targets(compiled.entry.targets, self._ground.gpus):

@@ -13,9 +13,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envbuilder.builder.extensions.cache import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.job import Job, tools
+from envbuilder.builder.job import Job, tools, write_step
 from envbuilder.builder.sandbox.root import Root, program_command
-from envbuilder.builder.step_folder import write_step
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import Sha256
@@ -63,7 +62,7 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
     folder = _entry(part, job)
     with store.lock(f"extension-{folder.name}"):
         if not store.holds(folder, whole=True) and not job.fetch_extension(folder, title):
-            trees = root()
+            ground = root()
             with (
                 job.console.step(f"build `{title}`"), store.workspace() as work, store.renewed(folder) as out,
             ):  # fmt: skip
@@ -72,13 +71,13 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
                     (work / name).mkdir()
                 lines = LastLines()
                 try:
-                    job.runner.run(_command(part, trees, work), on_line=lines.append)
+                    job.runner.run(_command(part, ground, work), on_line=lines.append)
                 except CommandError as failure:
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
                     raise explain_failure(title, lines, failure, kind="source distribution") from failure
                 name = _wheel_in(work, sdist)
                 copy_beneath(work, f"wheel/{name}", out / name)
-                job.need_unchanged(trees, sdist.name)
+                job.need_unchanged(ground.trees, sdist.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -10,9 +10,8 @@ from typing import Final
 
 from envbuilder import steps
 from envbuilder.artifacts.oci.model import parse_configuration
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import Job, outside_command, progress, run_outside, write_step
 from envbuilder.builder.sandbox.foreign import emulation, native_python
-from envbuilder.builder.step_folder import outside_command, progress, run_outside, write_step
 from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CommandError

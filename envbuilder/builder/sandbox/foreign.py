@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import Job, unpack_packages
 from envbuilder.builder.sandbox.root import Emulation, folder_in
-from envbuilder.builder.step_folder import unpack_packages
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64

@@ -43,6 +43,11 @@ class Root:
     cuda_version: str = ""
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
 
+    @property
+    def trees(self) -> tuple[Path, ...]:
+        tools = self.emulation.program.parent if self.emulation else None
+        return tuple(filter(None, (self.os, self.interpreter, self.python, self.cuda, tools)))
+
 
 def folder_in(tree: Path, name: str) -> str:
     """Return the path of a folder in a tree, for a mount. Raises BuildError for a link, which leads to a folder of this machine.

@@ -20,11 +20,18 @@ from envbuilder.builder.extensions.build import (
     join_extensions,
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.builder.job import Job, KeptStep, lower_steps
+from envbuilder.builder.job import (
+    Job,
+    KeptStep,
+    lower_steps,
+    progress,
+    unpack_packages,
+    write_runtime_layer,
+    write_step,
+)
 from envbuilder.builder.sandbox import distribution
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
 from envbuilder.builder.sandbox.root import Root, program_command
-from envbuilder.builder.step_folder import progress, unpack_packages, write_runtime_layer, write_step
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.install import install_command
