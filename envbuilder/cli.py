@@ -7,6 +7,7 @@ The only module that catches errors, prints to stdout and exits. It imports the 
 import contextlib
 import errno
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ from typer import _completion_shared
 from typer.main import get_command
 
 from envbuilder import __version__
-from envbuilder.commands import COMMANDS, GROUPS, RENAMED
+from envbuilder.commands import COMMANDS, GROUPS, RENAMED, RENAMED_RUNNERS
 from envbuilder.commands.context import Interrupts, Session, open_session
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import FULL, EnvbuilderError, FetchError, UsageError, full_error
@@ -85,9 +86,10 @@ class CommandGroup(typer.core.TyperGroup):
             raise UsageError(f"`envbuilder {word}` is now {now}")
         if word not in COMMANDS and not ctx.resilient_parsing and not word.startswith("-"):
             meant = nearest(_ELSEWHERE.get(word, word), (*COMMANDS, *_ELSEWHERE.values()))
-            raise UsageError(
-                f"there is no command `{word}`", hint=f"{meant}`envbuilder --help` lists the commands"
-            )
+            hint = f"{meant}`envbuilder --help` lists the commands"
+            raise UsageError(f"there is no command `{word}`", hint=hint)
+        if word == "build" and not ctx.resilient_parsing:
+            _need_new_names(args[1:])
         name, named, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and named else None, rest
 
@@ -97,6 +99,15 @@ class CommandGroup(typer.core.TyperGroup):
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
+
+def _need_new_names(words: Sequence[str]) -> None:
+    for word, following in itertools.pairwise((*words, "")):
+        option, _, value = word.partition("=")
+        value = value or ("" if following.startswith("-") else following)
+        if option == "--engine" or (option == "--runner" and value in RENAMED_RUNNERS):
+            now = f"--runner {RENAMED_RUNNERS.get(value, value)}".strip()
+            raise UsageError(f"`{f'{option} {value}'.strip()}` is now `{now}`")
 
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Session
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, Task, open_context

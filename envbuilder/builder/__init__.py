@@ -1,7 +1,7 @@
 """Plan → layers → artifacts: the part of the story that takes minutes.
 
-`pipeline` is the whole build, read top to bottom. `context` holds the store, the programs and the settings of a command. `choice` is
-what a user may name for a build, and `result` what comes of it. `engine` is the interface of an engine; `assemble` and `buildkit` are the
-two engines. `extensions` compiles the extensions of a recipe. `batch` builds several recipes at once. `render` gathers the data of a
-rendered Dockerfile or definition file.
+`pipeline` is the whole build, read top to bottom. `context` holds the store, the programs and the settings of a command, and what a user
+may name for a build. `job` is the plan with its layers, and the interface of a runner; `sandbox` and `buildkit` are the two runners.
+`extensions` compiles the extensions of a recipe. `batch` builds several recipes at once. `upkeep` looks after the cache.
+`render` gathers the data of a rendered Dockerfile or definition file.
 """

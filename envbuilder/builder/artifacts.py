@@ -1,4 +1,4 @@
-"""Layers → artifacts: run the engine, then write the OCI layout and the SIF from the same layers.
+"""Layers → artifacts: run the steps, then write the OCI layout and the SIF from the same layers.
 
 The image's blobs are hard links to the layers, and the SIF is a copy of their bytes, so both take little time after the last layer.
 Meanwhile, the image is loaded into the Docker engine.
@@ -16,7 +16,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.builder.context import worker_threads
-from envbuilder.builder.engine import Engine, Job, KeptStep, record_key
+from envbuilder.builder.job import Job, KeptStep, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
@@ -98,11 +98,11 @@ class ImageLoader:
         return self._staged
 
 
-def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Artifacts:
+def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -> Artifacts:
     """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
-    job = engine.job
+    job = runner.job
     with worker_threads(THREADS, job.runner) as pool:
-        pending = engine.start(pool)
+        pending = runner.start(pool)
         steps = zip(job.plan.steps, pending, strict=True)
         first = [layer for step, layer in steps if isinstance(step, KeptStep)]
         layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
@@ -151,7 +151,6 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
 
 
 def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
-    """Write the SIF, with the SBOM and the provenance of the runtime layer as descriptors."""
     texts = read_files(layers[-1], {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     return write_sif(

@@ -1,4 +1,4 @@
-"""Build many recipes: several at a time, each with its share of the machine, and one answer for all.
+"""The result of a build; and many builds: several at a time, each with its share of the machine, and one answer for all.
 
 The builds run independently in one process. If two need the same layer, the store's locks let one make it and the other wait.
 """
@@ -10,12 +10,93 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.artifacts.outputs import Outputs, Record, find_outputs
 from envbuilder.builder.context import BuildContext, worker_threads
-from envbuilder.builder.result import BuildResult, BuiltRecipe
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.load import expand, find_recipe, need_recipes
+
+
+class BuiltRecipe(Answer):
+    """The result of one build. A failed one has `log` and no artifacts. One of several has `exit_code` and `seconds`."""
+
+    name: str
+    sif: Path = Path()
+    sif_sha256: str = ""
+    sif_bytes: int = 0
+    layout: Path = Path()
+    manifest: str = ""
+    tree_bytes: int = 0
+    recipe_sha256: str = ""  # of the recipe's values, and of the lock, that the artifacts are made from
+    lock_sha256: str = ""
+    tested: tuple[str, ...] = ()  # "SIF" and "image", each with the sha256 of the tests that passed there
+    image: str = ""
+    built: bool
+    log: str = ""
+    exit_code: int = 0
+    seconds: float = 0
+
+
+class PlannedRecipe(Answer):
+    """The plan of a recipe, and the commands of the layers that the cache lacks."""
+
+    name: str
+    plan: str
+    commands: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"{self.plan}\n" + "\n".join(f"$ {line}" for line in self.commands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """The artifacts of one recipe after a build."""
+
+    outputs: Outputs
+    record: Record
+    done: bool  # False: there was nothing to build
+    image: str  # its name in the Docker engine; "" without an engine
+    findings: tuple[Finding, ...]
+    not_loaded: str = ""  # why the image is in no Docker engine
+    tested: bool = False  # the artifacts were there, and were tested anew
+
+    @property
+    def words(self) -> str:
+        unbuilt = (
+            "nothing to build; tested with the recipe's tests of now" if self.tested else "nothing to do"
+        )
+        return "built and verified" if self.done else unbuilt
+
+    def answer(self) -> BuiltRecipe:
+        return BuiltRecipe(
+            name=self.outputs.name,
+            sif=self.outputs.sif,
+            sif_sha256=self.record.sif,
+            sif_bytes=self.record.sif_size,
+            layout=self.outputs.image,
+            manifest=f"sha256:{self.record.manifest}",
+            tree_bytes=self.record.content_size,
+            recipe_sha256=self.record.recipe,
+            lock_sha256=self.record.lock,
+            tested=self.record.tested,
+            image=self.image,
+            built=self.done,
+        )
+
+    def text(self) -> str:
+        """Return the output of the command."""
+        image = self.image or f"not loaded: {self.not_loaded}"
+        compared = f"  of     recipe sha256:{self.record.recipe[:12]}, lock sha256:{self.record.lock[:12]}"
+        lines = [
+            f"{self.outputs.name}: {self.words}",
+            *(() if self.done else (compared,)),
+            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
+            f"  image  {image}  sha256:{self.record.manifest}",
+            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+        ]
+        return "\n".join(lines)
+
 
 Build = Callable[[str, BuildContext], BuildResult]
 
@@ -67,9 +148,8 @@ def need_place(where: str, *, without: bool) -> None:
     if where not in ("", "slurm"):
         raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
     if not where and not without:
-        raise UsageError(
-            "`--sbatch`, `--write` and `--wait` require `--on slurm`", hint="add it, or leave them out"
-        )
+        hint = "add it, or leave them out"
+        raise UsageError("`--sbatch`, `--write` and `--wait` require `--on slurm`", hint=hint)
 
 
 def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
@@ -77,9 +157,8 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
-        raise UsageError(
-            "`--all` builds every recipe and takes no recipe names", hint="leave out `--all` or the names"
-        )
+        hint = "leave out `--all` or the names"
+        raise UsageError("`--all` builds every recipe and takes no recipe names", hint=hint)
     if every:
         names = need_recipes(folder)
     if not names:
@@ -87,14 +166,14 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     names = [variant for name in names for variant in expand(name, folder)]
     if len(names) == 1:  # its build reports its mistakes
         return tuple(names)
-    found: dict[str, tuple[str, Path]] = {}
+    places: dict[str, tuple[str, Path]] = {}
     for name in names:
         path = find_recipe(name, folder).resolve()
-        known, before = found.setdefault(path.stem, (name, path))
+        known, before = places.setdefault(path.stem, (name, path))
         if before != path:
             hint = "build one after the other, each with an `--output` of its own"
             raise UsageError(f"`{known}` and `{name}` would both be built as `{path.stem}`", hint=hint)
-    return tuple(name for name, _ in found.values())
+    return tuple(name for name, _ in places.values())
 
 
 def build_several(
@@ -103,23 +182,23 @@ def build_several(
     """Build each recipe, `jobs` at a time. An EnvbuilderError stops only its own build, another error stops all."""
     parts = min(jobs, len(names))
     with worker_threads(parts, context.runner) as pool:
-        coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]
+        coming = [pool.submit(_build_one, name, context, build, parts=parts) for name in names]
         for done in as_completed(coming):
             done.result()
-    return tuple(one.result() for one in coming)
+    return tuple(outcome.result() for outcome in coming)
 
 
-def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
+def _build_one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
     short = find_outputs(name, Path()).name
-    own = context.share(short, parts)
+    share = context.share(short, parts)
     began, result, error = time.monotonic(), None, None
     # Lines of parallel builds are interleaved and are not folded.
-    with own.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
+    with share.console.group(f"build {name}") if parts == 1 else contextlib.nullcontext():
         try:
-            result = build(name, own)
+            result = build(name, share)
         except EnvbuilderError as failure:
             error = failure
     seconds = time.monotonic() - began
     ended = Outcome(name=short, seconds=seconds, result=result, error=error)
-    own.console.say(ended.words)
+    share.console.say(ended.words)
     return ended

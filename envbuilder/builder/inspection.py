@@ -8,8 +8,8 @@ from envbuilder.artifacts.sif import opened_sif, read_documents
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.builder.built import need_built
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.engine import layer_keys
-from envbuilder.builder.extensions.list import HEAD, cells, find_extensions
+from envbuilder.builder.extensions.cache import HEAD, cells, find_extensions
+from envbuilder.builder.job import layer_keys
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError, LockError, VerifyError
@@ -56,7 +56,8 @@ def verify_built(name: str, context: BuildContext, verifier: Verifier, *, output
     if plan and record and not record.is_of(plan.key):
         message = f"`{outputs.name}` was built from an earlier recipe or lock than those that are here"
         hint = f"`envbuilder build {pasted(name)}` builds what they say"
-        notes = (_other_plan(str(outputs.sif), message, hint),)
+        warning, where = Severity.WARNING, str(outputs.sif)
+        notes = (Finding(code=Code.OTHER_PLAN, severity=warning, where=where, message=message, hint=hint),)
     return replace(verified, findings=(*verified.findings, *notes))
 
 
@@ -71,10 +72,6 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
         return None, (stale_warning(error, name, Code.OTHER_PLAN, "not compared with the recipe: "),)
     except EnvbuilderError:
         return None, ()
-
-
-def _other_plan(where: str, message: str, hint: str) -> Finding:
-    return Finding(code=Code.OTHER_PLAN, severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def _layers(plan: Plan, context: BuildContext) -> tuple[Layer, ...]:

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.builder.batch import Outcome
-from envbuilder.builder.choice import EngineChoice
-from envbuilder.builder.context import BuildContext
+from envbuilder.builder.batch import BuildResult, Outcome
+from envbuilder.builder.context import BuildContext, RunnerChoice
 from envbuilder.builder.pipeline import build_recipe, resolve_context
-from envbuilder.builder.result import BuildResult
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.lock.on_top import text_on_top
@@ -60,5 +58,5 @@ def _lock(path: Path, context: BuildContext) -> None:
 
 
 def _build(path: Path, context: BuildContext, output: Path, *, load: bool) -> BuildResult:
-    choice = EngineChoice(load=load)
+    choice = RunnerChoice(load=load)
     return build_recipe(str(path), context, output=output, offline=False, host=None, choice=choice)

@@ -25,17 +25,23 @@ from envbuilder.artifacts.outputs import (
 )
 from envbuilder.artifacts.sif import opened_sif
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.builder import unused
+from envbuilder.builder import upkeep
 from envbuilder.builder.artifacts import Artifacts, ImageLoader, build_artifacts
-from envbuilder.builder.assemble.engine import AssembleEngine
-from envbuilder.builder.buildkit import BuildKitEngine
-from envbuilder.builder.choice import EngineChoice, EngineName
-from envbuilder.builder.context import LOCK, BuildContext, build_identity, build_lock, worker_threads
-from envbuilder.builder.engine import NO_STORES, Engine, Job, SharedStores, record_key
+from envbuilder.builder.batch import BuildResult, PlannedRecipe
+from envbuilder.builder.buildkit.runner import BuildKitRunner
+from envbuilder.builder.context import (
+    LOCK,
+    BuildContext,
+    RunnerChoice,
+    RunnerName,
+    build_identity,
+    build_lock,
+    worker_threads,
+)
+from envbuilder.builder.job import NO_STORES, Job, SharedStores, StepRunner, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
-from envbuilder.builder.result import BuildResult, PlannedRecipe
-from envbuilder.builder.share import open_stores, share
-from envbuilder.builder.space import need_space
+from envbuilder.builder.sandbox.runner import SandboxRunner
+from envbuilder.builder.upkeep import need_space, open_stores, share
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps, log_to
@@ -70,7 +76,7 @@ def build_recipe(
     output: Path,
     offline: bool,
     host: Path | None,
-    choice: EngineChoice,
+    choice: RunnerChoice,
 ) -> BuildResult:
     """Build the locked recipe, verify both artifacts, and load the image where a Docker engine is running.
 
@@ -91,9 +97,9 @@ def build_recipe(
             context.console.say(f"{what}; the artifacts are made again")
 
         def open_build(fetcher: Fetcher, shared: SharedStores = NO_STORES) -> _Build:
-            engine = open_engine(plan, choice, context, shared, origin=recipe.path)
+            runner = open_step_runner(plan, choice, context, shared, origin=recipe.path)
             return _Build(
-                recipe=recipe, outputs=outputs, context=context, engine=engine, docker=docker, fetcher=fetcher
+                recipe=recipe, outputs=outputs, context=context, runner=runner, docker=docker, fetcher=fetcher
             )
 
         record = None if choice.builder.cache_to else load_record(outputs, say_changed)
@@ -126,7 +132,7 @@ def build_recipe(
         # Last: an interrupted build leaves no record.
         record = replace(result.record.of_files(outputs), steps=steps, path=str(recipe.path.absolute()))
         record.save(outputs.record)
-        unused.keep_limit(context.store, context.environment, context.console)
+        upkeep.keep_limit(context.store, context.environment, context.console)
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 
@@ -134,8 +140,8 @@ def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
     """Remove what killed builds of this cache left in the Docker engine."""
     if docker := connect(environment):
         for name, build in docker.staged():
-            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := connect(environment, build)):
-                own.drop_staged(name)
+            if (store.root / "locks" / f"{LOCK}{build}").exists() and (left := connect(environment, build)):
+                left.drop_staged(name)
 
 
 @contextlib.contextmanager
@@ -167,9 +173,9 @@ def _locked_context(
     context: BuildContext, recipe: Recipe, base: LockedBase | None, *, offline: bool
 ) -> ResolveContext:
     """Return the same for a locked recipe, with the apt repositories of the recipe and of its image."""
-    found = resolve_context(context, offline=offline)
-    found.fetcher.know(addresses(recipe, base.inside if base else None))
-    return found
+    resolving = resolve_context(context, offline=offline)
+    resolving.fetcher.know(addresses(recipe, base.inside if base else None))
+    return resolving
 
 
 # Both artifacts, the loading of the image, the findings of the imports, and the paths of the SIF.
@@ -183,14 +189,14 @@ class _Build:
     recipe: Recipe
     outputs: Outputs
     context: BuildContext
-    engine: Engine
+    runner: StepRunner
     docker: DockerEngine | None
     fetcher: Fetcher
 
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
         outputs, docker = self.outputs, self.docker
-        with unused.keep_trees(self.engine.job), beside(outputs.folder / outputs.name) as work:
+        with upkeep.keep_trees(self.runner.job), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
             built, loading, imported, entries = self._make_verified(staged)
             with self._keep_rejected(staged):
@@ -204,8 +210,8 @@ class _Build:
             history.install(staged.sif, outputs.sif, built.record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
-        unused.mark_used(self.engine.job)
-        share(self.engine.job)
+        upkeep.mark_used(self.runner.job)
+        share(self.runner.job)
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
         record = replace(built.record, tested=tested)
@@ -232,7 +238,7 @@ class _Build:
         except CompileError:  # foreign code has failed, and no layer of the cache
             raise
         except (BuildError, VerifyError):
-            damaged = self.engine.job.discard_damaged()
+            damaged = self.runner.job.discard_damaged()
             if not damaged:
                 raise
             self.context.console.say(f"damaged in the cache, making again: {', '.join(damaged)}")
@@ -241,13 +247,13 @@ class _Build:
     def _try_once(self, staged: Outputs) -> _Verified:
         console = self.context.console
         drop_rejected(self.outputs)
-        self.engine.job.fetch_layers()
-        self.engine.need_tools(self.fetcher)
-        wanted = self.engine.artifacts()
-        need_space(self.engine.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
+        self.runner.job.fetch_layers()
+        self.runner.need_tools(self.fetcher)
+        wanted = self.runner.artifacts()
+        need_space(self.runner.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
         fetch_inputs(wanted, self.fetcher, console)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
-        built = build_artifacts(self.engine, staged, loading)
+        built = build_artifacts(self.runner, staged, loading)
         with worker_threads(1, self.context.runner) as pool:
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
             entries = self._verify(staged, built)
@@ -271,7 +277,7 @@ class _Build:
 
     def _find_missing_libraries(self, staged: Outputs, entries: tuple[Entry, ...]) -> tuple[Finding, ...]:
         """Return warnings of parts that may never be loaded. Raises VerifyError if an import fails for certain."""
-        plan = self.engine.job.plan
+        plan = self.runner.job.plan
         with self.context.console.step("look for missing libraries"), opened_sif(staged.sif) as system:
             outside = ImageTexts(environment=plan.runtime.env)
             tree = SquashfsTree(system, entries)
@@ -283,7 +289,7 @@ class _Build:
 
     def _import(self, staged: Outputs) -> tuple[Finding, ...]:
         """Import the extensions. Returns a warning for each that cannot be imported here."""
-        job, context = self.engine.job, self.context
+        job, context = self.runner.job, self.context
         imports, unknown = list_imports(self.recipe, job.plan, context.store)
         sif, environment = staged.sif, context.environment
         return unknown + import_in_sif(imports, sif, job, fetcher=self.fetcher, environment=environment)
@@ -291,7 +297,7 @@ class _Build:
     def _run_tests(self, outputs: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
         return run_recipe_tests(
-            self.recipe, outputs.sif, self.engine.job,
+            self.recipe, outputs.sif, self.runner.job,
             fetcher=self.fetcher, docker=self.docker, image=image, environment=self.context.environment,
         )  # fmt: skip
 
@@ -309,18 +315,17 @@ class _Build:
             raise
 
 
-def open_engine(
+def open_step_runner(
     plan: Plan,
-    choice: EngineChoice,
+    choice: RunnerChoice,
     context: BuildContext,
     shared: SharedStores = NO_STORES,
     *,
     origin: Path | None = None,
-) -> Engine:
-    """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
+) -> StepRunner:
+    """Return the runner of this plan's steps. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
         plan=plan,
-        engine=choice.name_for(plan),
         store=context.store,
         runner=context.runner,
         console=context.console,
@@ -328,9 +333,9 @@ def open_engine(
         shared=shared,
         origin=str(origin.resolve()) if origin else "",
     )
-    if job.engine is EngineName.ASSEMBLE:
-        return AssembleEngine(job=job)
-    return BuildKitEngine(job=job, builder=choice.builder)
+    if choice.runner_for(plan.name) is RunnerName.SANDBOX:
+        return SandboxRunner(job=job)
+    return BuildKitRunner(job=job, builder=choice.builder)
 
 
 def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -> None:
@@ -338,27 +343,27 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not (missing := fetcher.missing(wanted)):
         fetcher.fetch(wanted)
         return
-    with console.step(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
+    with console.step(f"fetch {len(missing)} artifacts", sum(file.size for file in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 
 
 # ---- other uses of a plan
 
 
-def explain(name: str, context: BuildContext, host: Path | None, choice: EngineChoice) -> PlannedRecipe:
+def explain(name: str, context: BuildContext, host: Path | None, choice: RunnerChoice) -> PlannedRecipe:
     """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
     _, plan, _ = make_plan(name, context.recipes, context.store, host)
     need_buildable(plan)
-    commands = tuple(map(str, open_engine(plan, choice, context).commands()))
+    commands = tuple(map(str, open_step_runner(plan, choice, context).commands()))
     return PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=commands)
 
 
 def prepare_recipe(
-    name: str, context: BuildContext, folder: Path, *, offline: bool, choice: EngineChoice
+    name: str, context: BuildContext, folder: Path, *, offline: bool, choice: RunnerChoice
 ) -> str:
     """Fetch all inputs and write a folder for BuildKit. Returns the command that builds an image from it.
 
-    Raises UsageError for a folder that exists, and for the engine `assemble`.
+    Raises UsageError for a folder that exists, and for the runner `sandbox`.
     """
     if folder.exists():
         raise UsageError(f"`{folder}` exists", hint="name a folder that does not exist yet")
@@ -367,19 +372,17 @@ def prepare_recipe(
     folder = folder.absolute()
     with context.store.in_use():
         resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
-        engine = open_engine(plan, choice, context)
-        if not isinstance(engine, BuildKitEngine):
-            is_usual = plan.processor is X86_64
+        runner = open_step_runner(plan, choice, context)
+        if not isinstance(runner, BuildKitRunner):
+            other = "the runner `buildkit`, which does, builds for x86-64 alone"
             raise UsageError(
-                f"`--prepare`: the engine `{engine.job.engine}` reads no folder",
-                hint="add `--engine docker`"
-                if is_usual
-                else "the engine `docker`, which does, builds for x86-64 alone",
+                f"`--prepare`: the runner `{RunnerName.SANDBOX}` reads no folder",
+                hint="add `--runner buildkit`" if plan.processor is X86_64 else other,
             )
         store_sources(recipe, plan.extensions, resolving, offline=offline)
         fetch_inputs(plan.artifacts, resolving.fetcher, context.console)
         with beside(folder) as work, context.console.step(f"write `{folder}`"):
-            command = engine.prepare(work / "folder", folder)
+            command = runner.prepare(work / "folder", folder)
             commit_path(work / "folder", folder)
     return str(command)
 

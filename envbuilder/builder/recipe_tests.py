@@ -14,10 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
-from envbuilder.builder.assemble.foreign import emulation
-from envbuilder.builder.engine import Job
-from envbuilder.builder.extensions.cache import TREE
-from envbuilder.builder.extensions.list import find_extensions
+from envbuilder.builder.extensions.cache import TREE, find_extensions
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.foreign import emulation
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
@@ -29,7 +28,7 @@ from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.container import FIXED_ENV, TEMPORARY, Surroundings, probe_alone, run_in_image, run_in_sif
-from envbuilder.runners.emulate import machine_has
+from envbuilder.runners.enter_sandbox import machine_has
 from envbuilder.runners.sandbox import sandbox
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
@@ -69,13 +68,10 @@ class Import:
 def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import, ...], tuple[Finding, ...]]:
     """Return the imports of the recipe's extensions, without those that it switches off, and a warning for each that is not known.
 
-    The store has none of the docker engine's extensions, and after `cache --gc` none that no build used of late.
+    The store has none of BuildKit's extensions, and after `cache --gc` none that no build used of late.
     """
-    places = {
-        one.name: recipe.place(f"$.extensions[{at}]")
-        for at, one in enumerate(recipe.extensions)
-        if one.is_imported
-    }
+    named = enumerate(recipe.extensions)
+    places = {wanted.name: recipe.place(f"$.extensions[{at}]") for at, wanted in named if wanted.is_imported}
     imports: list[Import] = []
     unknown: dict[str, Finding] = {}
     for status in find_extensions(plan, store):
@@ -89,17 +85,19 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import
             names = _modules(store.extension(status.key.entry), f"{TREE}{plan.python.site_packages}")
             imports += [Import(of=of, place=places[of], name=name, module=name) for name in names]
         elif entry and not entry.is_standalone:
-            is_module = entry.is_python_module
-            imports.append(
-                Import(of=of, place=places[of], name=entry.name, file=entry.file, is_python_module=is_module)
-            )
+            what = {"name": entry.name, "file": entry.file}
+            imports.append(Import(of=of, place=places[of], is_python_module=entry.is_python_module, **what))
         elif not entry:
-            unknown[of] = Finding(
-                code=BuildCode.UNTESTED, severity=Severity.WARNING, where=places[of],
-                message=f"the extension `{of}` was not imported in the SIF: which modules it has is not in the cache",
-                hint="import them in a line of the recipe's `tests`; `import: false` of the extension leaves this one out",
-            )  # fmt: skip
+            message = (
+                f"the extension `{of}` was not imported in the SIF: which modules it has is not in the cache"
+            )
+            hint = "import them in a line of the recipe's `tests`; `import: false` of the extension leaves this one out"
+            unknown[of] = _untested(message, hint, places[of])
     return tuple(dict.fromkeys(imports)), tuple(unknown.values())
+
+
+def _untested(message: str, hint: str, where: str, *, code: str = BuildCode.UNTESTED) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
 
 
 def _modules(folder: Path, site: str) -> list[str]:
@@ -116,9 +114,8 @@ def _modules(folder: Path, site: str) -> list[str]:
         in read_beneath(folder, f"{site}/{path}", limit=FILE_LIMIT)
     ]
     packages = [path.parent.name for path in paths if path.name == "__init__.py" and len(path.parts) == 2]
-    return (
-        compiled or packages or [path.stem for path in paths if path.suffix == ".py" and len(path.parts) == 1]
-    )
+    modules = [path.stem for path in paths if path.suffix == ".py" and len(path.parts) == 1]
+    return compiled or packages or modules
 
 
 def import_in_sif(
@@ -130,82 +127,60 @@ def import_in_sif(
     """
     if not imports:
         return ()
-    argv = (
-        "python",
-        "-c",
-        runtime.path(PROGRAM).read_text(encoding="utf-8"),
-        json.dumps([_item(one) for one in imports]),
-    )
-    with job.console.step(f"import in the SIF: {', '.join(one.name for one in imports)}") as step:
+    program, items = runtime.path(PROGRAM).read_text(encoding="utf-8"), json.dumps(list(map(_item, imports)))
+    with job.console.step(f"import in the SIF: {', '.join(wanted.name for wanted in imports)}") as step:
         try:
-            with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
-                ran = run(argv)
+            with _programs_in(sif, job, fetcher, environment) as (run, _):
+                ran = run(("python", "-c", program, items))
         except ToolError as error:
             step.skip(error.message)
-            return (
-                Finding(
-                    code=BuildCode.UNTESTED, severity=Severity.WARNING, where=imports[0].place, hint=error.hint,
-                    message=f"the recipe's extensions were not imported in the SIF: {error.message}",
-                ),
-            )  # fmt: skip
+            message = f"the recipe's extensions were not imported in the SIF: {error.message}"
+            return (_untested(message, error.hint, imports[0].place),)
         _need_success(ran, "import of the extensions", "the SIF")
-        failed = {
-            (one["name"], one.get("file", "")): one["error"]
+        errors = {
+            (item["name"], item.get("file", "")): item["error"]
             for line in ran.output.splitlines()  # libraries may warn on stderr
             if line.startswith(_REPORT)
-            for one in json.loads(line.removeprefix(_REPORT))
+            for item in json.loads(line.removeprefix(_REPORT))
         }
-        findings = [
-            explain_import(one, failed[one.name, one.file])
-            for one in imports
-            if (one.name, one.file) in failed
-        ]
-        if findings:
-            raise BuildError(
-                f"{len(findings)} of {len(imports)} imports of extensions failed in the SIF",
-                findings=tuple(findings),
-            )
+        failed = [(wanted, words) for wanted in imports if (words := errors.get((wanted.name, wanted.file)))]
+        if failed:
+            message = f"{len(failed)} of {len(imports)} imports of extensions failed in the SIF"
+            raise BuildError(message, findings=tuple(explain_import(*pair) for pair in failed))
     return ()
 
 
-def _item(one: Import) -> dict[str, object]:
-    if one.module:
-        return {"name": one.name, "module": one.module}
-    return {"name": one.name, "file": one.file, "is_python_module": one.is_python_module}
+def _item(wanted: Import) -> dict[str, object]:
+    if wanted.module:
+        return {"name": wanted.name, "module": wanted.module}
+    return {"name": wanted.name, "file": wanted.file, "is_python_module": wanted.is_python_module}
 
 
-def explain_import(one: Import, error: str) -> Finding:
-    lacks = ((re.search(pattern, error), meaning, repair) for pattern, meaning, repair in _LACKS)
-    found = next(((match["it"], meaning, repair) for match, meaning, repair in lacks if match), None)
-    meaning, repair = (
-        (text.format(it=found[0], top=found[0].partition(".")[0]) for text in found[1:])
-        if found
-        else (error, "run the same import in the SIF that is kept")
-    )
+def explain_import(failed: Import, error: str) -> Finding:
+    meaning, repair = error, "run the same import in the SIF that is kept"
+    for pattern, what, way in _LACKS:
+        if match := re.search(pattern, error):
+            name = match["it"]
+            meaning, repair = what.format(it=name), way.format(it=name, top=name.partition(".")[0])
+            break
     return Finding(
         code=BuildCode.NOT_IMPORTED,
-        where=one.place,
-        message=f"`import {one.name}` of the extension `{one.of}` fails in the SIF: {meaning}",
+        where=failed.place,
+        message=f"`import {failed.name}` of the extension `{failed.of}` fails in the SIF: {meaning}",
         hint=f"{repair}; `import: false` of the extension leaves this test out",
     )
 
 
 @contextlib.contextmanager
-def _alone(job: Job) -> Iterator[Surroundings]:
-    """Yield surroundings with an empty folder: packages are foreign code, and their first run is this one."""
-    with job.store.workspace() as folder:
-        yield probe_alone(folder)
-
-
-@contextlib.contextmanager
 def _programs_in(
-    sif: Path, job: Job, fetcher: Fetcher, around: Surroundings, environment: Mapping[str, str]
-) -> Iterator[Callable[[Sequence[str]], Completed]]:
-    """Yield a function that runs a command in the SIF.
+    sif: Path, job: Job, fetcher: Fetcher, environment: Mapping[str, str]
+) -> Iterator[tuple[Callable[[Sequence[str]], Completed], Surroundings]]:
+    """Yield a function that runs a command in the SIF, and its surroundings with an empty folder: packages are foreign code.
 
     Without an Apptainer that works, and for another processor, the command runs in the SIF's layers, by the sandbox of builds.
     """
     with contextlib.ExitStack() as stack:
+        around = probe_alone(stack.enter_context(job.store.workspace()))
         root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
 
         def run(argv: Sequence[str]) -> Completed:
@@ -219,7 +194,7 @@ def _programs_in(
                 except (ToolError, FetchError):
                     raise refused from None
 
-        yield run
+        yield run, around
 
 
 @contextlib.contextmanager
@@ -256,10 +231,9 @@ def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
         emulation=by.words() if by else (), merged=True,
     )  # fmt: skip
     try:
-        output = job.runner.run(command)
+        return Completed(code=0, output=job.runner.run(command))
     except CommandError as error:
         return Completed(code=1, output=error.message)
-    return Completed(code=0, output=output)
 
 
 def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] = ()) -> tuple[str, ...]:
@@ -268,7 +242,7 @@ def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] =
     It is that of the recipe's tests and of the names of the extensions that are imported. "SIF" is there if all of them ran in the
     SIF, "image" if there is an `image` in which the tests ran.
     """
-    imported = [one.name for one in recipe.extensions if one.is_imported]
+    imported = [extension.name for extension in recipe.extensions if extension.is_imported]
     skipped = {finding.code for finding in findings}
     forms = ["SIF"] if (recipe.tests or imported) and BuildCode.UNTESTED not in skipped else []
     forms += ["image"] if recipe.tests and image and BuildCode.UNTESTED_IMAGE not in skipped else []
@@ -287,14 +261,13 @@ def run_recipe_tests(
     console, processor = job.console, job.plan.processor
     if docker and recipe.tests and job.cross_tools and not machine_has(processor.elf):
         docker = None
-        findings.append(
-            Finding(
-                code=BuildCode.UNTESTED_IMAGE, severity=Severity.WARNING, where=recipe.place("$.tests"),
-                message=f"the recipe's tests were run in the SIF alone: the Docker engine of this machine runs no programs for {processor.title}",
-                hint="the image has the same files; an emulator that is registered on the machine lets the engine run it, "
-                "such as the package `qemu-user-static` brings",
-            )
-        )  # fmt: skip
+        message = "the recipe's tests were run in the SIF alone: the Docker engine of this machine runs no programs for "
+        hint = (
+            "the image has the same files; an emulator that is registered on the machine lets the engine run it, "
+            "such as the package `qemu-user-static` brings"
+        )
+        place = recipe.place("$.tests")
+        findings.append(_untested(message + processor.title, hint, place, code=BuildCode.UNTESTED_IMAGE))
 
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}") as step:
@@ -302,19 +275,15 @@ def run_recipe_tests(
                 _need_success(run(shlex.split(test)), test, "the SIF")
             except ToolError as error:
                 step.skip(error.message)
-                findings.append(
-                    Finding(
-                        code=BuildCode.UNTESTED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
-                        message=f"the recipe's tests were not run in the SIF: {error.message}",
-                    )
-                )  # fmt: skip
+                message = f"the recipe's tests were not run in the SIF: {error.message}"
+                findings.append(_untested(message, error.hint, recipe.place("$.tests")))
 
     def in_image(test: str) -> None:
         if docker:
             with console.step(f"test in the image: {test}"):
                 _need_success(run_in_image(docker, image, shlex.split(test), around), test, "the image")
 
-    with _alone(job) as around, _programs_in(sif, job, fetcher, around, environment) as run:
+    with _programs_in(sif, job, fetcher, environment) as (run, around):
         for test in recipe.tests:
             with ThreadPoolExecutor(2) as pool:
                 for tested in [pool.submit(each, test) for each in (in_sif, in_image)]:

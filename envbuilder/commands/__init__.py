@@ -53,3 +53,5 @@ RENAMED: Final[Mapping[str, str]] = {
     "shell": "`envbuilder exec {}`",
     "sync": "`rsync build/NAME.sif HOST:FOLDER/`, which moves only what changed: docs/how-to/registry.md",
 }
+# The same for the values of `build --runner`, which was `--engine`.
+RENAMED_RUNNERS: Final[Mapping[str, str]] = {"assemble": "sandbox", "docker": "buildkit"}

@@ -1,13 +1,16 @@
-"""The console of the commands that show progress, and the runner of those that use the toolbox."""
+"""What commands open for their work: a console, a runner of programs, a context for builds and artifacts."""
 
 import os
 from pathlib import Path
+from typing import Final
 
-from envbuilder.commands.context import OUTPUT, Session
+from envbuilder.builder.context import BuildContext
+from envbuilder.commands.context import OUTPUT, Session, open_store
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.private import kept_out
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
+from envbuilder.core.system import Limits, is_root, usable_cores, usable_memory
 from envbuilder.runners.toolbox import PROGRAMS, toolbox_folder
 
 
@@ -39,3 +42,30 @@ def open_runner(session: Session, store: Store) -> ProcessRunner:
                 remove_tree(toolbox)
     path = session.environment.get("PATH", SYSTEM_PATH)
     return ProcessRunner({**session.environment, "PATH": f"{toolbox / PROGRAMS}{os.pathsep}{path}"})
+
+
+KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
+
+
+def build_context(session: Session, recipes: Path, *, writes: bool = True, note: str = "") -> BuildContext:
+    """Return the cache, the runner, the console and the limits that the environment asks for.
+
+    `note` is what the command says of its work when it is interrupted.
+    """
+    store = open_store(session, writes=writes)
+    runner = open_runner(session, store)
+    context = BuildContext(
+        store=store,
+        runner=runner,
+        console=open_console(session, runner),
+        environment=session.environment,
+        recipes=recipes,
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=is_root()),
+    )
+
+    def stop() -> None:
+        for call in tuple(context.when_interrupted):
+            call()
+
+    session.interrupts.add(stop, note)
+    return context

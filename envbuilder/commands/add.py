@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.builder.result import BuiltRecipe
-from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.builder.batch import BuiltRecipe
+from envbuilder.commands._console import KEPT, build_context
 from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.answer import Reply
 from envbuilder.lock.on_top import need_addable
@@ -19,7 +19,8 @@ from envbuilder.recipe.load import find_recipe
 )
 def add(
     session: Session, name: Name,
-    packages: Annotated[list[str], typer.Argument(help="requirements as pip knows them, or git+URL[@REVISION]", metavar="PACKAGE")],
+    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE",
+                                                  help="requirements as pip knows them, or git+URL[@REVISION]")],
     *,
     new: Annotated[str, typer.Option("--as", metavar="NAME2", help="the name of the new recipe")],
     output: Output, loads: Load, recipes: Recipes,

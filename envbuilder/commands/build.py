@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.builder.batch import build_several, choose, need_place
-from envbuilder.builder.choice import Builder, EngineChoice, EngineName
-from envbuilder.builder.result import BuiltRecipe, PlannedRecipe
-from envbuilder.commands._build_context import KEPT, build_context
-from envbuilder.commands._console import say_closed
+from envbuilder.builder.batch import BuiltRecipe, PlannedRecipe, build_several, choose, need_place
+from envbuilder.builder.context import Builder, RunnerChoice, RunnerName
+from envbuilder.commands._console import KEPT, build_context, say_closed
 from envbuilder.commands.context import (
     Host,
     Load,
@@ -72,7 +70,8 @@ def build(
         int | None, typer.Option(metavar="N", help="build N at a time; a layer that two of them share is built once")
     ] = None,
     where: Annotated[
-        str, typer.Option("--on", metavar="slurm", help="submit an array job: one task per recipe, on any node", autocompletion=offer("slurm"))
+        str, typer.Option("--on", metavar="slurm", autocompletion=offer("slurm"),
+                          help="submit an array job: one task per recipe, on any node")
     ] = "",
     profile: Profile,
     sbatch: Annotated[
@@ -84,16 +83,16 @@ def build(
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")] = False,
     host: Host,
-    engine: Annotated[
-        EngineName | None, typer.Option(help="assemble, or docker (BuildKit); default: assemble")
-    ] = None,
-    builder: Annotated[str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")] = "",
-    cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")] = None,
-    cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")] = False,
+    runner: Annotated[RunnerName | None, typer.Option(help="where steps run; default: sandbox")] = None,
+    builder: Annotated[str, typer.Option(metavar="NAME", help="buildkit: the builder of `docker buildx create`")] = "",
+    cache_from: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="buildkit: a cache to read")] = None,
+    cache_to: Annotated[list[str] | None, typer.Option(metavar="CACHE", help="buildkit: a cache to write")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache",
+                                           help="buildkit: run every stage, without BuildKit's cache")] = False,
     load: Load,
     prepare: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="docker engine: write BuildKit's input there and print its command; build nothing")
+        Path | None, typer.Option(metavar="FOLDER",
+                                  help="buildkit: write BuildKit's input there and print its command; build nothing")
     ] = None,
     recipes: Recipes,
 ) -> Reply[BuiltRecipes | PlannedRecipes | PreparedRecipes | WrittenScript | ArrayJob]:  # fmt: skip
@@ -101,13 +100,13 @@ def build(
     need_place(where, without=not (sbatch or write or wait))
     chosen = choose(names or (), recipes, every=every, jobs=jobs)
     caches = {"cache_from": tuple(cache_from or ()), "cache_to": tuple(cache_to or ())}
-    choice = EngineChoice(
-        engine=engine, load=load, builder=Builder(name=builder, no_cache=no_cache, **caches)
+    choice = RunnerChoice(
+        runner=runner, load=load, builder=Builder(name=builder, no_cache=no_cache, **caches)
     )
     if where:
-        if prepare or choice != EngineChoice():
-            hint = "leave out `--on`, or `--prepare` and the engine's options"
-            raise UsageError("`--on` chooses the engine of each recipe", hint=hint)
+        if prepare or choice != RunnerChoice():
+            hint = "leave out `--on`, or `--prepare` and the runner's options"
+            raise UsageError("`--on` chooses the runner of each recipe", hint=hint)
         files = tuple(find_recipe(name, recipes).absolute() for name in chosen)
         site = find_slurm_site(
             profile, hint="without `--on slurm` this machine builds them", options=sbatch or ()
@@ -126,21 +125,20 @@ def build(
         runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
         names = [file.stem for file in files]
         return submit_array(array, names, runner, wait=wait, report=say, width=session.width)
-    from envbuilder.builder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415 - all of a build, which `--help` does without
+    from envbuilder.builder import pipeline  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)
     if prepare:
         if len(chosen) > 1:
-            raise UsageError(
-                "`--prepare` takes one recipe", hint="name one; prepare another one in its own folder"
-            )
-        line = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
+            hint = "name one; prepare another one in its own folder"
+            raise UsageError("`--prepare` takes one recipe", hint=hint)
+        line = pipeline.prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
         prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=line)
         return Reply(data=PreparedRecipes((prepared,)), text=line)
     if dry_run:
-        plans = tuple(explain(name, context, host, choice) for name in chosen)
+        plans = tuple(pipeline.explain(name, context, host, choice) for name in chosen)
         return Reply(data=PlannedRecipes(plans), text="\n".join(plan.text() for plan in plans))
-    make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
+    make = functools.partial(pipeline.build_recipe, output=output, offline=offline, host=host, choice=choice)
     if len(chosen) > 1:
         outcomes = build_several(chosen, context, make, jobs=jobs or 1)
         say_closed(session, output, *(outcome.result.outputs.sif for outcome in outcomes if outcome.result))

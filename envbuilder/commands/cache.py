@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
@@ -54,13 +54,15 @@ def cache(
     session: Session,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND | vendor NAME DIR | keys", help="with --gc: what to remove (default: all but `layers` and `extensions`); "
+        typer.Argument(metavar="KIND | vendor NAME DIR | keys",
+            help="with --gc: what to remove (default: all but `layers` and `extensions`); "
             "`vendor NAME DIR`: copy every file of NAME's lock to DIR; `keys`: print what the locks name")
     ] = None,
     *,
     gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or build again")] = False,
     unused: Annotated[
-        int | None, typer.Option("--unused", metavar="DAYS", min=0, help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
+        int | None, typer.Option("--unused", metavar="DAYS", min=0,
+            help="with --gc: only what no build made or used for so many days and no lock of the recipes names")
     ] = None,
     recipes: Recipes,
 ) -> Reply[CacheSizes | VendoredLock | LockedKeys]:  # fmt: skip
@@ -69,7 +71,7 @@ def cache(
         case ["vendor", name, folder] if not gc:
             return _vendor(session, name, recipes, Path(folder).absolute())
         case ["keys"] if not gc:
-            keys = tuple(sorted(_pipeline().unused.locked_keys(build_context(session, recipes))))
+            keys = tuple(sorted(_pipeline().upkeep.locked_keys(build_context(session, recipes))))
             return Reply(data=LockedKeys(keys=keys), text="\n".join(keys))
         case ["vendor", *_]:
             raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
@@ -84,14 +86,12 @@ def cache(
     if kinds and not gc:
         raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
     if unused is not None and (not gc or not set(kinds) <= set(KEYED)):
-        raise UsageError(
-            "`--unused` requires `--gc`, and kinds that have an entry for each key",
-            hint=f"these are {', '.join(KEYED)}",
-        )
+        hint = f"these are {', '.join(KEYED)}"
+        raise UsageError("`--unused` requires `--gc`, and kinds that have an entry for each key", hint=hint)
     if gc:
         store.sweep()
     if unused is not None:
-        _pipeline().unused.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
+        _pipeline().upkeep.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
     elif gc:
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
@@ -111,7 +111,8 @@ def _sizes(session: Session, store: Store) -> Reply[CacheSizes]:
     rows = [("  kind", "size", "goes by itself")]
     for kind, size in (sizes | {"all": total}).items():
         rows.append((f"  {kind}", _gigabytes(size), _gigabytes(goes[kind]) if kind in goes else "-"))
-    below = f"limit {'none' if most is None else _gigabytes(most)}: above it, builds remove what goes by itself, longest unused first"
+    named = "none" if most is None else _gigabytes(most)
+    below = f"limit {named}: above it, builds remove what goes by itself, longest unused first"
     head, foot = (columns([(text,)], session.width) for text in (str(store.root), below))
     return Reply(
         data=CacheSizes(folder=store.root, bytes=sizes, removable=removable, limit=most),

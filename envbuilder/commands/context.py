@@ -28,14 +28,13 @@ RECIPES: Final = Path("recipes")
 _RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
 # The settings of envbuilder and those inside of its environments, without the prefix.
 SETTING: Final = "ENVBUILDER_"
-SETTINGS: Final = frozenset(
-    {
-        "APT_MIRRORS", "CACHE", "CACHE_LIMIT", "CUDA_REDIST", "DEBIAN_KEYRING", "DEBIAN_MIRROR", "DEBIAN_SECURITY", "DEBIAN_SNAPSHOT",
-        "DEBUG", "EXTENSIONS", "EXTENSION_STORE", "FOLDERS", "INDEX", "JOB", "KEY", "KEY_PASSPHRASE", "LAYER_STORE",
-        "NCCL", "PYTORCH_INDEX", "RECIPES", "REGISTRY", "REGISTRY_HTTP", "REGISTRY_MIRRORS", "SHELL", "SITE", "START",
-        "STORE_KEY", "UBUNTU_FILES", "UBUNTU_KEYRING", "UBUNTU_MIRROR", "UBUNTU_SNAPSHOT", "VERSIONS", "WHOLE_LINES",
-    }
-)  # fmt: skip
+SETTINGS: Final = frozenset({
+    "APT_MIRRORS", "CACHE", "CACHE_LIMIT", "CUDA_REDIST", "DEBIAN_KEYRING", "DEBIAN_MIRROR",
+    "DEBIAN_SECURITY", "DEBIAN_SNAPSHOT", "DEBUG", "EXTENSIONS", "EXTENSION_STORE", "FOLDERS", "INDEX",
+    "JOB", "KEY", "KEY_PASSPHRASE", "LAYER_STORE", "NCCL", "PYTORCH_INDEX", "RECIPES", "REGISTRY",
+    "REGISTRY_HTTP", "REGISTRY_MIRRORS", "SHELL", "SITE", "START", "STORE_KEY", "UBUNTU_FILES",
+    "UBUNTU_KEYRING", "UBUNTU_MIRROR", "UBUNTU_SNAPSHOT", "VERSIONS", "WHOLE_LINES",
+})  # fmt: skip
 
 
 class Interrupts:
@@ -114,14 +113,19 @@ def recipe_argument(what: str, metavar: str = "NAME") -> Any:
 Name = Annotated[str, recipe_argument("a recipe in `recipes/`, or a path to a recipe file")]
 BuiltName = Annotated[str, recipe_argument("a recipe that was built, or a path to a SIF")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")]  # fmt: skip
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
+]
 NoColor = Annotated[bool, typer.Option("--no-color", help="no color; NO_COLOR does the same")]
 Recipes = Annotated[Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")]  # fmt: skip
-Profile = Annotated[str, typer.Option("--profile", metavar="SITE", help="a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")]  # fmt: skip
-Host = Annotated[Path | None, typer.Option("--host", metavar="FILE", help="facts of the target machine, written there by `detect --save`")]  # fmt: skip
+_SITE: Final = "a file, or its name in `sites/`"
+Profile = Annotated[str, typer.Option("--profile", metavar="SITE", help=_SITE, envvar="ENVBUILDER_SITE")]
+_HOST: Final = "facts of the target machine, written there by `detect --save`"
+Host = Annotated[Path | None, typer.Option("--host", metavar="FILE", help=_HOST)]
 Output = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="the folder to write the artifacts to")]  # fmt: skip
 Artifacts = Annotated[Path, typer.Option("--artifacts", metavar="FOLDER", help="the folder of the artifacts")]
-Load = Annotated[bool, typer.Option("--load/--no-load", help="load the image into the Docker engine, if one is running")]  # fmt: skip
+_LOAD: Final = "load the image into the Docker engine, if one is running"
+Load = Annotated[bool, typer.Option("--load/--no-load", help=_LOAD)]
 Force = Annotated[bool, typer.Option("--force", help="replace a file with other content")]
 OUTPUT: Final = Path("build")
 # A command that takes one of these gets its default as well.

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,7 +19,8 @@ from envbuilder.run.exec import warn_of_missing_image
 from envbuilder.run.named import need_sif
 from envbuilder.run.ssh_session import open_remote
 
-Srun = Annotated[str, typer.Option(metavar="OPTIONS", help="in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'")]  # fmt: skip
+_SRUN: Final = "in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'"
+Srun = Annotated[str, typer.Option(metavar="OPTIONS", help=_SRUN)]
 
 
 class DevContainerFile(Answer):
@@ -64,8 +65,8 @@ def devcontainer(
             outputs, session.environment, host=ssh, srun=srun, profile=profile, folder=write, force=force
         )
         text = (
-            f"{config}: `{pasted('ssh', '-F', config, remote.alias)}`; with `Include {config}` as the first line of ~/.ssh/config "
-            f"VS Code knows `{remote.alias}`, too"
+            f"{config}: `{pasted('ssh', '-F', config, remote.alias)}`; with `Include {config}` "
+            f"as the first line of ~/.ssh/config VS Code knows `{remote.alias}`, too"
         )
         return Reply(data=SshHost(config=config, host=remote.alias), text=text)
     recipe = load(find_recipe(name, recipes))

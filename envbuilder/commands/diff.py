@@ -12,7 +12,9 @@ from envbuilder.verify.diff import Differences, Subjects, compare
 @command("diff", "envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")
 def diff(
     session: Session,
-    first: Annotated[str, recipe_argument("a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker", "A")],
+    first: Annotated[
+        str, recipe_argument("a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker", "A")
+    ],
     second: Annotated[str, recipe_argument("the same", "B")],
     *, recipes: Recipes,
 ) -> Reply[Differences]:  # fmt: skip

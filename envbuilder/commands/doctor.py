@@ -32,7 +32,8 @@ def doctor(
     name: Annotated[str, recipe_argument("compare this recipe with the GPUs; default: those that were built")] = "",
     *,
     purpose: Annotated[
-        str, typer.Option("--for", metavar="build|run", help="default: both; in a Slurm cluster `run`", autocompletion=offer(*Purpose))
+        str, typer.Option("--for", metavar="build|run", autocompletion=offer(*Purpose),
+                          help="default: both; in a Slurm cluster `run`")
     ] = "",
     fix: Annotated[bool, typer.Option("--fix", help="make the safe repairs and report them; installs nothing")] = False,
     artifacts: Artifacts, recipes: Recipes,

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import typer.core
@@ -17,7 +17,8 @@ from envbuilder.core.system import user_ids
 from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
-Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; default: the SIF if there is one", autocompletion=offer("sif", "image"))]  # fmt: skip
+_FORM: Final = "`sif` or `image`; default: the SIF if there is one"
+Form = Annotated[str, typer.Option("--in", help=_FORM, autocompletion=offer("sif", "image"))]
 
 
 class ProgramCommand(typer.core.TyperCommand):
@@ -77,7 +78,6 @@ def _as_program(words: list[str], program: list[str]) -> list[str]:
 
 
 def _meant(option: str, known: Mapping[str, Any]) -> str:
-    """Return which option was meant, or nothing."""
     if option == "--dry-run":
         shows = next((name for name in ("--write", "--print") if name in known), "")
         return f"there is `{shows}` ({known[shows].help}); " if shows else ""

@@ -76,8 +76,6 @@ def _chosen(sif: Path, wanted: str) -> past.Version:
         return chosen[0]
     current = next((number for number, version in enumerate(there) if version.current), -1)
     if current + 1 == len(there):
-        raise UsageError(
-            f"`{sif.name}` has no version before the current one",
-            hint=f"`{VERSIONS}=3` keeps three versions from the next build or pull on",
-        )
+        hint = f"`{VERSIONS}=3` keeps three versions from the next build or pull on"
+        raise UsageError(f"`{sif.name}` has no version before the current one", hint=hint)
     return there[current + 1]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands._build_context import KEPT, build_context
+from envbuilder.commands._console import KEPT, build_context
 from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Reply
@@ -32,15 +32,19 @@ def init(
     new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")] = "",
     *,
     example: Annotated[
-        str, typer.Option("--example", metavar="EXAMPLE", help="copy an example such as a100, with its lock and sources; it keeps its name")
+        str, typer.Option("--example", metavar="EXAMPLE",
+                          help="copy an example such as a100, with its lock and sources; it keeps its name")
     ] = "",
     projects: Annotated[
-        list[str] | None, typer.Option("--from", metavar="PROJECT", help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, a Dockerfile or a definition file; may be repeated")
+        list[str] | None, typer.Option("--from", metavar="PROJECT",
+            help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, "
+                 "a Dockerfile or a definition file; may be repeated")
     ] = None,
     from_machine: Annotated[
         bool, typer.Option("--from-machine", help="the GPUs, nvcc, gcc, Python and torch of this machine")
     ] = False,
-    gpus: Annotated[list[str] | None, typer.Option("--gpu", metavar="MODEL", help="such as A100, or none; may be repeated")] = None,
+    gpus: Annotated[list[str] | None, typer.Option("--gpu", metavar="MODEL",
+                                                   help="such as A100, or none; may be repeated")] = None,
     pytorch: Annotated[str, typer.Option(metavar="VERSION", help="such as 2.6.0")] = "",
     python: Annotated[str, typer.Option(metavar="VERSION", help="such as 3.11")] = "",
     goes_on: Annotated[bool, typer.Option("--try", help="go on to `lock` and `build`, and report how far it came")] = False,
@@ -49,10 +53,8 @@ def init(
     """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
     if example:
         if new or projects or from_machine or gpus or pytorch or python:
-            raise UsageError(
-                "`--example` takes neither a name nor pins",
-                hint=f"`envbuilder init --example {example}`, then edit the recipe",
-            )
+            hint = f"`envbuilder init --example {example}`, then edit the recipe"
+            raise UsageError("`--example` takes neither a name nor pins", hint=hint)
         recipe = copy_example(example, recipes)
         written, reached = WrittenRecipe(path=recipe.path, recipe=recipe, findings=()), "locked"
         text = f"{recipe.path}\n$ envbuilder build {written.typed()}"

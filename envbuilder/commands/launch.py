@@ -40,9 +40,12 @@ Write = Annotated[Path | None, typer.Option("--write", metavar="FILE", help="wri
 For = Annotated[str, typer.Option("--for", metavar="SITE", help="write it with the folders of this site")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the script; write and start nothing")]
 Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
-Grace = Annotated[int, typer.Option("--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint")]  # fmt: skip
-LocalCopy = Annotated[bool, typer.Option("--local-copy", help="run from a copy of the SIF on each node, made before ranks start")]  # fmt: skip
-SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")]  # fmt: skip
+_GRACE: Final = "time from SIGTERM to the end, to write a checkpoint"
+Grace = Annotated[int, typer.Option("--grace", metavar="SECONDS", min=1, help=_GRACE)]
+_COPY: Final = "run from a copy of the SIF on each node, made before ranks start"
+LocalCopy = Annotated[bool, typer.Option("--local-copy", help=_COPY)]
+_SMOKE: Final = "check ranks, GPUs and collectives instead of running a program"
+SmokeRun = Annotated[bool, typer.Option("--smoke", help=_SMOKE)]
 # A command that becomes the job: what it prints is the program's output.
 becoming: Final = functools.partial(command, app=launch, has_json=False, cls=ProgramCommand)
 
@@ -57,7 +60,8 @@ becoming: Final = functools.partial(command, app=launch, has_json=False, cls=Pro
 def launch_slurm(
     session: Session, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
-        str, typer.Option(help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
+        str, typer.Option(autocompletion=offer("torchrun", "tasks"),
+                          help="`torchrun`: one container per node; `tasks`: one per rank")
     ] = "torchrun",
     partition: Annotated[str, typer.Option(help="instead of the profile's")] = "",
     account: Annotated[str, typer.Option(help="instead of the profile's")] = "",
@@ -134,7 +138,6 @@ def launch_local(
 
 
 def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_run: bool) -> Reply[None]:
-    """Become the job, or show its script."""
     script = _show_script(session, options, path, dry_run=dry_run)
     if script is None:
         start.exec_script(_prepare(session, options))

@@ -35,18 +35,18 @@ def lock(
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")] = False,
-    security: Annotated[bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")] = False,
+    security: Annotated[bool, typer.Option("--security",
+                                           help="with --upgrade: only packages that have a security update")] = False,
     before: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC")
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="DATE",
+                                      help="choose versions as of the start of that day, UTC")
     ] = None,
     recipes: Recipes,
 ) -> Reply[LockChanges]:  # fmt: skip
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:
-        raise UsageError(
-            "package names require `--upgrade`",
-            hint=f"envbuilder lock {pasted(name)} --upgrade {pasted(*packages)}",
-        )
+        hint = f"envbuilder lock {pasted(name)} --upgrade {pasted(*packages)}"
+        raise UsageError("package names require `--upgrade`", hint=hint)
     if security and (packages or not upgrade):
         hint = f"envbuilder lock {pasted(name)} --upgrade --security"
         raise UsageError("`--security` requires `--upgrade`, without package names", hint=hint)

@@ -38,9 +38,8 @@ def pull(
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, shown = parse_only(only), open_console(session)
     if platform and platform not in PLATFORMS:
-        raise UsageError(
-            f"there is no platform `{platform}`", hint=f"`--platform` takes {' or '.join(PLATFORMS)}"
-        )
+        hint = f"`--platform` takes {' or '.join(PLATFORMS)}"
+        raise UsageError(f"there is no platform `{platform}`", hint=hint)
     oldest = _parse_date(not_older_than) if not_older_than else None
     if oldest and key is None:
         raise UsageError("`--not-older-than` goes by the time in a signature", hint="add `--key PUBLIC`")
@@ -72,7 +71,6 @@ def _parse_date(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(
-            f"`--not-older-than` is `{text}`", hint="write a date: 2026-11-30, or 2026-11-30T12:00"
-        ) from error
+        hint = "write a date: 2026-11-30, or 2026-11-30T12:00"
+        raise UsageError(f"`--not-older-than` is `{text}`", hint=hint) from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)

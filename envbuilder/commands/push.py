@@ -8,8 +8,7 @@ import typer
 from envbuilder.artifacts.oci.naming import LATEST, find_reference
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.builder.built import make_release, sign_artifacts
-from envbuilder.commands._build_context import build_context
-from envbuilder.commands._console import open_console
+from envbuilder.commands._console import build_context, open_console
 from envbuilder.commands._push_pull import Only, make_client, parse_only
 from envbuilder.commands.context import RECIPES, Artifacts, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
@@ -40,9 +39,8 @@ def push(
     names = names_built(name, artifacts)
     target = find_reference(reference or environment_name(name), client.settings.prefix)
     if target.digest:
-        raise UsageError(
-            f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
-        )
+        hint = "push to a tag; the digest follows from the content"
+        raise UsageError(f"`{target}` names a digest", hint=hint)
     pushed: list[registry.Pushed] = []
     for built in names:
         outputs = find_outputs(built, artifacts.absolute())

@@ -1,7 +1,7 @@
 """`report`: an HTML page about what was built, which needs neither network nor script."""
 
 from envbuilder.builder.inspection import WrittenReport, write_report
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Artifacts, Name, Recipes, Session, command
 from envbuilder.core.answer import Reply
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.builder.extensions.list import HEAD, ListedExtension, cells, describe, find_extensions
+from envbuilder.builder.extensions.cache import HEAD, ListedExtension, cells, describe, find_extensions
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, open_store, recipe_argument
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
@@ -59,13 +59,15 @@ def show(
 ) -> Reply[ShownRecipe | ExtensionList | Document]:  # fmt: skip
     """Show the effective recipe, where each value came from, and what follows from the pins; or a part of what was built."""
     if extensions and (sbom or provenance):
-        raise UsageError(
-            "`--extensions` shows a recipe, and `--sbom` what was built", hint="give one of them"
-        )
+        hint = "give one of them"
+        raise UsageError("`--extensions` shows a recipe, and `--sbom` what was built", hint=hint)
     if extensions:
         return _extensions(session, name, recipes)
     if sbom or provenance:
-        return _document(name, artifacts, recipes, is_provenance=provenance)
+        from envbuilder.artifacts.sif import read_documents  # noqa: PLC0415 - zstandard, for documents alone
+
+        text = read_documents(need_sif(name, artifacts, recipes).sif)[provenance].rstrip("\n")
+        return Reply(data=Document(json.loads(text)), text=text, is_document=True)
     recipe = load(find_recipe(name, recipes))
     values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
     store = open_store(session, writes=False)
@@ -88,10 +90,3 @@ def _extensions(session: Session, name: str, recipes: Path) -> Reply[ExtensionLi
     return Reply(
         data=ExtensionList(tuple(describe(extension, recipe.name) for extension in extensions)), text=text
     )
-
-
-def _document(name: str, artifacts: Path, recipes: Path, *, is_provenance: bool) -> Reply[Document]:
-    from envbuilder.artifacts.sif import read_documents  # noqa: PLC0415 - zstandard, for documents alone
-
-    text = read_documents(need_sif(name, artifacts, recipes).sif)[is_provenance].rstrip("\n")
-    return Reply(data=Document(json.loads(text)), text=text, is_document=True)

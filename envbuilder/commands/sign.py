@@ -8,7 +8,7 @@ import typer
 from envbuilder.artifacts.oci.naming import LATEST
 from envbuilder.artifacts.outputs import VARIANT, environment_name, names_built
 from envbuilder.builder.built import Signed, make_release, sign_artifacts
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import RECIPES, Artifacts, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
 

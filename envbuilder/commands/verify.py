@@ -8,7 +8,7 @@ import typer
 from envbuilder.artifacts.outputs import SIF, find_outputs, names_built
 from envbuilder.artifacts.sif import is_sif
 from envbuilder.builder.inspection import verifier, verify_built
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.run.named import need_file
@@ -29,13 +29,15 @@ class VerifiedPairs(BareAnswer[tuple[VerifiedPair, ...]]):
 def verify(
     session: Session,
     name: Annotated[
-        str, recipe_argument("a recipe that was built, or a SIF; or an image: an OCI layout, an archive, a name in the Docker engine", "NAME|SIF|IMAGE")
+        str, recipe_argument("a recipe that was built, or a SIF; or an image: an OCI layout, an archive, a name in the Docker "
+                             "engine", "NAME|SIF|IMAGE")
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,
     *,
     key: Annotated[Path | None, typer.Option(help="a public key: image and SIF must be signed with it")] = None,
     oldest_host: Annotated[
-        str, typer.Option(metavar="GLIBC", help="report files that need a newer glibc: a version, or a base such as debian/bullseye")
+        str, typer.Option(metavar="GLIBC",
+                          help="report files that need a newer glibc: a version, or a base such as debian/bullseye")
     ] = "",
     artifacts: Artifacts, recipes: Recipes,
 ) -> Reply[VerifiedPair | VerifiedPairs | VerifiedSif]:  # fmt: skip

@@ -1,1 +1,1 @@
-"""Where the programs of steps run: the sandbox with its toolbox, and the emulation of other processors."""
+"""Where the programs of steps run: the sandbox, with its toolbox and with programs of other processors."""

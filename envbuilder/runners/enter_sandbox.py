@@ -1,8 +1,10 @@
 """Start bubblewrap with nothing of whoever builds: no variables, no root, and a filter of system calls.
 
     enter_sandbox.py [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
+    enter_sandbox.py --emulate MACHINE EMULATOR [OVER BELOW]… -- PROGRAM [ARGUMENT]…
 
-OPTIONs are bubblewrap's. The words before the first `--` are those of `emulate.py`, for programs of another processor.
+OPTIONs are bubblewrap's. The words before the first `--` are for programs of another processor. The second form starts a
+program that knows those of another processor, without a sandbox.
 
 A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
 /proc/sys/kernel/core_pattern. So root takes an id here that nobody has. That id may not enter root's folders. Whatever
@@ -18,12 +20,11 @@ import errno
 import itertools
 import os
 import resource
-import runpy
 import shutil
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,13 +100,16 @@ def filter_of_calls(*, is_root: bool) -> bytes:
     def refuse(error: int) -> tuple[int, int, int, int]:
         return (answer, 0, 0, 0x00050000 | error)  # SECCOMP_RET_ERRNO
 
+    def refuse_all(calls: Sequence[int], error: int) -> Iterator[tuple[int, int, int, int]]:
+        for call in calls:
+            yield from ((equal, 0, 1, call), refuse(error))
+
     steps = [
         (load, 0, 0, architecture), (equal, 1, 0, 0xC0000000 | machine), refuse(errno.ENOSYS),
         (load, 0, 0, number), (at_least, 0, 1, 1 << 30), refuse(errno.ENOSYS),  # of x32
-        *(step for call in (*_DENIED[machine], *_DENIED_TOO) for step in ((equal, 0, 1, call), refuse(errno.EPERM))),
-        *(step for call in _ABSENT for step in ((equal, 0, 1, call), refuse(errno.ENOSYS))),
-        *(step for call in (_ANSWERED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(0))),
-        *(step for call in (_UNSUPPORTED[machine] if is_root else ()) for step in ((equal, 0, 1, call), refuse(errno.EOPNOTSUPP))),
+        *refuse_all((*_DENIED[machine], *_DENIED_TOO), errno.EPERM), *refuse_all(_ABSENT, errno.ENOSYS),
+        *refuse_all(_ANSWERED[machine] if is_root else (), 0),
+        *refuse_all(_UNSUPPORTED[machine] if is_root else (), errno.EOPNOTSUPP),
         (equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, _NAMESPACES), refuse(errno.EPERM), allow,
         (equal, 0, 7, socket), (load, 0, 0, first), *((equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)),
         refuse(errno.EAFNOSUPPORT), allow,
@@ -122,15 +126,14 @@ def other_id() -> int | None:
     """Return an id that is neither root's nor a user's. None for an ordinary user, and where root has one id alone."""
     if os.geteuid():
         return None
-    tables = (
+    tables = [
         Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines() for kind in ("uid", "gid")
-    )
-    ranges = [
-        [(int(first), int(first) + int(count)) for first, _, count in map(str.split, rows)] for rows in tables
     ]
-    return next(
-        (found for found in IDS if all(any(a <= found < b for a, b in rows) for rows in ranges)), None
-    )
+
+    def is_mapped(number: int, rows: Sequence[str]) -> bool:
+        return any(0 <= number - int(first) < int(count) for first, _, count in map(str.split, rows))
+
+    return next((number for number in IDS if all(is_mapped(number, rows) for rows in tables)), None)
 
 
 def give(folder: str, uid: int, gid: int, *, special: bool) -> None:
@@ -139,19 +142,19 @@ def give(folder: str, uid: int, gid: int, *, special: bool) -> None:
     `special` says whether set-uid and set-gid bits stay, which chown(2) clears.
     """
 
-    def own(name: str, at: int | None) -> None:
-        found = os.stat(name, dir_fd=at, follow_symlinks=False)
-        if (found.st_uid, found.st_gid) != (uid, gid):
+    def hand_over(name: str, at: int | None) -> None:
+        facts = os.stat(name, dir_fd=at, follow_symlinks=False)
+        if (facts.st_uid, facts.st_gid) != (uid, gid):
             os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
-        bits = found.st_mode & (stat.S_ISUID | stat.S_ISGID)
-        if bits and not stat.S_ISLNK(found.st_mode):
-            mode = stat.S_IMODE(found.st_mode)
+        bits = facts.st_mode & (stat.S_ISUID | stat.S_ISGID)
+        if bits and not stat.S_ISLNK(facts.st_mode):
+            mode = stat.S_IMODE(facts.st_mode)
             os.chmod(name, mode if special else mode & ~bits, dir_fd=at)
 
-    own(folder, None)
+    hand_over(folder, None)
     for _, folders, files, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*folders, *files):
-            own(name, at)
+            hand_over(name, at)
 
 
 def become(to: int) -> None:
@@ -161,9 +164,8 @@ def become(to: int) -> None:
     os.setresuid(to, to, to)
     if os.getresuid() != (to, to, to) or os.getresgid() != (to, to, to):
         raise SystemExit("enter_sandbox: root's rights could not be given up")
-    _checked(
-        _libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "PR_SET_DUMPABLE"
-    )  # so that it may write its own /proc/self/uid_map
+    # So that it may write its own /proc/self/uid_map.
+    _checked(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def leave_root(to: int) -> None:
@@ -205,9 +207,8 @@ def _enter_namespace(to: int) -> None:
         _checked(_libc.unshare(_NEW_MOUNTS), "unshare")
     except OSError as error:
         if error.errno == errno.ENOSPC:  # said of disks everywhere else
-            raise SystemExit(
-                "enter_sandbox: this machine allows no more namespaces (user.max_mnt_namespaces)"
-            ) from None
+            limit = "user.max_mnt_namespaces"
+            raise SystemExit(f"enter_sandbox: this machine allows no more namespaces ({limit})") from None
         if error.errno != errno.EPERM:
             raise
         entered, waiting = os.pipe()
@@ -267,24 +268,107 @@ def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
         at += 1 if options[at] in _FLAGS else 3 if options[at] in _PAIRS else 2
 
 
-def _become_with(to: int, options: list[str], emulated: list[str], bubblewrap: str) -> str:
+def _become_with(to: int, options: list[str], emulator: list[str], bubblewrap: str) -> str:
     """Take an id for good that may enter what bubblewrap and the emulator need, and root's other folders not.
 
-    Replaces their paths in `options` and `emulated` by those that the id may enter. Returns that of bubblewrap.
+    Replaces their paths in `options` and `emulator` by those that the id may enter. Returns that of bubblewrap.
     """
     sources = {options[at + 1]: is_writable for at, is_writable in _binds(options)}
     # The toolbox's lies in a root of its own, in root's cache, and starts a program beside it.
     program = Path(bubblewrap).resolve()
     top = program.parents[2] if len(program.parents) > 3 else None
-    for path in (*emulated[1:], *([str(top)] if top else [])):
+    for path in (*emulator[1:], *([str(top)] if top else [])):
         sources.setdefault(path, False)
     _enter_namespace(to)
     place = _stage(sources)
     for at, _ in _binds(options):
         options[at + 1] = place(options[at + 1])
-    emulated[1:] = map(place, emulated[1:])
+    emulator[1:] = map(place, emulator[1:])
     become(to)
     return str(Path(place(str(top)), program.relative_to(top))) if top else bubblewrap
+
+
+# ----------------------------------------------------------------------------------------- programs of another processor
+#
+# MACHINE is the number of the processor in ELF files, EMULATOR a static qemu for it. Since Linux 6.7, each user namespace may
+# have a list of binary formats of its own. So an ordinary user may register qemu in it, and nothing changes on the machine. On
+# an older kernel, what the machine itself has registered must serve. Each folder OVER is laid over the folder BELOW, for this
+# program alone: native compilers over those of the other processor. The program keeps its process, user and group.
+
+FORMATS: Final = Path("/proc/sys/fs/binfmt_misc")
+_EMULATE: Final = "--emulate"
+_KERNEL: Final = "Linux 6.7 or newer lets each user register an emulator for programs of another processor"
+# The head of a little-endian 64-bit program, up to the field with the processor. The other values of the two fields
+# that the mask loosens are a library (PIE) and another ABI.
+_HEAD: Final = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00"
+_MASK: Final = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
+_END: Final = "\x01"  # ends each field: no path has it
+
+
+def _register(machine: int, emulator: str) -> None:
+    """Register the emulator in the namespace. The kernel opens it now (F), so a root need not have it (see binfmt-misc)."""
+    patterns = (_HEAD + machine.to_bytes(2, "little"), _MASK)
+    head, mask = ("".join(f"\\x{byte:02x}" for byte in pattern) for pattern in patterns)
+    fields = ("", f"envbuilder-{machine}", "M", "0", head, mask, emulator, "PF")
+    with (FORMATS / "register").open("wb", buffering=0) as stream:
+        stream.write(os.fsencode(_END.join(fields)))
+
+
+def machine_has(machine: int, formats: Path = FORMATS) -> bool:
+    """Return whether the machine runs programs of this processor by an emulator that no root needs to have (F)."""
+    head = (_HEAD[:16] + b"\x02\x00" + machine.to_bytes(2, "little")).hex()
+    for path in formats.glob("*"):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            continue
+        flags = next((line.partition(":")[2] for line in lines if line.startswith("flags:")), "")
+        if "enabled" in lines and "F" in flags and f"magic {head}" in lines:
+            return True
+    return False
+
+
+def emulated(words: Iterable[str], argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts `argv` so, without a sandbox. `words` are MACHINE, EMULATOR and the folders."""
+    return (sys.executable, "-I", __file__, _EMULATE, *words, "--", *argv)
+
+
+def trial(machine: int) -> tuple[str, ...]:
+    """Return the command line that shows whether this works here. It registers a program that nothing starts."""
+    return emulated((str(machine), sys.executable), ("true",))
+
+
+def _enter_user(flags: int, *, user: int, group: int) -> None:
+    """Enter a user namespace in which this user and group are called so, and what else `flags` say."""
+    maps = {"setgroups": "deny", "uid_map": f"{user} {os.getuid()} 1", "gid_map": f"{group} {os.getgid()} 1"}
+    _checked(_libc.unshare(_NEW_USER | flags), "unshare")
+    for name, text in maps.items():
+        Path("/proc/self", name).write_text(text, encoding="ascii")
+
+
+def _emulate(words: Sequence[str]) -> None:
+    """Enter the namespace that MACHINE, EMULATOR and the folders of `words` describe. Raises OSError."""
+    machine, emulator, *folders = words
+    is_there = machine_has(int(machine))
+    user, group = os.getuid(), os.getgid()
+    _enter_user(_NEW_MOUNTS, user=0, group=0)  # the list of formats belongs to its root user
+    _mount("", Path("/"), "", _PRIVATE)
+    try:
+        _mount("binfmt_misc", FORMATS, "binfmt_misc", 0)
+    except OSError:
+        if not is_there:
+            sys.stderr.write(f"enter_sandbox: {_KERNEL}\n")
+            raise
+    else:
+        _register(int(machine), emulator)
+    escaped = [folder.translate({ord(sign): f"\\{sign}" for sign in "\\:,"}) for folder in folders]
+    for over, below, target in zip(escaped[::2], escaped[1::2], folders[1::2], strict=True):
+        _mount("overlay", Path(target), "overlay", _READ_ONLY, f"lowerdir={over}:{below},userxattr")
+    if user:
+        _enter_user(0, user=user, group=group)
+
+
+# -------------------------------------------------------------------------------------------------------------- the start
 
 
 def limit_processes() -> None:
@@ -315,9 +399,8 @@ def prepare(words: Sequence[str]) -> list[str]:
 
     The caller replaces its process by it, with no variables. Raises OSError, or SystemExit with a reason.
     """
-    emulated, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
+    emulated_by, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
     options, argv = list(rest[: rest.index("--")]), rest[rest.index("--") + 1 :]
-    emulator = runpy.run_path(str(Path(__file__).with_name("emulate.py"))) if emulated else None
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise SystemExit("enter_sandbox: `bwrap` is not installed")
@@ -329,9 +412,9 @@ def prepare(words: Sequence[str]) -> list[str]:
         if Path(bubblewrap).with_name(PLAIN).exists():
             leave_root(to)
         else:
-            bubblewrap = _become_with(to, options, emulated, bubblewrap)
-    if emulator:
-        emulator["enter"](emulated)
+            bubblewrap = _become_with(to, options, emulated_by, bubblewrap)
+    if emulated_by:
+        _emulate(emulated_by)
     os.chdir("/")
     os.umask(0o022)  # the user's decides no mode of what is built
     is_root = ("--uid", "0") in itertools.pairwise(options)
@@ -344,11 +427,17 @@ def prepare(words: Sequence[str]) -> list[str]:
 
 
 def main() -> int:
+    words, place = sys.argv[1:], ""
     try:
-        argv = prepare(sys.argv[1:])
+        if words[0] == _EMULATE:
+            at = words.index("--")
+            place = f"{words[at + 1]}: "
+            _emulate(words[1:at])
+            os.execvp(words[at + 1], words[at + 1 :])  # noqa: S606
+        argv = prepare(words)
         os.execve(argv[0], argv, {})  # noqa: S606
     except OSError as error:
-        sys.stderr.write(f"enter_sandbox: {error}\n")
+        sys.stderr.write(f"enter_sandbox: {place}{error}\n")
     return REFUSED
 
 

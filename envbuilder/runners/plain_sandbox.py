@@ -35,12 +35,7 @@ _SET_DEATH_SIGNAL, _SET_SUBREAPER, _NO_NEW_PRIVILEGES, _SET_SECCOMP = 1, 36, 38,
 _DROP_CAPABILITY, _CAPABILITIES = 24, 64
 _KEPT: Final = (0, 1, 3, 4, 5, 6, 7)  # CAP_: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
-_LINKS: Final = {
-    "fd": "/proc/self/fd",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-}
+_LINKS: Final = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _FLAGS: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
 _PAIRS: Final = ("--ro-bind", "--bind", "--symlink", "--setenv")
 _TICK: Final = 0.01  # seconds
@@ -99,45 +94,45 @@ class Sandbox:
         for name in ("shm", "pts"):
             (self.place(target) / name).mkdir()
         for name, link in _LINKS.items():
-            (self.place(target) / name).symlink_to(link)
+            (self.place(target) / name).symlink_to(f"/proc/self/{link}")
         for name in _DEVICES:
             if Path("/dev", name).exists():  # in `apptainer exec --containall`, /dev/full does not
                 self.show(f"/dev/{name}", f"{target}/{name}", writable=True)
 
 
-def read_options(words: Sequence[str], own: Path) -> tuple[Sandbox, list[str]]:
+def read_options(words: Sequence[str], folder: Path) -> tuple[Sandbox, list[str]]:
     """Read bubblewrap's options, as far as envbuilder gives them. Returns the program with its arguments, too."""
-    found, left = Sandbox(own=own, root=own / "root"), list(words)
-    found.root.mkdir()
+    sandbox, left = Sandbox(own=folder, root=folder / "root"), list(words)
+    sandbox.root.mkdir()
     while left:
         option = left.pop(0)
         if option == "--":
-            return found, left
+            return sandbox, left
         if option in _FLAGS:
             continue
-        one, two = left.pop(0), left.pop(0) if option in _PAIRS else ""
+        value, target = left.pop(0), left.pop(0) if option in _PAIRS else ""
         match option:
             case "--bind" | "--ro-bind":
-                found.show(one, two, writable=option == "--bind")
+                sandbox.show(value, target, writable=option == "--bind")
             case "--symlink":
-                found.place(two).symlink_to(one)
+                sandbox.place(target).symlink_to(value)
             case "--setenv":
-                found.environment[one] = two
+                sandbox.environment[value] = target
             case "--tmpfs":
-                found.show_own(one)
+                sandbox.show_own(value)
             case "--dir":
-                found.place(one).mkdir(exist_ok=True)
+                sandbox.place(value).mkdir(exist_ok=True)
             case "--proc":
-                found.show("/proc", one, writable=False)
+                sandbox.show("/proc", value, writable=False)
             case "--dev":
-                found.show_devices(one)
+                sandbox.show_devices(value)
             case "--uid":
-                found.is_root = one == "0"
+                sandbox.is_root = value == "0"
             case "--chdir":
-                found.folder = one
+                sandbox.folder = value
             case "--seccomp":
-                with os.fdopen(int(one), "rb") as stream:
-                    found.calls = stream.read()
+                with os.fdopen(int(value), "rb") as stream:
+                    sandbox.calls = stream.read()
             case "--gid" | "--cap-add" | "--cap-drop" | "--hostname":
                 pass
             case _:
@@ -234,9 +229,9 @@ def limit_files(readable: Sequence[str], writable: Sequence[str]) -> None:
 def write_loader(proot: Path, path: Path) -> None:
     """Write the program that starts others for proot. proot holds it, and would put it into /tmp, where it may not run."""
     content = proot.read_bytes()
-    own = content[content.index(_ELF, 1) :]
-    sections, size, count = struct.unpack_from("=Q10xHH", own, 40)
-    path.write_bytes(own[: sections + size * count])
+    loader = content[content.index(_ELF, 1) :]
+    sections, size, count = struct.unpack_from("=Q10xHH", loader, 40)
+    path.write_bytes(loader[: sections + size * count])
     path.chmod(0o755)
 
 
@@ -295,19 +290,12 @@ def main() -> int:
     _libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    with own_folder(Path(store)) as own:
+    with own_folder(Path(store)) as folder:
         try:
-            sandbox, argv = read_options(words, own)
-            write_loader(Path(proot), own / _LOADER)
-            program = (
-                loader,
-                "--library-path",
-                libraries,
-                "--argv0",
-                "proot",
-                proot,
-                *proot_arguments(sandbox, argv),
-            )
+            sandbox, argv = read_options(words, folder)
+            write_loader(Path(proot), folder / _LOADER)
+            options = ("--library-path", libraries, "--argv0", "proot", proot)
+            program = (loader, *options, *proot_arguments(sandbox, argv))
             pid = os.fork()
             if not pid:
                 _become(program, sandbox, tools=(loader, libraries, proot))
@@ -326,10 +314,8 @@ def _become(program: Sequence[str], sandbox: Sandbox, *, tools: Sequence[str]) -
         if sandbox.calls:
             install_filter(sandbox.calls)
         readable = [source for source, _, is_writable in sandbox.shown if not is_writable]
-        limit_files(
-            (*readable, *tools),
-            (str(sandbox.own), *(one for one, _, is_writable in sandbox.shown if is_writable)),
-        )
+        writable = [source for source, _, is_writable in sandbox.shown if is_writable]
+        limit_files((*readable, *tools), (str(sandbox.own), *writable))
         environment = sandbox.environment | {"PROOT_LOADER": str(sandbox.own / _LOADER)}
         os.execve(program[0], list(program), environment)  # noqa: S606
     except BaseException as error:  # noqa: BLE001 - a forked child must not return

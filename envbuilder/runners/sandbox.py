@@ -7,7 +7,7 @@ starts bubblewrap without root, without variables, and with a filter of system c
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,46 +31,30 @@ class Mount:
         return ("--bind" if self.writable else "--ro-bind", str(self.source), self.target)
 
 
-def sandbox_words(
-    options: Sequence[str],
-    argv: Sequence[str],
-    *,
-    env: Sequence[tuple[str, str]],
-    cwd: str = "/",
-    user: str = USER,
-    capabilities: Sequence[str] = (),
-    emulation: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Return the program `enter_sandbox.py` and its words, for a Python.
-
-    `options` are bubblewrap's, for what is mounted. `capabilities` are those of its own user namespace alone.
-    `emulation` are words of `emulate.py`.
-    """
-    rights = [word for name in capabilities for word in ("--cap-add", name)]
-    variables = [word for name, value in env for word in ("--setenv", name, value)]
-    return (
-        str(PROGRAM), *emulation, "--",
-        *_OWN, "--uid", user, "--gid", user, "--cap-drop", "ALL", *rights, *options, *variables, "--chdir", cwd, "--", *argv,
-    )  # fmt: skip
-
-
 def sandbox(
     options: Sequence[str],
     argv: Sequence[str],
     *,
     why: str,
-    env: Sequence[tuple[str, str]],
+    env: Iterable[tuple[str, str]],
     cwd: str = "/",
     user: str = USER,
     capabilities: Sequence[str] = (),
     emulation: Sequence[str] = (),
     merged: bool = False,
 ) -> Command:
-    """Return the command that runs `argv` in a sandbox, by default as a user without rights there; see `sandbox_words`."""
-    words = sandbox_words(
-        options, argv, env=env, cwd=cwd, user=user, capabilities=capabilities, emulation=emulation
-    )
-    return Command(argv=(sys.executable, "-I", *words), why=why, bare=True, merged=merged)
+    """Return the command that runs `argv` in a sandbox, by default as a user without rights there.
+
+    `options` are bubblewrap's, for what is mounted. `capabilities` are those of its own user namespace alone.
+    `emulation` are words of `enter_sandbox.py` for programs of another processor.
+    """
+    rights = (word for name in capabilities for word in ("--cap-add", name))
+    variables = (word for name, value in env for word in ("--setenv", name, value))
+    words = (
+        sys.executable, "-I", str(PROGRAM), *emulation, "--",
+        *_OWN, "--uid", user, "--gid", user, "--cap-drop", "ALL", *rights, *options, *variables, "--chdir", cwd, "--", *argv,
+    )  # fmt: skip
+    return Command(argv=words, why=why, bare=True, merged=merged)
 
 
 def take_over(folder: Path) -> None:

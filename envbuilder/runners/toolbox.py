@@ -8,6 +8,7 @@ distribution and its C library do not matter.
 import functools
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import Final
+
+from packaging.version import Version
 
 from envbuilder.core.cache import Sha256, Store, sha256_bytes, sha256_text
 from envbuilder.core.errors import CommandError, ToolError
@@ -28,12 +31,11 @@ from envbuilder.sources.deb import open_members
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import Progress
 
+Show = Callable[[str, int], AbstractContextManager[Progress]]
 LOCK: Final = Path(__file__).with_name("toolbox.json")
 PROGRAMS: Final = "usr/bin"
 LIBRARIES: Final = f"usr/lib/{X86_64.gnu}"
-SANDBOXES: Final = (
-    "usr/libexec"  # apart from the other programs: this machine's own bubblewrap may be allowed more
-)
+SANDBOXES: Final = "usr/libexec"  # not with other programs: this machine's own bubblewrap may be allowed more
 _METHODS: Final = "usr/lib/apt/methods"
 _FOLDERS: Final = (PROGRAMS, LIBRARIES, _METHODS, "usr/share/keyrings")  # the rest is not needed
 LOADER: Final = f"{LIBRARIES}/{PurePosixPath(X86_64.loader).name}"
@@ -46,10 +48,11 @@ exec "$top/{loader}" --library-path "$top/{libraries}" --argv0 "$0" "$0{real}" "
 # apt reads them to learn what an architecture is. They are dpkg's, which is not here.
 _ARCHITECTURES: Final = {
     "usr/share/dpkg/cputable": "".join(
-        f"{one.debian} {one.machine} ({one.debian}|{one.machine}) 64 little\n" for one in PROCESSORS
+        f"{known.debian} {known.machine} ({known.debian}|{known.machine}) 64 little\n" for known in PROCESSORS
     ),
     "usr/share/dpkg/tupletable": "# Version=1.0\nbase-gnu-linux-<cpu> <cpu>\n",
 }
+_OLDEST_BWRAP: Final = Version("0.4")
 _FORM: Final = 2  # raised when the same packages give another folder
 
 
@@ -69,7 +72,7 @@ class ToolboxFile:
 @functools.cache
 def toolbox_files() -> tuple[ToolboxFile, ...]:
     """Return the locked packages of the toolbox."""
-    return tuple(ToolboxFile(**one) for one in json.loads(LOCK.read_text(encoding="utf-8")))
+    return tuple(ToolboxFile(**row) for row in json.loads(LOCK.read_text(encoding="utf-8")))
 
 
 def toolbox_folder(store: Store) -> Path:
@@ -77,9 +80,7 @@ def toolbox_folder(store: Store) -> Path:
     return store.tree(sha256_bytes(LOCK.read_bytes() + str(_FORM).encode()))
 
 
-def make_toolbox(
-    store: Store, fetcher: Fetcher, show: Callable[[str, int], AbstractContextManager[Progress]]
-) -> Path:
+def make_toolbox(store: Store, fetcher: Fetcher, show: Show) -> Path:
     """Return the folder of the toolbox, after its packages are fetched and unpacked if need be.
 
     Raises FetchError, or ToolError on a processor that is not x86-64.
@@ -94,33 +95,26 @@ def make_toolbox(
         return folder
     files = toolbox_files()
     if missing := fetcher.missing(files):
-        with show(
-            f"fetch the toolbox: {len(missing)} packages", sum(one.size for one in missing)
-        ) as progress:
+        size = sum(package.size for package in missing)
+        with show(f"fetch the toolbox: {len(missing)} packages", size) as progress:
             fetcher.fetch(files, progress)
     fetcher.fetch(files)  # those that were there are read again before they are used
     with store.lock("toolbox"), store.workspace() as work:
         if not store.holds(folder, whole=True):
-            unpack_toolbox(tuple(store.artifact(one.sha256) for one in files), work / "root")
+            unpack_toolbox(tuple(store.artifact(package.sha256) for package in files), work / "root")
             store.commit(work / "root", folder)
     return folder
 
 
-def open_sandbox(
-    store: Store,
-    fetcher: Fetcher,
-    runner: Runner,
-    show: Callable[[str, int], AbstractContextManager[Progress]],
-) -> bool:
+def open_sandbox(store: Store, fetcher: Fetcher, runner: Runner, show: Show) -> bool:
     """Let the runner find a `bwrap` that works here: this machine's, the toolbox's, or a stand-in that needs no namespaces.
 
     This machine's is first, because a distribution may allow it more than other programs (AppArmor, setuid).
     Returns whether it is the stand-in, which is proot. Raises ToolError where none works, FetchError.
     """
     if other_id() is not None:
-        os.umask(
-            0o022
-        )  # another id than root's must be able to read what is written for it; the store itself is closed
+        # Another id than root's must be able to read what is written for it. The store itself is closed.
+        os.umask(0o022)
     if not _refusal(runner):
         return False
     toolbox = make_toolbox(store, fetcher, show)
@@ -134,22 +128,15 @@ def open_sandbox(
     raise ToolError(
         f"this machine lets no sandbox run, because it refuses namespaces and ptrace\n  {refused}\n  {also}",
         hint="allow one of them (`user.max_user_namespaces`, AppArmor's rule, the container's seccomp profile), "
-        "or `--engine docker` builds in a Docker engine",
+        "or `--runner buildkit` builds in a Docker engine",
     )
 
 
 def _plain_sandbox(store: Store, toolbox: Path) -> Path:
     """Return the folder of a `bwrap` that is `plain_sandbox.py`."""
     program = Path(__file__).with_name("plain_sandbox.py")
-    words = (
-        sys.executable,
-        "-I",
-        program,
-        toolbox / LOADER,
-        toolbox / LIBRARIES,
-        toolbox / PROGRAMS / f"proot{_REAL}",
-        store.root,
-    )
+    tools = (toolbox / LOADER, toolbox / LIBRARIES, toolbox / PROGRAMS / f"proot{_REAL}")
+    words = (sys.executable, "-I", program, *tools, store.root)
     text = f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n'
     folder = store.tree(sha256_text(text))
     if not store.holds(folder, whole=True):
@@ -160,6 +147,16 @@ def _plain_sandbox(store: Store, toolbox: Path) -> Path:
             (work / "bin" / PLAIN).touch()
             store.commit(work / "bin", folder)
     return folder
+
+
+def bwrap_version(runner: Runner) -> str:
+    """Return the version of this machine's `bwrap`, "" if it is not installed, does not run or is too old."""
+    try:
+        output = runner.run(Command(argv=("bwrap", "--version"), why="ask `bwrap` for its version"))
+    except (ToolError, CommandError):
+        return ""
+    version = re.search(r"\d+(?:\.\d+)+", output)
+    return version[0] if version and Version(version[0]) >= _OLDEST_BWRAP else ""
 
 
 def sandbox_trial() -> Command:
@@ -216,9 +213,8 @@ def _write(root: Path, path: PurePosixPath, info: TarInfo, content: bytes) -> bo
         return False
     if has_programs and content.startswith(b"\x7fELF"):
         up = "/".join(".." for _ in path.parent.parts)
-        full.write_text(
-            _START.format(up=up, loader=LOADER, libraries=LIBRARIES, real=_REAL), encoding="utf-8"
-        )
+        start = _START.format(up=up, loader=LOADER, libraries=LIBRARIES, real=_REAL)
+        full.write_text(start, encoding="utf-8")
         full.chmod(0o755)
         full = real
     full.write_bytes(content)

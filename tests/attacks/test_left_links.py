@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.engine import Run
-from envbuilder.builder.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.builder.recipe_tests import _modules
+from envbuilder.builder.sandbox.root import Mount, Root, sandboxed
+from envbuilder.builder.sandbox.runner import Run
 from envbuilder.core.errors import BuildError
 from tests.support.projects import Machine, make_machine
 

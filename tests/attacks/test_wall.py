@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.distribution import make_places, root_command
-from envbuilder.builder.assemble.sandbox import Emulation, Root, program_command, sandboxed
 from envbuilder.builder.extensions.wheels import built_wheels
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import write_step
+from envbuilder.builder.sandbox.distribution import make_places, root_command
+from envbuilder.builder.sandbox.root import Emulation, Root, program_command, sandboxed
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.process import Command, ProcessRunner

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.outputs import Outputs, Record
-from envbuilder.builder.batch import build_several, choose
+from envbuilder.builder.batch import BuildResult, build_several, choose
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.result import BuildResult
 from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.console import Console, log_to, setup
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError

@@ -1,4 +1,4 @@
-"""The docker engine's decisions: the command, the folder that BuildKit reads, its progress, and what it cannot do."""
+"""The decisions of the runner `buildkit`: the command, the folder that BuildKit reads, its progress, and what it cannot do."""
 
 import base64
 import json
@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.model import IMAGE
-from envbuilder.builder.buildkit import BuildKitEngine, buildx
-from envbuilder.builder.buildkit.engine import exported_tars
-from envbuilder.builder.buildkit.folder import write_base
-from envbuilder.builder.buildkit.progress import Progress, title
-from envbuilder.builder.choice import Builder, EngineChoice, EngineName
-from envbuilder.builder.engine import Job, layer_keys
+from envbuilder.builder.buildkit import buildx
+from envbuilder.builder.buildkit.buildx import Progress, title
+from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, write_base
+from envbuilder.builder.context import Builder, RunnerChoice, RunnerName
+from envbuilder.builder.job import Job, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
+from envbuilder.core.errors import BuildError, CommandError, CompileError, SpaceError, ToolError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.system import Limits
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
@@ -77,24 +76,24 @@ def test_a_context_of_dockers_is_named_as_one():
     assert "--builder" not in command.argv
 
 
-def test_the_named_engine_is_chosen_otherwise_assemble():
-    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.ASSEMBLE
-    assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
+def test_the_named_runner_is_chosen_otherwise_the_sandbox():
+    assert RunnerChoice().runner_for("cpu") is RunnerName.SANDBOX
+    assert RunnerChoice(runner=RunnerName.BUILDKIT).runner_for("cpu") is RunnerName.BUILDKIT
 
 
 @pytest.mark.parametrize(
     ("choice", "option"),
     [
-        (EngineChoice(builder=Builder(name="x")), "`--builder`"),
-        (EngineChoice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
-        (EngineChoice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
-        (EngineChoice(builder=Builder(no_cache=True)), "`--no-cache`"),
+        (RunnerChoice(builder=Builder(name="x")), "`--builder`"),
+        (RunnerChoice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
+        (RunnerChoice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
+        (RunnerChoice(builder=Builder(no_cache=True)), "`--no-cache`"),
     ],
 )
-def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineChoice, option: str):
+def test_a_buildkit_option_is_an_error_in_the_sandbox(choice: RunnerChoice, option: str):
     with pytest.raises(UsageError, match=option) as caught:
-        choice.name_for(plan_of("cpu"))
-    assert caught.value.hint == "add `--engine docker`"
+        choice.runner_for("cpu")
+    assert caught.value.hint == "add `--runner buildkit`"
 
 
 # The folder
@@ -119,17 +118,17 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     assert blobs == {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)}
 
 
-def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
+def buildkit_runner(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitRunner:
     limits = Limits(threads=1, memory=1, root=True)
     job = Job(
-        plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
+        plan=plan, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
-    return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
+    return BuildKitRunner(job=job, builder=Builder(cache_to=cache_to))
 
 
 def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
     plan = plan_of("cpu", on_image=True)
-    wanted = docker_engine(tmp_path / "store", plan).artifacts()
+    wanted = buildkit_runner(tmp_path / "store", plan).artifacts()
     assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
         one.sha256 for one in wanted
     }
@@ -170,24 +169,24 @@ def test_the_layers_are_known_by_their_order(tmp_path: Path):
 
 def test_an_edit_is_exported_alone(tmp_path: Path):
     plan, store = plan_of("cpu"), Store(tmp_path)
-    engine = docker_engine(tmp_path, plan)
+    runner = buildkit_runner(tmp_path, plan)
     (tmp_path / "tree").mkdir()
     for step, key in layer_keys(plan).items():
         if step.name not in ("extensions", "runtime"):
             folder = store.layer(key)
             write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
-    assert [step.name for step in engine.wanted()] == ["extensions"]
+    assert [step.name for step in runner.wanted()] == ["extensions"]
 
 
 def test_a_cache_is_filled_though_no_layer_is_missing(tmp_path: Path):
     plan = plan_of("cpu")
-    engine = docker_engine(tmp_path, plan)
+    runner = buildkit_runner(tmp_path, plan)
     (tmp_path / "tree").mkdir()
     for step, key in layer_keys(plan).items():
-        folder = engine.job.store.layer(key)
+        folder = runner.job.store.layer(key)
         write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
-    assert engine.commands() == engine.artifacts() == ()
-    filling = docker_engine(tmp_path, plan, cache_to=("type=registry,ref=a",))
+    assert runner.commands() == runner.artifacts() == ()
+    filling = buildkit_runner(tmp_path, plan, cache_to=("type=registry,ref=a",))
     assert len(filling.commands()) == 1
     assert filling.artifacts() == plan.artifacts
 
@@ -397,6 +396,24 @@ def test_a_failed_build_shows_the_last_lines_of_the_failed_instruction():
     )
     with pytest.raises(BuildError, match=r"(?s)with BuildKit: os: x.sh\ndpkg: x depends on y"):
         buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("stage", "program", "kind"),
+    [
+        ("extension-0", "extension.py", CompileError),
+        ("wheel-causal-conv1d", "build_sdist.py", CompileError),
+        ("extensions", "extensions.py", BuildError),
+        ("python", "wheels.py", BuildError),
+    ],
+)
+def test_only_a_failure_of_foreign_code_is_a_compile_error(stage: str, program: str, kind: type[BuildError]):
+    """The layers of the cache are hashed after any other failure, because a damaged one may be its cause."""
+    name = f"[{stage} 3/3] {RUN_OF.format('python3', program, '/out')}"
+    lines = line(vertexes=[{"digest": "a", "name": name, "started": "1", "error": "exit code: 1"}])
+    with pytest.raises(BuildError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+    assert type(caught.value) is kind
 
 
 IMPORT = "importing cache manifest from registry.site/cache"

@@ -16,22 +16,18 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job, SharedStores
 from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
-from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.extensions.check_targets import check_call, check_project
-from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.extensions.list import cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
+from envbuilder.builder.job import Job, SharedStores
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,
     list_imports,
     passed_tests,
 )
-from envbuilder.builder.share import share
-from envbuilder.builder.unused import mark_used
+from envbuilder.builder.sandbox.root import Root
+from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
@@ -246,7 +242,7 @@ def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
 def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
     limits = Limits(threads=2, memory=64 << 30, root=True)
     return Job(
-        plan=plan, engine=EngineName.ASSEMBLE, store=store, runner=runner, console=Console(quiet=True), limits=limits
+        plan=plan, store=store, runner=runner, console=Console(quiet=True), limits=limits
     )  # fmt: skip
 
 
@@ -1170,5 +1166,5 @@ def test_a_failed_compile_hashes_no_layer_of_the_cache(error, looks):
         dict.fromkeys(("recipe", "context", "docker", "fetcher")),
     )
     with pytest.raises(type(error), match=error.message):
-        Failing(outputs=outputs, engine=SimpleNamespace(job=job), **given)._make_verified(outputs)
+        Failing(outputs=outputs, runner=SimpleNamespace(job=job), **given)._make_verified(outputs)
     assert bool(looked) == looks

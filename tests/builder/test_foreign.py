@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.engine import AssembleEngine, minimal_python
-from envbuilder.builder.assemble.foreign import emulation, make_tools, native_python, tools_tree
-from envbuilder.builder.assemble.sandbox import Root, sandboxed
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.foreign import emulation, make_tools, native_python, tools_tree
+from envbuilder.builder.sandbox.root import Root, sandboxed
+from envbuilder.builder.sandbox.runner import SandboxRunner, minimal_python
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import ProcessRunner
@@ -114,7 +114,7 @@ def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_p
     assert emulation(job, os_tree=Path("/trees/os")) is None
     assert native_python(job, tmp_path) == ()
     assert set(minimal_python(job)) <= set(job.plan.os.artifacts)
-    artifacts = AssembleEngine(job=job).artifacts()
+    artifacts = SandboxRunner(job=job).artifacts()
     assert not {one.sha256 for one in artifacts} & {one.sha256 for one in tools_of(job)}
 
 
@@ -126,4 +126,4 @@ def test_a_machine_for_arm_does_not_build_for_x86_64(tmp_path: Path, monkeypatch
     monkeypatch.setattr("envbuilder.core.processor.machine_name", lambda: "aarch64")
     job = make_job(tmp_path)
     with pytest.raises(ToolError, match=f"`{job.plan.name}` is for x86-64, and this machine is 64-bit Arm"):
-        AssembleEngine(job=job).need_tools(Fetcher(job.store, lambda: (), offline=True))
+        SandboxRunner(job=job).need_tools(Fetcher(job.store, lambda: (), offline=True))

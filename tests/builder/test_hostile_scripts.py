@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.distribution import root_command
+from envbuilder.builder.sandbox.distribution import root_command
 from envbuilder.core.errors import CommandError, EnvbuilderError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.runners.sandbox import Mount

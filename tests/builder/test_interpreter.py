@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import program_command
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import write_step
+from envbuilder.builder.sandbox.root import program_command
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError
 from envbuilder.core.process import ProcessRunner

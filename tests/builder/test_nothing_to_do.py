@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.engine import record_key
+from envbuilder.builder.job import record_key
 from envbuilder.builder.recipe_tests import BuildCode, passed_tests
 from envbuilder.core.cache import Store, save_text
 from envbuilder.core.errors import IncompatibleError, LockError, RecipeError

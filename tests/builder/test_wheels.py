@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.engine import Job, SharedStores
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands, wheel_key
-from envbuilder.builder.share import share
+from envbuilder.builder.job import Job, SharedStores
+from envbuilder.builder.upkeep import share
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from docs import make_reference
 from envbuilder import __version__, cli
-from envbuilder.builder.extensions.check_targets import extension_error
+from envbuilder.builder.extensions.compiler_errors import extension_error
 from envbuilder.commands import COMMANDS, GROUPS
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
@@ -93,6 +93,22 @@ def test_help_names_every_command_below_its_heading(call: Call):
 )
 def test_an_earlier_name_of_a_command_answers_with_the_present_one(call: Call, line: str, now: str):
     assert call(*line.split()) == (2, "", f"error: `envbuilder {line.split(maxsplit=1)[0]}` is now {now}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "now"),
+    [
+        ("build cpu --engine docker", "--engine docker", "--runner buildkit"),
+        ("build cpu --engine=assemble --offline", "--engine assemble", "--runner sandbox"),
+        ("build cpu --engine", "--engine", "--runner"),
+        ("build cpu --engine --offline", "--engine", "--runner"),
+        ("build cpu --runner docker", "--runner docker", "--runner buildkit"),
+    ],
+)
+def test_the_earlier_name_of_a_runner_is_answered_with_the_present_one(
+    call: Call, line: str, old: str, now: str
+):
+    assert call(*line.split()) == (2, "", f"error: `{old}` is now `{now}`\n")
 
 
 def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):
@@ -195,8 +211,8 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         "build cpu --wait",
         "build cpu --on cluster",
         "build cpu --on slurm --sbatch mem=16G --dry-run",
-        "build cpu --on slurm --engine docker",
-        "build cpu a100 --engine docker --prepare x",
+        "build cpu --on slurm --runner buildkit",
+        "build cpu a100 --runner buildkit --prepare x",
         "lock cpu numpy",
         "lock cpu --before yesterday",
         "show cpu --extensions --sbom",

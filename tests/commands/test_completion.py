@@ -53,7 +53,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("envbuilder launch slurm --sh", ["--shape"]),
         ("envbuilder launch slurm --shape ", ["torchrun", "tasks"]),
         ("envbuilder render cpu --as ", ["dockerfile", "apptainer"]),
-        ("envbuilder build --engine ", ["assemble", "docker"]),
+        ("envbuilder build --runner ", ["sandbox", "buildkit"]),
         ("envbuilder build --on ", ["slurm"]),
         ("envbuilder exec cpu --in s", ["sif"]),
         ("envbuilder exec cpu --in sif ", []),

@@ -100,7 +100,7 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
     )
     save_text(path.with_suffix(".lock"), lock_text(lock))
     env = NO_ENGINE | {"ENVBUILDER_UBUNTU_MIRROR": " ".join(mirrors), "PATH": os.environ["PATH"]}
-    build(str(path), folder / "out", "--engine", "assemble", env=env)
+    build(str(path), folder / "out", "--runner", "sandbox", env=env)
     works = f"python{row.python} -c 'import ssl' && gcc -xc -o /tmp/a - <<<'int main(void) {{ return 0; }}' && /tmp/a"
     run("apptainer", "exec", "--contain", folder / f"out/{suite}.sif", "bash", "-c", works)
 

@@ -11,7 +11,7 @@ from envbuilder.artifacts.sif import processor_in, read_sif
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.runners.emulate import FORMATS
+from envbuilder.runners.enter_sandbox import FORMATS
 from tests.support.conditions import USER, Conditions
 from tests.support.registries import registry
 from tests.support.sdists import make_arm

@@ -1,4 +1,4 @@
-"""`--engine docker`: the same environment from the same lock, images as bases, and what it says where it cannot."""
+"""`--runner buildkit`: the same environment from the same lock, images as bases, and what it says where it cannot."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from tests.support.elsewhere import Far, open_far
 from tests.support.on_images import SHAPES, World, pack, write_on_image
 from tests.support.registries import PASSWORD, USER, push, registry
 from tests.support.tiny import make_tiny
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -42,11 +42,11 @@ CUDA = 'cuda: "12.4"\ngpus: [A100]\n'
 def world() -> Iterator[World]:
     with open_folder() as folder, registry(folder / "registry", login=True) as server:
         recipe, lock = make_tiny(folder / "recipes", NAME)
-        composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE)
+        composed = build(str(recipe), folder / "composed", "--runner", "sandbox", env=NO_ENGINE)
         apart = {
             "ENVBUILDER_CACHE": str(cache_with_artifacts(folder, recipe))
-        }  # both engines make the same layers
-        baked = build(str(recipe), folder / "baked", "--engine", "docker", env=apart)
+        }  # both runners make the same layers
+        baked = build(str(recipe), folder / "baked", "--runner", "buildkit", env=apart)
         world = World(
             recipe,
             lock,
@@ -76,13 +76,13 @@ def plant(folder: Path, host: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(settings)}
 
 
-def test_both_engines_make_the_same_files(world: World):
+def test_both_runners_make_the_same_files(world: World):
     need_the_same(world.composed, world.baked)
 
 
 def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_do(world: World):
     run(ENVBUILDER, "verify", world.recipe, "--artifacts", world.baked.output)
-    again = build(str(world.recipe), world.baked.output, "--engine", "docker")
+    again = build(str(world.recipe), world.baked.output, "--runner", "buildkit")
     assert again.data["built"] is False
     assert again.digests == world.baked.digests
 
@@ -96,12 +96,12 @@ def on_debian(world: World) -> Built:
     return build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
 
 
-def test_both_engines_build_the_same_on_an_image(world: World, on_debian: Built):
+def test_both_runners_build_the_same_on_an_image(world: World, on_debian: Built):
     recipe = recipe_of(world, on_debian)
     folder = world.folder / "apart"
     folder.mkdir()
     apart = {"ENVBUILDER_CACHE": str(cache_with_artifacts(folder, recipe))}
-    options = ("--engine", "docker", "--no-load")
+    options = ("--runner", "buildkit", "--no-load")
     need_the_same(on_debian, build(str(recipe), folder / "out", *options, env=world.login | apart))
 
 
@@ -156,7 +156,7 @@ def build_on_devel(world: World, recipe: Path, name: str) -> Built:
     folder = world.folder / name
     folder.mkdir()
     cache = {"ENVBUILDER_CACHE": str(cache_with_artifacts(folder, recipe))}
-    return build(str(recipe), folder / "out", "--engine", "docker", "--no-cache", env=world.login | cache)
+    return build(str(recipe), folder / "out", "--runner", "buildkit", "--no-cache", env=world.login | cache)
 
 
 @pytest.fixture(scope="module")
@@ -287,13 +287,13 @@ def test_an_option_of_buildkit_needs_its_engine(world: World):
     assert ended.returncode == 2
     (found,) = findings(ended)
     assert "`--builder`" in found["message"]
-    assert found["hint"] == "add `--engine docker`"
+    assert found["hint"] == "add `--runner buildkit`"
 
 
 def test_no_engine_is_an_error_with_its_repair(world: World, spacious: Path):
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, world.recipe))}
     ended = attempt(
-        ENVBUILDER, "build", world.recipe, "--engine", "docker", "--output", spacious, "--json", env=env
+        ENVBUILDER, "build", world.recipe, "--runner", "buildkit", "--output", spacious, "--json", env=env
     )
     assert ended.returncode == 8
     (found,) = findings(ended)
@@ -309,7 +309,7 @@ def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spaciou
     recipe = spacious / f"{NAME}.yaml"
     recipe.write_text(world.recipe.read_text())
     save_text(recipe.with_suffix(".lock"), lock_text(replace(world.lock, wheels=tuple(other))))
-    ended = attempt(ENVBUILDER, "build", recipe, "--engine", "docker", "--output", spacious, "--json")
+    ended = attempt(ENVBUILDER, "build", recipe, "--runner", "buildkit", "--output", spacious, "--json")
     assert ended.returncode == 6
     (found,) = findings(ended)
     assert "python: wheels.py" in found["message"]
@@ -319,7 +319,7 @@ def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spaciou
 @pytest.mark.release
 def test_a_prepared_folder_is_built_by_hand(world: World, spacious: Path):
     command = run(
-        ENVBUILDER, "build", world.recipe, "--engine", "docker", "--prepare", spacious / "folder"
+        ENVBUILDER, "build", world.recipe, "--runner", "buildkit", "--prepare", spacious / "folder"
     ).strip()
     run("sh", "-c", f"{command} --quiet")
     said = run(

@@ -1,4 +1,4 @@
-"""A package without a wheel: both engines build the same one from its source distribution, without a network."""
+"""A package without a wheel: both runners build the same one from its source distribution, without a network."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tests.support.in_container import need_the_same_layers
 from tests.support.registries import registry
 from tests.support.sdists import make_sdists
 from tests.support.stores import write_keys
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, build, cache_with_toolbox, open_folder, run
 
 pytestmark = pytest.mark.builds
@@ -41,7 +41,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 def composed(recipe: Path, stores: dict[str, str]) -> Built:
     folder = recipe.parent.parent
     env = NO_ENGINE | stores | {"ENVBUILDER_FOLDERS": str(folder / "files")}
-    built = build(str(recipe), folder / "composed", "--engine", "assemble", env=env)
+    built = build(str(recipe), folder / "composed", "--runner", "sandbox", env=env)
     return replace(built, name=NAME, recipe=recipe)
 
 
@@ -62,7 +62,7 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
     """First from both stores. Then without the layer of the extensions, from their store alone."""
     cache, public = tmp_path / "cache", Path(stores["ENVBUILDER_STORE_KEY"]).with_suffix(".pub")
     env = NO_ENGINE | stores | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_STORE_KEY": str(public)}
-    fetched = build(str(recipe), tmp_path / "fetched", "--engine", "assemble", env=env)
+    fetched = build(str(recipe), tmp_path / "fetched", "--runner", "sandbox", env=env)
     log = (fetched.output / f"{NAME}.log").read_text()
     assert fetched.digests == composed.digests
     assert "compile `" not in log
@@ -71,7 +71,7 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
             shutil.rmtree(facts.parent)
     cache_with_toolbox(cache)
     again = build(
-        str(recipe), tmp_path / "again", "--engine", "assemble", env=env | {"ENVBUILDER_LAYER_STORE": ""}
+        str(recipe), tmp_path / "again", "--runner", "sandbox", env=env | {"ENVBUILDER_LAYER_STORE": ""}
     )
     log = (again.output / f"{NAME}.log").read_text()
     assert again.digests == composed.digests
@@ -86,8 +86,8 @@ def test_its_programs_give_the_same_layer_in_a_container(recipe: Path, spacious:
 
 
 @pytest.mark.release
-def test_both_engines_build_the_same(recipe: Path, composed: Built):
+def test_both_runners_build_the_same(recipe: Path, composed: Built):
     env = {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
-    baked = build(str(recipe), recipe.parent.parent / "baked", "--engine", "docker", env=env)
+    baked = build(str(recipe), recipe.parent.parent / "baked", "--runner", "buildkit", env=env)
     need_the_same(composed, replace(baked, name=NAME))
     run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.builder.engine import layer_keys
+from envbuilder.builder.job import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
 from tests.support.faults import Bench

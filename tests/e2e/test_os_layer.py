@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.builder.assemble import distribution
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox import distribution
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, SpaceError
@@ -23,7 +22,7 @@ from envbuilder.core.system import Limits
 from envbuilder.layers.layer import load_layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.make import make_plan
-from envbuilder.runners.sandbox import ROOT, sandbox_words
+from envbuilder.runners.sandbox import ROOT, sandbox
 from tests.support.debs import header, write_package
 from tests.support.tiny import make_tiny
 from tests.support.workbench import CACHE, as_nobody, attempt, run
@@ -75,7 +74,7 @@ def make_os(
             )
         )
     job = Job(
-        plan=dataclasses.replace(plan, epoch=epoch), engine=EngineName.ASSEMBLE, store=store, runner=ProcessRunner(os.environ),
+        plan=dataclasses.replace(plan, epoch=epoch), store=store, runner=ProcessRunner(os.environ),
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
     )  # fmt: skip
     out = folder / "layer"
@@ -202,13 +201,8 @@ end.set()
 
 def test_a_user_with_many_processes_elsewhere_may_build(spacious: Path):
     container = ("unshare", "--pid", "--fork", "--mount-proc")
-    words = sandbox_words(
-        ("--ro-bind", "/", "/"),
-        ("sh", "-c", "true | true && echo done"),
-        env=(("PATH", "/usr/bin:/bin"),),
-        user=ROOT,
-    )
-    command = as_nobody(sys.executable, "-I", *words)
+    program, env = ("sh", "-c", "true | true && echo done"), (("PATH", "/usr/bin:/bin"),)
+    command = as_nobody(*sandbox(("--ro-bind", "/", "/"), program, why="try it", env=env, user=ROOT).argv)
     pipe = subprocess.PIPE
     with subprocess.Popen(
         tuple(map(str, as_nobody(sys.executable, "-c", BUSY))), stdin=pipe, stdout=pipe, text=True

@@ -1,4 +1,4 @@
-"""Extensions of the shapes that projects have, compiled by real compilers through the engine; no image is written."""
+"""Extensions of the shapes that projects have, compiled by real compilers through the sandbox; no image is written."""
 
 import dataclasses
 import os
@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.engine import Run
 from envbuilder.builder.buildkit import buildx
-from envbuilder.builder.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
-from envbuilder.builder.buildkit.folder import write_folder
-from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, pack_tar, write_folder
+from envbuilder.builder.context import RunnerChoice, RunnerName
 from envbuilder.builder.extensions.build import ExtensionBuilder
 from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.pipeline import open_engine, resolve_context
+from envbuilder.builder.pipeline import open_step_runner, resolve_context
+from envbuilder.builder.sandbox.runner import Run
 from envbuilder.commands import context as sessions
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest
@@ -69,10 +68,10 @@ def make(recipe: Path) -> Made:
     shop, console = build_context(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
     store_sources(read, plan.extensions, resolve_context(shop, offline=False))
-    engine = open_engine(plan, EngineChoice(), dataclasses.replace(shop, console=console))
-    resolve_context(shop, offline=False).fetcher.fetch(engine.artifacts())
+    runner = open_step_runner(plan, RunnerChoice(), dataclasses.replace(shop, console=console))
+    resolve_context(shop, offline=False).fetcher.fetch(runner.artifacts())
     with ThreadPoolExecutor(16) as pool:
-        kept = ExtensionBuilder(engine.job, Run(engine.job, pool).root).build()
+        kept = ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
     return Made({one.compiled.entry.name: one for one in kept}, console.said)
 
 
@@ -135,8 +134,8 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     shop = build_context(sessions.Session(environment=dict(os.environ)), ROOT / "recipes")
     _, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
     folder, layout = spacious / "folder", spacious / "layout"
-    docker = open_engine(plan, EngineChoice(engine=EngineName.DOCKER), shop)
-    assert isinstance(docker, BuildKitEngine)
+    docker = open_step_runner(plan, RunnerChoice(runner=RunnerName.BUILDKIT), shop)
+    assert isinstance(docker, BuildKitRunner)
     (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     write_folder(docker.job, folder, {step.name})
     shop.runner.run(buildx.build_command(plan, folder, layout, docker.builder, context=False))

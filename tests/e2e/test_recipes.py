@@ -1,4 +1,4 @@
-"""Every recipe by both engines, and an edit of `cpu`: the same files, and the recipe's own tests in image and SIF.
+"""Every recipe by both runners, and an edit of `cpu`: the same files, and the recipe's own tests in image and SIF.
 
 `mudiff` has `capture`, which the docker engine refuses (EB200, `tests/builder/test_buildkit.py`). It does not build the
 environments for Arm either (`test_arm.py`).
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch, pytest.mark.release]
@@ -34,21 +34,21 @@ def freed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_engines_make_the_same_of_every_recipe(name: str, spacious: Path):
-    composed = build(name, spacious / "composed", "--engine", "assemble", env=NO_ENGINE)
-    baked = build(name, spacious / "baked", "--engine", "docker")
+def test_both_runners_make_the_same_of_every_recipe(name: str, spacious: Path):
+    composed = build(name, spacious / "composed", "--runner", "sandbox", env=NO_ENGINE)
+    baked = build(name, spacious / "baked", "--runner", "buildkit")
     need_the_same(composed, baked)
 
 
 def test_a_recipe_with_a_capture_is_built_and_verified(spacious: Path):
-    built = build(CAPTURED, spacious, "--engine", "assemble", env=NO_ENGINE)
+    built = build(CAPTURED, spacious, "--runner", "sandbox", env=NO_ENGINE)
     assert "the same" in run(ENVBUILDER, "verify", built.name, "--artifacts", built.output)
 
 
-def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spacious: Path):
+def test_both_runners_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spacious: Path):
     """The edit's layer comes out of BuildKit alone: the others are there.
 
-    Every change is held by parts of it: tiny environments by both engines (test_buildkit.py), the layer of a project with
+    Every change is held by parts of it: tiny environments by both runners (test_buildkit.py), the layer of a project with
     torch (test_projects.py), and the stage that an edit asks for (tests/builder/test_buildkit.py).
     """
     recipes = spacious / "recipes"
@@ -58,19 +58,19 @@ def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
         shutil.copyfile(recipes / f"cpu{suffix}", recipes / f"{name}{suffix}")
     recipe = recipes / f"{name}.yaml"
 
-    def by(engine: str) -> Built:
+    def by(runner: str) -> Built:
         built = build(
-            str(recipe), spacious / engine, "--engine", engine, env=NO_ENGINE if engine == "assemble" else {}
+            str(recipe), spacious / runner, "--runner", runner, env=NO_ENGINE if runner == "sandbox" else {}
         )
         return replace(built, name=name)
 
-    need_the_same(by("assemble"), by("docker"))
+    need_the_same(by("sandbox"), by("buildkit"))
     source = recipes / "fused/fused_bias_act_cpu.cpp"
     changed = f"changed_{secrets.token_hex(8)}"  # the cache may have what an earlier run made
     source.write_text(f'{source.read_text()}extern "C" int {changed}() {{ return 1; }}\n')
     run(ENVBUILDER, "lock", recipe)
-    baked = by("docker")
-    need_the_same(by("assemble"), baked)
+    baked = by("buildkit")
+    need_the_same(by("sandbox"), baked)
     symbols = inside(baked, recipe, "sh", "-c", "nm -D /opt/envbuilder/extensions/*/fused.so")
     assert f" T {changed}\n" in symbols
     images = run(

@@ -54,7 +54,7 @@ def standalone() -> Iterator[Built]:
         archive = write_from_packages(load_lock(ROOT / "recipes/cpu.lock").debs, "3.11", folder)
         recipe, _ = make_tiny(folder / "recipes", "standalone", interpreter=archive)
         env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / RELEASE)}
-        yield build(str(recipe), folder / "built", "--engine", "assemble", env=env)
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=env)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def sdists() -> Iterator[Built]:
     with open_folder() as folder:
         recipe = make_sdists(folder, projects=False)
         env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / "files")}
-        yield build(str(recipe), folder / "built", "--engine", "assemble", env=env)
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=env)
 
 
 def vendor(recipe: object, place: Path) -> Path:

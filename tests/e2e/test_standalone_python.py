@@ -1,4 +1,4 @@
-"""A standalone Python at /opt/python: both engines lay out the same files, and extensions compile against it.
+"""A standalone Python at /opt/python: both runners lay out the same files, and extensions compile against it.
 
 The archives of python-build-standalone are not reached from every machine. A stand-in of their form takes their place, with Debian's
 Python in it.
@@ -18,7 +18,7 @@ from tests.support.in_container import need_the_same_layers
 from tests.support.registries import push, registry
 from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, mirror, write_from_packages
 from tests.support.tiny import ROOTS, make_tiny
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.slow]
@@ -53,14 +53,14 @@ def open_world(
     )
     with mirror(folder / "releases") as address:
         env = {"UV_PYTHON_INSTALL_MIRROR": address}
-        composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE | env)
+        composed = build(str(recipe), folder / "composed", "--runner", "sandbox", env=NO_ENGINE | env)
         yield World(python, recipe, replace(composed, name=NAME), env)
 
 
 @contextlib.contextmanager
 def baked(world: World) -> Iterator[Built]:
-    """The same environment by the other engine."""
-    built = build(str(world.recipe), world.recipe.parent / "baked", "--engine", "docker", env=world.env)
+    """The same environment by the other runner."""
+    built = build(str(world.recipe), world.recipe.parent / "baked", "--runner", "buildkit", env=world.env)
     built = replace(built, name=NAME)
     need_the_same(world.composed, built)
     yield built
@@ -84,7 +84,7 @@ def test_its_programs_give_the_same_layers_in_a_container(world: World, spacious
 
 
 @pytest.mark.release
-def test_both_engines_lay_out_the_same_files(world: World):
+def test_both_runners_lay_out_the_same_files(world: World):
     with baked(world):
         pass
 
@@ -141,7 +141,7 @@ def test_an_image_gets_one_too(spacious: Path):
         packages = load_lock(ROOT / "recipes/cpu.lock").debs
         archive = write_from_packages(packages, "3.11", spacious)
         recipe, lock = make_tiny(spacious / "recipes")
-        root = build(str(recipe), spacious / "root", "--engine", "assemble", env=NO_ENGINE)
+        root = build(str(recipe), spacious / "root", "--runner", "sandbox", env=NO_ENGINE)
         root = replace(root, name="tiny")
         world = on_images.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
         push(server.host, "engine-debian", on_images.pack(world, on_images.SHAPES["engine-debian"]))

@@ -200,7 +200,7 @@ def _remove_images(name: str) -> None:
 
 
 def test_builds_and_failures_leave_one_image(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
-    """`bench/faults` does more of them, with both engines."""
+    """`bench/faults` does more of them, with both runners."""
     recipe, command = clean
     for _ in range(3):
         _edit_which(recipe)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import sandboxed
+from envbuilder.builder.sandbox.root import sandboxed
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError
 from envbuilder.core.process import ProcessRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.choice import EngineChoice, EngineName
+from envbuilder.builder.context import RunnerChoice, RunnerName
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
@@ -216,12 +216,12 @@ def plan_of(recipe: Recipe, lock: Lock) -> Plan:
 
 
 @pytest.mark.programs
-def test_the_plan_of_a_lock_for_arm_is_for_either_engine(gh200: tuple[Recipe, Lock]) -> None:
+def test_the_plan_of_a_lock_for_arm_is_for_either_runner(gh200: tuple[Recipe, Lock]) -> None:
     plan = plan_of(*gh200)
     assert plan.canonical().splitlines()[1] == "platform linux/arm64"
     need_buildable(plan)
-    assert EngineChoice().name_for(plan) is EngineName.ASSEMBLE
-    assert EngineChoice(engine=EngineName.DOCKER).name_for(plan) is EngineName.DOCKER
+    assert RunnerChoice().runner_for(plan.name) is RunnerName.SANDBOX
+    assert RunnerChoice(runner=RunnerName.BUILDKIT).runner_for(plan.name) is RunnerName.BUILDKIT
 
 
 @pytest.mark.programs

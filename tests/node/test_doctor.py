@@ -116,28 +116,28 @@ def test_on_a_sound_machine_all_is_well(machine: Machine, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("kernel", "programs", "state", "found"),
     [
-        ("6.1.0", ALL, State.OK, "assemble"),
-        ("5.5.0", SAYS | {"unshare": ""}, State.OK, "assemble"),
-        ("6.1.0", {"unshare": ""}, State.OK, "assemble"),  # with envbuilder's own bubblewrap
-        ("6.1.0", {}, State.OK, "assemble, with proot: slower than with user namespaces"),
-        ("4.18.0-553.el8", {"docker": "28"}, State.WARNING, "docker alone"),
+        ("6.1.0", ALL, State.OK, "sandbox"),
+        ("5.5.0", SAYS | {"unshare": ""}, State.OK, "sandbox"),
+        ("6.1.0", {"unshare": ""}, State.OK, "sandbox"),  # with envbuilder's own bubblewrap
+        ("6.1.0", {}, State.OK, "sandbox, with proot: slower than with user namespaces"),
+        ("4.18.0-553.el8", {"docker": "28"}, State.WARNING, "buildkit alone"),
         ("4.18.0-553.el8", {"docker": ""}, State.MISSING, "none works here"),  # its engine does not answer
-        ("4.18.0-553.el8", ALL, State.OK, "assemble"),
-        ("4.7.10", ALL, State.WARNING, "docker alone"),
-        ("", ALL, State.WARNING, "docker alone"),
+        ("4.18.0-553.el8", ALL, State.OK, "sandbox"),
+        ("4.7.10", ALL, State.WARNING, "buildkit alone"),
+        ("", ALL, State.WARNING, "buildkit alone"),
         ("4.7.10", SAYS, State.MISSING, "none works here"),
     ],
 )
-def test_the_engine_that_works_here_is_proposed(
+def test_the_runner_that_works_here_is_proposed(
     machine: Machine, kernel: str, programs: dict[str, str], state: State, found: str
 ):
     here = replace(machine, runner=FakePrograms(programs), kernel=kernel, uid=1000)
     seen = examine(here, [Purpose.BUILD])
-    (engine,) = [item for item in seen.items if item.subject.code is DoctorCode.ENGINE]
+    (engine,) = [item for item in seen.items if item.subject.code is DoctorCode.RUNNER]
     assert (engine.state, engine.found) == (state, found)
     assert bool(engine.repair) is (state is not State.OK)
     assert any(
-        item.subject.code is DoctorCode.ENGINE for item in seen.items if item.state is State.MISSING
+        item.subject.code is DoctorCode.RUNNER for item in seen.items if item.state is State.MISSING
     ) is (state is State.MISSING)
 
 
@@ -156,12 +156,12 @@ def test_everything_that_is_missing_is_named_at_once_in_the_words_of_the_machine
     seen = examine(bare, [Purpose.BUILD])
     rows = {item.subject.name: item for item in seen.items if item.state in (State.MISSING, State.WARNING)}
     assert set(rows) - {"Python"} == {
-        "kernel", "user namespaces", "engine", "git", "cache noexec", "TMPDIR noexec", "keyring", "Docker engine",
+        "kernel", "user namespaces", "runner", "git", "cache noexec", "TMPDIR noexec", "keyring", "Docker engine",
         "cache space", "output space", "source",
     }  # fmt: skip
     assert rows["user namespaces"].repair == "sysctl -w user.max_user_namespaces=15000"
     assert rows["git"].repair == "dnf install git"
-    assert "dnf install docker-ce docker-buildx-plugin" in rows["engine"].repair
+    assert "dnf install docker-ce docker-buildx-plugin" in rows["runner"].repair
     assert exit_code(seen) == 8
     assert all(item.repair for item in rows.values())
 
@@ -512,7 +512,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", recipes=lambda _driver, _gpus: ()
     )
     found = items(machine)
-    assert found["engine"].found == "assemble"
+    assert found["runner"].found == "sandbox"
     assert found["Apptainer"].state is State.OK
     assert found["source"].state is State.OK
     assert not (tmp_path / "c").exists()
@@ -547,7 +547,7 @@ def test_this_machine_as_an_ordinary_user(tmp_path: Path):
         check=True,
     )
     found = json.loads(ended.stdout)
-    assert found["engine"] == ["ok", "assemble"]
+    assert found["runner"] == ["ok", "sandbox"]
     assert found["user namespaces"][0] == "ok"
     assert found["FUSE"][0] == "ok"
     assert found["cache"] == ["ok", "/nonexistent/c is not there yet"]

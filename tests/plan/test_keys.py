@@ -19,7 +19,7 @@ PAGE = ROOT / "docs/explain/keys.md"
 EDIT = """
 import json, sys
 from pathlib import Path
-from envbuilder.builder.engine import layer_keys
+from envbuilder.builder.job import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import load_locked, plan_of
 

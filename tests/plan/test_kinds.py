@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.builder.assemble.engine import AssembleEngine
 from envbuilder.builder.render import PRINTERS, make_printed
+from envbuilder.builder.sandbox.runner import SandboxRunner
 from envbuilder.lock.model import LockedBuild
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import Plan
@@ -79,7 +79,7 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
 
 def by_sandbox(plan: Plan, folder: Path) -> str:
     job = replace(make_job(folder), plan=plan)
-    return "\n".join(str(command) for command in AssembleEngine(job=job).commands())
+    return "\n".join(str(command) for command in SandboxRunner(job=job).commands())
 
 
 def by_buildkit(plan: Plan) -> str:

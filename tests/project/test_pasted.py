@@ -13,7 +13,7 @@ LINE = re.compile(
 # Values without blanks and quotes: names of recipes, which have a pattern, tags, hosts of registries, numbers and constants; and
 # words that were quoted where they were put together.
 PLAIN = {
-    "builder/engine.py: __version__",
+    "builder/job.py: __version__",
     "cli.py: __version__",
     "cli.py: word",
     "commands/init.py: example",

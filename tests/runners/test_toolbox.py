@@ -17,6 +17,7 @@ from envbuilder.runners.toolbox import (
     LOCK,
     PROGRAMS,
     ToolboxFile,
+    bwrap_version,
     make_toolbox,
     open_sandbox,
     toolbox_files,
@@ -26,6 +27,7 @@ from envbuilder.runners.toolbox import (
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support.debs import header, write_package
+from tests.support.programs import SAYS, Machine
 
 
 def test_the_lock_of_the_toolbox_names_no_host_and_what_is_needed():
@@ -126,3 +128,21 @@ def test_a_machine_that_refuses_every_sandbox_is_told_why(tmp_path: Path):
     runner = ProcessRunner({"PATH": str(program.parent)})
     with pytest.raises(ToolError, match="refuses namespaces and ptrace\n  No permissions"):
         open_sandbox(store, fetcher, runner, Console(quiet=True).step)
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ("bubblewrap 0.8.0\n", "0.8.0"),
+        ("bubblewrap 0.4\n", "0.4"),
+        ("bubblewrap 0.10\n", "0.10"),
+        ("bubblewrap 0.3.9\n", ""),
+        ("bubblewrap (version unknown)", ""),
+    ],
+)
+def test_a_bubblewrap_that_is_too_old_is_none(answer: str, version: str):
+    assert bwrap_version(Machine({"bwrap": answer})) == version
+
+
+def test_a_bubblewrap_that_is_missing_or_does_not_run_is_none():
+    assert bwrap_version(Machine({})) == bwrap_version(Machine(SAYS, broken=("bwrap",))) == ""

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from envbuilder import steps
-from envbuilder.builder.assemble.sandbox import program_command
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import write_step
+from envbuilder.builder.sandbox.root import program_command
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.plan.model import ExtensionsStep

@@ -37,7 +37,7 @@ class Far:
             link_tree(fetched / "artifacts", folder / "cache/artifacts")
         elif is_new:
             cache_with_artifacts(folder, recipe)
-        command = build_command(recipe, folder / "out", "--engine", "docker", "--offline", *options)
+        command = build_command(recipe, folder / "out", "--runner", "buildkit", "--offline", *options)
         env = self.client | NO_ENGINE | {"ENVBUILDER_CACHE": str(folder / "cache")}
         return self.cluster.head.attempt(*command, env=env)
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.artifacts.sif import read_sif
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import layer_keys
+from envbuilder.builder.context import RunnerName
+from envbuilder.builder.job import layer_keys
 from envbuilder.core.cache import Store, link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
@@ -100,7 +100,7 @@ def set_up(folder: Path, built: Built | None = None) -> Bench:
 
 
 def _take_layers(recipe: Path, cache: Path) -> None:
-    """Give a cache the layers that the user's own has of a recipe. Those by another engine have keys of their own."""
+    """Give a cache the layers that the user's own has of a recipe."""
     _, plan, _ = make_plan(str(recipe), recipe.parent, Store(cache))
     for key in layer_keys(plan).values():
         if (folder := CACHE / "layers" / key).exists():
@@ -309,12 +309,12 @@ def at_once(bench: Bench, other: Path, builds: int = 4, *, state: int = 0) -> It
 
 
 def images(
-    bench: Bench, engine: EngineName, *, builds: int = 10, others: int = 5, seed: int = 1
+    bench: Bench, runner: RunnerName, *, builds: int = 10, others: int = 5, seed: int = 1
 ) -> Iterator[Outcome]:
     """Build into the Docker engine, fail there, and be interrupted. The engine keeps one image of the recipe, and no container."""
-    recipe, _ = make_tiny(bench.folder / "recipe", f"left-{engine}")
+    recipe, _ = make_tiny(bench.folder / "recipe", f"left-{runner}")
     image, chance = f"envbuilder/{recipe.stem}:latest", random.Random(seed)
-    command = build_command(recipe, bench.output, "--offline", "--engine", engine)
+    command = build_command(recipe, bench.output, "--offline", "--runner", runner)
     env = {"ENVBUILDER_CACHE": str(bench.states[2])}
     before, seconds, which = in_engine(), 0.0, f"env: {{WHICH: {recipe.stem}}}"
     try:
@@ -336,7 +336,7 @@ def images(
                 ended, fault, wrong = process.returncode, "interruption", []
             left = [one for one in in_engine() if one not in before and not one.startswith(f"{image} ")]
             yield Outcome(
-                fault=f"{fault}, engine {engine}: images and containers", detail=f"number {number + 1}",
+                fault=f"{fault}, runner {runner}: images and containers", detail=f"number {number + 1}",
                 ended=ended, wrong=(*wrong, *(f"left {one}" for one in left)),
             )  # fmt: skip
     finally:

@@ -6,8 +6,7 @@ from pathlib import Path
 import uv
 
 from envbuilder import steps
-from envbuilder.builder.engine import layer_keys
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import layer_keys, write_step
 from envbuilder.core.cache import Store
 from envbuilder.layers.layer import load_layer, write_layer
 from envbuilder.plan.make import make_plan

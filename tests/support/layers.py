@@ -1,13 +1,13 @@
-"""The layers of a recipe as the assemble engine makes them, without image and SIF."""
+"""The layers of a recipe as the sandbox makes them, without image and SIF."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envbuilder.builder.choice import EngineChoice
-from envbuilder.builder.pipeline import open_engine, resolve_context
+from envbuilder.builder.context import RunnerChoice
+from envbuilder.builder.pipeline import open_step_runner, resolve_context
 from envbuilder.commands import context as sessions
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import build_context
 from envbuilder.layers.layer import Layer
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
@@ -19,7 +19,7 @@ def make_layers(recipe: Path) -> tuple[Layer, ...]:
     read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
     resolving = resolve_context(shop, offline=False)
     store_sources(read, plan.extensions, resolving)
-    engine = open_engine(plan, EngineChoice(), shop)
-    resolving.fetcher.fetch(engine.artifacts())
+    runner = open_step_runner(plan, RunnerChoice(), shop)
+    resolving.fetcher.fetch(runner.artifacts())
     with ThreadPoolExecutor(16) as pool:
-        return tuple(one.result() for one in engine.start(pool))
+        return tuple(one.result() for one in runner.start(pool))

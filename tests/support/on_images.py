@@ -29,7 +29,7 @@ pytorch: "{torch}"
 
 @dataclass(frozen=True)
 class World:
-    """A recipe on a suite, built by both engines, and a registry with images made from its root."""
+    """A recipe on a suite, built by both runners, and a registry with images made from its root."""
 
     recipe: Path
     lock: Lock

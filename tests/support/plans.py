@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
 from envbuilder.builder.render import make_printed
 from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Part, Take, Toolkit
@@ -57,7 +56,7 @@ KINDS = {
 def make_job(folder: Path) -> Job:
     """Return the job of any plan, with a cache in the folder. Its programs do not run."""
     return Job(
-        plan=make_plan(), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"), runner=FakeRunner(),
+        plan=make_plan(), store=Store(folder / "cache"), runner=FakeRunner(),
         console=Console(color=False), limits=Limits(threads=2, memory=1 << 30, root=True),
     )  # fmt: skip
 

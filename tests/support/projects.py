@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
@@ -134,7 +133,6 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").chmod(0o755)
     job = Job(
         plan=make_plan(RECIPE, LOCK),
-        engine=EngineName.ASSEMBLE,
         store=Store(folder / "cache"),
         runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}),
         console=Console(quiet=True),

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner, Runner
@@ -24,7 +23,6 @@ def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") 
     (folder / "cache").mkdir(parents=True)
     return Job(
         plan=make_plan(replace(RECIPE, python=python), lock),
-        engine=EngineName.ASSEMBLE,
         store=Store(folder / "cache"),
         runner=runner,
         console=Console(quiet=True),

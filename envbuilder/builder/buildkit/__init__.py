@@ -1,5 +1,1 @@
-"""The docker engine: BuildKit makes the same layers, from a folder with a Dockerfile, the programs and their inputs."""
-
-from envbuilder.builder.buildkit.engine import BuildKitEngine
-
-__all__ = ["BuildKitEngine"]
+"""The runner that lets BuildKit make the layers, from a folder with a Dockerfile, the programs and their inputs."""

@@ -1,23 +1,41 @@
-"""The `docker buildx build` command: its options, its requirements and its errors."""
+"""The `docker buildx build` command: its options, its requirements, its progress and its errors.
 
+The progress (`--progress rawjson`) is a JSON object in each line, with some of `vertexes`, `statuses` and `logs`. A vertex is an
+instruction of the Dockerfile or other work of BuildKit.
+"""
+
+import base64
+import contextlib
+import json
+import logging
 import re
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from envbuilder.builder.buildkit.folder import DOCKERFILE
-from envbuilder.builder.buildkit.progress import Progress
-from envbuilder.builder.choice import Builder
-from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
+from packaging.version import Version
+
+from envbuilder.builder.context import Builder
+from envbuilder.core.budget import LastLines
+from envbuilder.core.console import Console, owned
+from envbuilder.core.errors import (
+    BuildError,
+    CommandError,
+    CompileError,
+    EnvbuilderError,
+    SpaceError,
+    ToolError,
+)
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.system import install_command, install_hint
+from envbuilder.core.text.redact import redacted
 from envbuilder.plan.model import Plan
-from envbuilder.plan.program import BASE
-from envbuilder.runners.required_tools import ToolCode
+from envbuilder.plan.program import BASE, PROGRAMS, SPEC
 
-FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
+DOCKERFILE: Final = "Dockerfile"
+FLOOR: Final = Version("0.13")  # of buildx: the first release with `--progress rawjson`
 # Errors about the options of a cache, before anything is built.
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
@@ -31,9 +49,18 @@ _TO_WRITE_CACHE: Final = (
     "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
     "`docker login` on this machine lets you write; without `--cache-to` it builds all the same"
 )
+_NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)
+_IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
+_EXPORT: Final = "exporting cache to "
+_PROGRAM: Final = re.compile(rf" {PROGRAMS}/(\S+) {SPEC} ")  # the command line of a program
+_KEPT: Final = 20  # lines of a failed instruction
+# Programs that run the code of an extension or of a source distribution.
+_FOREIGN: Final = ("extension.py", "build_sdist.py")
 
 
 class BuildxCode(CodeEnum):
+    ABSENT = "EB801", "a program that is not installed or does not run"
+    OLD = "EB802", "a program that is older than is needed"
     NO_EXPORT = "EB803", "a BuildKit that cannot do what is needed"
     NO_CACHE = "EB804", "a build cache that BuildKit cannot write"
 
@@ -81,8 +108,8 @@ def _words(
 def run(command: Command, runner: Runner, console: Console) -> None:
     """Run the command and show its steps.
 
-    Raises BuildError with the last lines of the failed instruction, SpaceError for a full disk, ToolError for a BuildKit without the
-    feature.
+    Raises BuildError with the last lines of the failed instruction, CompileError if foreign code failed in it, SpaceError for a
+    full disk, ToolError for a BuildKit without the feature.
     """
     with Progress(console) as progress:
         try:
@@ -94,7 +121,7 @@ def run(command: Command, runner: Runner, console: Console) -> None:
         console.say(f"BuildKit had {progress.cached} of {every} instructions in its cache")
 
 
-def _explain(command: Command, error: CommandError, progress: Progress) -> EnvbuilderError:
+def _explain(command: Command, error: CommandError, progress: "Progress") -> EnvbuilderError:
     words = progress.words
     if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
         what = "export its cache" if "Cache export" in words else "write an OCI layout"
@@ -111,14 +138,15 @@ def _explain(command: Command, error: CommandError, progress: Progress) -> Envbu
         hint = _TO_REACH_PLAIN if is_plain else _TO_WRITE_CACHE
         finding = Finding(code=BuildxCode.NO_CACHE, message=f"`--cache-to`: {unwritten}", hint=hint)
         return BuildError("BuildKit could not write its cache", findings=(finding,))
-    return BuildError(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
+    kind = CompileError if progress.is_foreign else BuildError
+    return kind(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:
     """Raise ToolError without a Docker client, a recent buildx or a running builder."""
     problem = _find_problem(builder, runner)
     if problem:
-        raise ToolError("the docker engine needs BuildKit", findings=(problem,))
+        raise ToolError("the runner `buildkit` needs BuildKit", findings=(problem,))
 
 
 def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
@@ -126,16 +154,15 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
         version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
     except ToolError:
         message = "`docker` is needed to run BuildKit, but it is not installed"
-        return Finding(code=ToolCode.ABSENT, message=message, hint=install_hint("docker.io"))
+        return Finding(code=BuildxCode.ABSENT, message=message, hint=install_hint("docker.io"))
     except CommandError:
         hint = f"`{install_command('docker-buildx')}`, or docker-buildx-plugin of Docker's own packages"
         message = "`docker` has no plugin `buildx`, which runs BuildKit"
-        return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
-    found = re.search(r"\d+(?:\.\d+)+", version)
-    if not found or tuple(map(int, found[0].split("."))) < FLOOR:
-        wanted = ".".join(map(str, FLOOR))
-        message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return Finding(code=ToolCode.OLD, message=message, hint=install_hint("docker.io"))
+        return Finding(code=BuildxCode.ABSENT, message=message, hint=hint)
+    there = re.search(r"\d+(?:\.\d+)+", version)
+    if not there or Version(there[0]) < FLOOR:
+        message = f"buildx {FLOOR} or newer is needed; found {there[0] if there else 'no version'}"
+        return Finding(code=BuildxCode.OLD, message=message, hint=install_hint("docker.io"))
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         answer = runner.run(Command(argv=inspect, why="ask the builder"))
@@ -147,4 +174,123 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
         return None
     name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
     hint = "`docker buildx ls` lists builders, `envbuilder doctor` checks the engine"
-    return Finding(code=ToolCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)
+    return Finding(code=BuildxCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)
+
+
+class Progress:
+    """Show the lines of the program as steps, and log all of them. `failure` holds the last output of the failed instruction.
+
+    `ran` and `cached` count instructions. `unwritten` is the reason why BuildKit could not write its cache. A cache that it cannot read is
+    reported at once, because the build continues without it.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._log = owned(logging.getLogger(__name__), console.owner)
+        self._open: dict[str, contextlib.ExitStack] = {}
+        self._names: dict[str, str] = {}
+        self._output: dict[str, deque[str]] = {}
+        self._failed = ""
+        self._reported: set[str] = set()
+        self._cached: set[str] = set()
+        self._ran: set[str] = set()
+        self.unwritten = ""
+        self._plain = LastLines()  # messages of buildx
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for digest in tuple(self._open):  # the program ended during these steps
+            self._end(digest, failed=True)
+
+    def feed(self, line: str) -> None:
+        """Read one line of the program's output."""
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            self._log.debug("%s", redacted(line))
+            self._plain.append(redacted(line))
+            return
+        for vertex in value.get("vertexes") or ():
+            self._vertex(vertex)
+        for log in value.get("logs") or ():
+            text = redacted(base64.b64decode(log.get("data") or "").decode(errors="replace"))
+            for printed in text.splitlines():
+                self._log.debug("%s: %s", self._names.get(log.get("vertex", ""), "BuildKit"), printed)
+                self._output.setdefault(log.get("vertex", ""), deque(maxlen=_KEPT)).append(printed)
+
+    @property
+    def failure(self) -> str:
+        """Return the failed instruction and its last lines, otherwise the last lines of buildx, or ""."""
+        if not self._failed:
+            return "\n".join([*self._plain][-_KEPT:])
+        output = self._output.get(self._failed, ())
+        return "\n".join([self._names[self._failed], *output])
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether the failed instruction runs foreign code, which says nothing of the layers below it."""
+        return self._names.get(self._failed, "").endswith(_FOREIGN)
+
+    @property
+    def words(self) -> str:
+        """Return all messages of buildx itself."""
+        return "\n".join(self._plain)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def ran(self) -> int:
+        return len(self._ran - self._cached)
+
+    def _vertex(self, vertex: dict[str, str]) -> None:
+        digest, name = vertex["digest"], vertex.get("name", "")
+        self._names[digest] = title(name) or name
+        if error := redacted(vertex.get("error") or ""):
+            self._log.debug("%s: %s", name, error)
+            self._record_error(digest, name, error)
+        is_instruction = name.startswith("[") and bool(title(name))
+        if vertex.get("cached"):
+            self._log.debug("%s: cached", name)
+            self._cached |= {digest} if is_instruction else set()
+        elif vertex.get("completed"):
+            self._ran |= {digest} if is_instruction else set()
+            self._end(digest, failed=bool(vertex.get("error")))
+        elif vertex.get("started") and digest not in self._open and title(name):
+            stack = contextlib.ExitStack()
+            stack.enter_context(self._console.step(title(name)))
+            self._open[digest] = stack
+
+    def _end(self, digest: str, *, failed: bool) -> None:
+        with contextlib.suppress(_StepFailed), self._open.pop(digest, contextlib.ExitStack()):
+            if failed:
+                raise _StepFailed
+
+    def _record_error(self, digest: str, name: str, error: str) -> None:
+        if reading := _IMPORT.fullmatch(name):
+            if digest not in self._reported:
+                self._reported.add(digest)
+                self._console.say(f"cannot read the cache `{reading['place']}`: {error}")
+        elif name.startswith(_EXPORT):
+            self.unwritten = error
+        else:
+            self._failed = self._failed or digest
+
+
+class _StepFailed(Exception):  # noqa: N818 - it never leaves this module
+    """Marks the step as failed. `run` raises the error of the build."""
+
+
+def title(name: str) -> str:
+    """Return the title of a vertex: its stage and its program. "" for most work of BuildKit itself."""
+    vertex = _NAME.fullmatch(name)
+    if not vertex:
+        whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
+        return next((shown for start, shown in whole.items() if name.startswith(start)), "")
+    program = _PROGRAM.search(vertex["words"])
+    return f"{vertex['stage']}: {program[1]}" if program else ""

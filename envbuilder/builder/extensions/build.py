@@ -15,24 +15,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions import cache
-from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.extensions.check_targets import (
+from envbuilder.builder.extensions.cache import (
+    CachedExtension,
     ExtensionCode,
-    explain_targets,
-    extension_error,
-    extra_targets,
+    find_extensions,
+    find_twins,
+    known_calls,
+    label,
 )
 from envbuilder.builder.extensions.compiler_errors import (
     explain_failure,
+    explain_targets,
+    extension_error,
+    extra_targets,
     merge_failures,
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.extensions.list import find_extensions, find_twins, known_calls, label
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import Job, write_step
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -168,19 +170,16 @@ class ExtensionBuilder:
             case Form.CAPTURE:
                 calls = known_calls(self._job.plan, self._job.store, extension) or self._capture(extension)
                 captured = self._job.store.extension(project_key(ground, extension).digest) / CAPTURED
-                return _run_all(
-                    calls.calls,
-                    lambda call: (
-                        self._obtain_call(
-                            extension, call, calls, call_program(ground, extension, call, calls), captured
-                        ),
-                    ),
-                )
+
+                def obtain(call: Call) -> tuple[CachedExtension]:
+                    program = call_program(ground, extension, call, calls)
+                    return (self._obtain_call(extension, call, calls, program, captured),)
+
+                return _run_all(calls.calls, obtain)
             case _:
                 assert_never(extension.form)
 
     def _capture(self, extension: LockedExtension) -> Calls:
-        """Capture the calls of a project's own imports."""
         store = self._job.store
         key = project_key(self._ground, extension).digest
         with store.lock(f"extension-{key}"):
@@ -199,7 +198,7 @@ class ExtensionBuilder:
                 program = extension_program(self._ground, extension, only=True)
                 with self._ran(program, extension, extension.name, build_dir, root) as out:
                     calls = cache.save_calls(out, folder)
-                self._job.need_unchanged(root, extension.name)
+                self._job.need_unchanged(root.trees, extension.name)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -212,7 +211,6 @@ class ExtensionBuilder:
     def _obtain_call(
         self, extension: LockedExtension, call: Call, calls: Calls, program: Program, captured: Path | None = None
     ) -> CachedExtension:  # fmt: skip
-        """Return the entry of one call of `load()` or `load_inline()`."""
         key = call_key(self._ground, extension, call, calls)
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         return self._obtain(
@@ -245,9 +243,8 @@ class ExtensionBuilder:
             else:
                 root = self._root()
                 # Build directories are a recipe's own: code of one recipe could leave an object for another.
-                build_key = sha256_text(
-                    json.dumps([*key.surroundings, key.beside, objects, self._job.origin])
-                )
+                decided_by = [*key.surroundings, key.beside, objects, self._job.origin]
+                build_key = sha256_text(json.dumps(decided_by))
                 with (
                     self._say_failure(name),
                     self._slots.take(jobs) as taken,
@@ -264,14 +261,14 @@ class ExtensionBuilder:
                             out, entry, key=key, seconds=round(time.monotonic() - began, 1),
                             timings=cache.ninja_timings(build_dir), recipe=self._job.plan.name,
                         )  # fmt: skip
-                    self._job.need_unchanged(root, name)
+                    self._job.need_unchanged(root.trees, name)
                 compiled = cache.load_compiled(folder)
                 assert compiled is not None, f"{folder} was just written"
         if extra := extra_targets(compiled.entry.targets, self._ground.gpus):
             console.say(
                 f"  {name}: warning: it also holds code for {', '.join(extra)}, which is for no GPU of the recipe"
             )
-        return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
+        return CachedExtension(compiled=compiled, folder=folder)
 
     @contextlib.contextmanager
     def _say_failure(self, name: str) -> Iterator[None]:

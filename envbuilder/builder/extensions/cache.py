@@ -14,11 +14,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from pydantic import Field
+
+from envbuilder.core.answer import Answer
 from envbuilder.core.beneath import copy_tree_beneath, files_beneath, open_beneath, read_beneath
 from envbuilder.core.cache import Sha256, Store, save_text
 from envbuilder.core.errors import BuildError
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import adapter
-from envbuilder.plan.extension import CAPTURED, Call, Calls, Key
+from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.extension import CAPTURED, Call, Calls, Key, call_key, project_key, recipe_calls
+from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 
 COMPILED_FILE: Final = "compiled.json"
@@ -30,6 +36,16 @@ OUT: Final = "0"  # the folder of one call or project in the program's OUT
 _MOST: Final = 64 << 20  # bytes of an index: it names the headers that a compile read
 # A line of ninja's log: start and end in milliseconds, a time, and the object.
 _TIMED: Final = re.compile(r"(\d{1,12})\t(\d{1,12})\t[^\t]*\t([^\t]+\.o)(?:\t|$)")
+
+
+class ExtensionCode(CodeEnum):
+    WRONG = "EB630", "an extension holds code for other GPUs than the recipe's"
+    WITHOUT = "EB631", "an extension with CUDA sources was built without code for a GPU"
+    NOTHING = "EB632", "a `capture` reached no load()"
+    ENDED = "EB633", "a line of a `capture` ended in an error"
+    RAISED = "EB637", "the build of an extension ended in an error of its own"
+    TWINS = "EB635", "several extensions have one name, so that `import` of it says nothing"
+    PATCH = "EB634", "a `patch` does not fit the sources of its extension"
 
 
 # ---- the entry of a compiled extension
@@ -49,9 +65,7 @@ class Entry:
     is_python_module: bool = True
     is_standalone: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)  # path and sha256
-    headers: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the same, of the other files that the compile read
+    headers: Mapping[str, str] = field(default_factory=dict)  # the same, of other files that the compile read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +88,10 @@ class Compiled(Index):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedExtension:
-    """An entry of the store, its folder, and the form of the recipe's extension."""
+    """An entry of the store, and its folder."""
 
     compiled: Compiled
     folder: Path
-    form: Form
     part: str = ""  # the name of the extension's program
 
 
@@ -100,7 +113,7 @@ def read_index(out: Path) -> Index:
     """Read what the program says of what it made. Raises BuildError."""
     with answers(INDEX):
         index: Index = adapter(Index).validate_json(read_beneath(out, f"{OUT}/{INDEX}", limit=_MOST))
-        return index
+    return index
 
 
 def save_compiled(
@@ -181,3 +194,113 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return Calls(calls=calls, files=files) if value.get("version") == VERSION else None
+
+
+HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
+
+
+class ListedExtension(Answer):
+    """An extension; one that was not compiled yet has no more than its name, form, key and origin."""
+
+    name: str
+    extension: str
+    form: str
+    key: str
+    decided_by: dict[str, str]
+    function: str = ""
+    targets: tuple[str, ...] = ()
+    size: int = 0
+    seconds: float = 0
+    files: dict[str, float] = Field(default={})
+    compiled_for: str = ""
+    torch: str = ""
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionStatus:
+    """One key of an extension, and its entry in the store."""
+
+    extension: LockedExtension
+    name: str
+    key: Key
+    compiled: Compiled | None
+
+
+def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
+    """Yield the status of each key. A project without captured calls has the key of its capture."""
+    for extension in plan.extensions:
+        calls = known_calls(plan, store, extension)
+        if calls is None:
+            keys = [(extension.name, project_key(plan.ground, extension))]
+        else:
+            keys = [(call.name, call_key(plan.ground, extension, call, calls)) for call in calls.calls]
+        for name, key in keys:
+            compiled = load_compiled(store.extension(key.entry))
+            yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
+
+
+def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> Calls | None:
+    """Return the calls of an extension, None for a project's own build and before a capture."""
+    if extension.form is Form.CAPTURE:
+        return load_calls(store.extension(project_key(plan.ground, extension).digest), store)
+    return recipe_calls(extension) if extension.form is Form.LOAD else None
+
+
+def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
+    """Yield a warning for each name that several captured or written calls have, as far as captures are known."""
+    names: dict[str, dict[str, str]] = {}
+    for status in find_extensions(plan, store):
+        if status.extension.form is not Form.PROJECT:
+            names.setdefault(status.name, {})[status.key.digest] = label(status.extension, status.name)
+    for name, twins in names.items():
+        if len(twins) > 1:
+            yield Finding(
+                code=ExtensionCode.TWINS,
+                severity=Severity.WARNING,
+                message=f"{' and '.join(f'`{twin}`' for twin in twins.values())} could both answer `import {name}`",
+                hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
+            )
+
+
+def label(extension: LockedExtension, name: str) -> str:
+    """Return the name to show. Several projects may call `load()` with one name, so a captured call has its extension's too."""
+    is_call = extension.form is Form.CAPTURE and name != extension.name
+    return f"{extension.name}/{name}" if is_call else name
+
+
+def cells(status: ExtensionStatus, recipe: str) -> tuple[str, ...]:
+    """Return the row of an extension in the recipe's table, below `HEAD`."""
+    compiled = status.compiled
+    return (
+        label(status.extension, status.name),
+        status.key.digest[:16],
+        str(status.extension.form),
+        " ".join(compiled.entry.targets if compiled else ()) or "-",
+        f"{compiled.entry.size / 1e6:.2f} MB" if compiled else "-",
+        f"{compiled.seconds} s" if compiled else "-",
+        origin(status, recipe),
+    )
+
+
+def describe(status: ExtensionStatus, recipe: str) -> ListedExtension:
+    """Return the row of an extension for `--json`."""
+    listed = ListedExtension(
+        name=status.name, extension=status.extension.name, form=str(status.extension.form),
+        key=status.key.digest, decided_by=dict(status.key.fields), origin=origin(status, recipe),
+    )  # fmt: skip
+    if (compiled := status.compiled) is None:
+        return listed
+    facts = {
+        "function": compiled.entry.function, "targets": compiled.entry.targets, "size": compiled.entry.size, "seconds": compiled.seconds,
+        "files": compiled.timings, "compiled_for": compiled.recipe, "torch": compiled.facts["torch"],
+    }  # fmt: skip
+    return listed.model_copy(update=facts)
+
+
+def origin(status: ExtensionStatus, recipe: str) -> str:
+    if status.compiled is None:
+        return "not compiled yet"
+    if status.compiled.recipe == recipe:
+        return "compiled for this recipe"
+    return f"the store: compiled for `{status.compiled.recipe}`"

@@ -11,11 +11,10 @@ from typing import Final
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.cache import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.step_folder import write_step
+from envbuilder.builder.job import Job, tools, write_step
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import Sha256
@@ -48,11 +47,6 @@ def wheel_key(part: Program, plan: Plan) -> Sha256:
     return plan.part_key(part, tools()[1])
 
 
-def wheel_folders(step: PythonStep, job: Job) -> tuple[Path, ...]:
-    """Return the folders in the store of the step's built wheels."""
-    return tuple(_entry(part, job) for part in step.made_by(job.plan).parts)
-
-
 def _entry(part: Program, job: Job) -> Path:
     return job.store.extension(wheel_key(part, job.plan))
 
@@ -68,7 +62,7 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
     folder = _entry(part, job)
     with store.lock(f"extension-{folder.name}"):
         if not store.holds(folder, whole=True) and not job.fetch_extension(folder, title):
-            trees = root()
+            ground = root()
             with (
                 job.console.step(f"build `{title}`"), store.workspace() as work, store.renewed(folder) as out,
             ):  # fmt: skip
@@ -77,13 +71,13 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
                     (work / name).mkdir()
                 lines = LastLines()
                 try:
-                    job.runner.run(_command(part, trees, work), on_line=lines.append)
+                    job.runner.run(_command(part, ground, work), on_line=lines.append)
                 except CommandError as failure:
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
                     raise explain_failure(title, lines, failure, kind="source distribution") from failure
                 name = _wheel_in(work, sdist)
                 copy_beneath(work, f"wheel/{name}", out / name)
-                job.need_unchanged(trees, sdist.name)
+                job.need_unchanged(ground.trees, sdist.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -13,7 +13,7 @@ from envbuilder.core.spelling import either, equally_near
 
 FEW: Final = 5  # of the newest versions
 # What is possible for a processor other than x86-64.
-_TODAY: Final = "on x86-64, `build` makes it with an emulator (qemu); `--engine docker` is not possible"
+_TODAY: Final = "on x86-64, `build` makes it with an emulator (qemu); `--runner buildkit` is not possible"
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:

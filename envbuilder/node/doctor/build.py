@@ -26,9 +26,8 @@ from envbuilder.node.doctor.machine import (
     gigabytes,
 )
 from envbuilder.node.doctor.node import has_namespaces, shut_switches
-from envbuilder.runners.emulate import machine_has, trial
-from envbuilder.runners.required_tools import BWRAP, check_tools, tool_version
-from envbuilder.runners.toolbox import sandbox_trial
+from envbuilder.runners.enter_sandbox import machine_has, trial
+from envbuilder.runners.toolbox import bwrap_version, sandbox_trial
 from envbuilder.sources.http.proxies import trouble
 
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
@@ -53,14 +52,14 @@ def check_python(_machine: Machine) -> Iterator[Item]:
         yield python.warning(message, "install the wheel with `uv tool install`")
 
 
-def check_engine(machine: Machine) -> Iterator[Item]:
-    """Check what the assemble engine needs of the kernel, and name the engine that works here."""
+def check_runner(machine: Machine) -> Iterator[Item]:
+    """Check what the sandbox needs of the kernel, and name the runner that works here."""
     why = "programs of a build run in their own, without a network and apart from your files"
     namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
-    lacking = check_tools((BWRAP,), machine.runner)
+    bwrap = bwrap_version(machine.runner)
     # A distribution may allow bubblewrap what it forbids other programs.
     tried = sandbox_trial()
-    spaces = has_namespaces(machine) if lacking else machine.output_of(*tried.argv, why=tried.why) is not None
+    spaces = machine.output_of(*tried.argv, why=tried.why) is not None if bwrap else has_namespaces(machine)
     if spaces:
         yield namespaces.ok("can be made")
     else:
@@ -70,29 +69,26 @@ def check_engine(machine: Machine) -> Iterator[Item]:
 
     needed = KERNEL if spaces else KERNEL_FOR_PROOT
     without = "" if spaces else " where namespaces are refused"
-    why = f"the assemble engine needs Linux {'.'.join(map(str, needed))}{without}"
+    why = f"the sandbox needs Linux {'.'.join(map(str, needed))}{without}"
     kernel = Subject(DoctorCode.KERNEL, "kernel", why)
     release = re.match(r"(\d+)\.(\d+)", machine.kernel)
     is_new = release is not None and (int(release[1]), int(release[2])) >= needed
-    docker = "`--engine docker` builds in a Docker engine"
+    docker = "`--runner buildkit` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
-    sandbox = Subject(DoctorCode.TOOL, BWRAP.name, f"a build uses it to {BWRAP.why}")
-    if lacking:
-        yield sandbox.ok("envbuilder's own")  # the first build fetches it
-    else:
-        yield sandbox.ok(tool_version(BWRAP, machine.runner))
+    sandbox = Subject(DoctorCode.TOOL, "bwrap", "a build uses it to build in a sandbox")
+    yield sandbox.ok(bwrap or "envbuilder's own")  # which the first build fetches
 
-    engine = Subject(DoctorCode.ENGINE, "engine", "`build` makes the layers with it")
+    runner = Subject(DoctorCode.RUNNER, "runner", "`build` makes the layers with it")
     if is_new:
-        yield engine.ok("assemble" if spaces else "assemble, with proot: slower than with user namespaces")
+        yield runner.ok("sandbox" if spaces else "sandbox, with proot: slower than with user namespaces")
     elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of(
         "docker", "buildx", "version", why="ask for buildx"
     ):
-        yield engine.warning("docker alone", docker)
+        yield runner.warning("buildkit alone", docker)
     else:
         needs = f"mend the lines above; or {install_command('docker.io', 'docker-buildx')}"
-        yield engine.missing("none works here", needs)
+        yield runner.missing("none works here", needs)
 
 
 def check_programs(machine: Machine) -> Iterator[Item]:
@@ -153,7 +149,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     is_new = major.isdigit() and int(major) >= 25
     yield engine.ok(server) if is_new else engine.warning(server, install_hint("docker.io"))
 
-    why = "`--engine docker` and bases that are images are built with it"
+    why = "`--runner buildkit` and bases that are images are built with it"
     buildx = Subject(DoctorCode.BUILDX, "buildx", why)
     version = machine.output_of("docker", "buildx", "version", why="ask for buildx")
     if version:

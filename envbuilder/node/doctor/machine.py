@@ -34,7 +34,7 @@ class DoctorCode(CodeEnum):
     PYTHON = "EB810", "no virtual environment around envbuilder"
     TOOL = "EB811", "a program that a build uses"
     DOCKER = "EB812", "no engine answers, or one before 25"
-    BUILDX = "EB813", "what the docker engine drives"
+    BUILDX = "EB813", "what the runner `buildkit` drives"
     IMAGE_STORE = "EB814", "images are not kept in containerd's store"
     APPTAINER = "EB815", "Apptainer is not installed"
     NAMESPACES = "EB816", "an ordinary user can make no user namespace"
@@ -53,10 +53,10 @@ class DoctorCode(CodeEnum):
     LIMITS = "EB830", "too little memory may be locked"
     SLURM = "EB831", "what is here of Slurm; never a fault"
     SCRATCH = "EB832", "little room where temporary files and caches go"
-    KERNEL = "EB833", "older than the assemble engine needs, or another system"
+    KERNEL = "EB833", "older than the sandbox needs, or another system"
     EXECUTE = "EB834", "programs may not run in a folder that needs it"
     KEYRING = "EB835", "a keyring that a setting names is not there"
-    ENGINE = "EB836", "the engine that works on this machine"
+    RUNNER = "EB836", "the runner that works on this machine"
     EMULATION = "EB841", "this machine cannot build for another processor"
 
 

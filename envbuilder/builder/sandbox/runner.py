@@ -1,4 +1,4 @@
-"""The assemble engine: layers composed from locked artifacts, without a daemon and without root.
+"""The runner `sandbox`: layers from locked artifacts, without a daemon and without root.
 
 Each layer is a future. Independent layers are made at the same time: wheels are installed while the distribution's packages are, and the
 Python layer is compressed while the extensions compile.
@@ -13,10 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from envbuilder.builder.assemble import distribution, runtime
-from envbuilder.builder.assemble.foreign import emulation, make_tools, tools_tree
-from envbuilder.builder.assemble.sandbox import Root, program_command
-from envbuilder.builder.engine import Job, KeptStep
 from envbuilder.builder.extensions.build import (
     ExtensionBuilder,
     extension_commands,
@@ -24,7 +20,18 @@ from envbuilder.builder.extensions.build import (
     join_extensions,
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
-from envbuilder.builder.step_folder import progress, unpack_packages, write_step
+from envbuilder.builder.job import (
+    Job,
+    KeptStep,
+    lower_steps,
+    progress,
+    unpack_packages,
+    write_runtime_layer,
+    write_step,
+)
+from envbuilder.builder.sandbox import distribution
+from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
+from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command
@@ -38,7 +45,6 @@ from envbuilder.plan.model import (
     ExtensionsStep,
     InterpreterStep,
     OsStep,
-    Plan,
     ProgramStep,
     PythonStep,
     RuntimeStep,
@@ -46,7 +52,7 @@ from envbuilder.plan.model import (
     Step,
     inputs,
 )
-from envbuilder.runners.emulate import trial
+from envbuilder.runners.enter_sandbox import trial
 from envbuilder.runners.sandbox import take_over
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
@@ -64,7 +70,7 @@ _SYSTEMD: Final = 257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssembleEngine:
+class SandboxRunner:
     """Makes the layers of one plan on this machine."""
 
     job: Job
@@ -80,45 +86,35 @@ class AssembleEngine:
             _need_emulation(self.job)
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        found: list[Artifact] = []
+        wanted: list[Artifact] = []
         for step in self.job.missing():
-            found += inputs(step)
+            wanted += inputs(step)
             if isinstance(step, PythonStep | CudaStep):
-                found += minimal_python(self.job)
+                wanted += minimal_python(self.job)
         tools = self.job.cross_tools
         if tools and not self.job.store.holds(tools_tree(self.job)):
-            found += tools.artifacts
-        return tuple(dict.fromkeys(found))
+            wanted += tools.artifacts
+        return tuple(dict.fromkeys(wanted))
 
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
         root = make_root(self.job, trees)
         return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
-    def _commands(self, step: Step, root: Root) -> Iterable[Command]:
-        match step:
-            case OsStep():
-                return distribution.commands(step, self.job, WORK)
-            case ExtensionsStep():
-                ground = replace(root, python=None, cuda=None)
-                return (
-                    *extension_commands(self.job, root=root, work=WORK),
-                    join_command(step, self.job, ground, WORK),
-                )
-            case InterpreterStep() | PythonStep() | CudaStep() | StartStep():
-                return self._program_commands(step, root)
-            case RuntimeStep():
-                return ()  # this layer needs no program
-            case _:
-                assert_never(step)
-
-    def _program_commands(self, step: ProgramStep, root: Root) -> Iterator[Command]:
-        if isinstance(step, PythonStep):
-            yield from wheel_commands(step, self.job, root=replace(root, python=None, cuda=None), work=WORK)
-        trees: dict[type[Step], Path] = {
-            type(lower): self.job.store.tree(self.job.keys[lower]) for lower in _lower(step, self.job.plan)
-        }
-        yield _program_command(step, self.job, trees, WORK)
+    def _commands(self, step: Step, root: Root) -> Iterator[Command]:
+        job, ground = self.job, replace(root, python=None, cuda=None)
+        if isinstance(step, OsStep):
+            yield from distribution.commands(step, job, WORK)
+        elif isinstance(step, ExtensionsStep):
+            yield from extension_commands(job, root=root, work=WORK)
+            yield join_command(step, job, ground, WORK)
+        elif not isinstance(step, RuntimeStep):  # which needs no program
+            if isinstance(step, PythonStep):
+                yield from wheel_commands(step, job, root=ground, work=WORK)
+            trees: dict[type[Step], Path] = {
+                type(lower): job.store.tree(job.keys[lower]) for lower in lower_steps(step, job.plan)
+            }
+            yield _program_command(step, job, trees, WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         if self.job.cross_tools:
@@ -128,7 +124,7 @@ class AssembleEngine:
 
 
 class Run:
-    """One run of the engine over one plan: a future for each layer, and for each kept tree."""
+    """One run over one plan: a future for each layer, and for each kept tree."""
 
     def __init__(self, job: Job, pool: Executor) -> None:
         self._job, self._pool = job, pool
@@ -146,12 +142,13 @@ class Run:
 
     def root(self) -> Root:
         """Return the root in which extensions compile, after its trees are made."""
-        kept = (
-            step
-            for step in self._job.plan.steps
-            if isinstance(step, KeptStep) and step is not self._job.plan.added
-        )
+        plan = self._job.plan
+        kept = (step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added)
         return make_root(self._job, self._made(kept))
+
+    def _ground(self) -> Root:
+        """Return the root in which wheels are built, after its trees are made."""
+        return make_root(self._job, self._made((self._job.plan.os, self._job.plan.interpreter)))
 
     def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
@@ -176,17 +173,16 @@ class Run:
                     job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
-                root = make_root(job, self._made((job.plan.os, job.plan.interpreter)))
-                join_extensions(step, built, job, root, work)
+                join_extensions(step, built, job, self._ground(), work)
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():
                 self._run_program(step, work)
                 job.pack(step, tree, out)
             case RuntimeStep():
-                others = [one for one in job.plan.steps if one is not step]
-                layers = {type(one): self.start(one).result() for one in others}
-                runtime.write_layer(step, job, layers=layers, work=work, out=out)
+                others = job.plan.steps[:-1]
+                layers = {type(lower): self.start(lower).result() for lower in others}
+                write_runtime_layer(step, job, layers, out, work)
             case _:
                 assert_never(step)
 
@@ -219,16 +215,14 @@ class Run:
         """Make the tree of a step's layer in `work/tree`, with its program."""
         job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
         if isinstance(step, PythonStep):
-            wheels = built_wheels(
-                step, job, lambda: make_root(job, self._made((job.plan.os, job.plan.interpreter)))
-            )
+            wheels = built_wheels(step, job, self._ground)
             for part, wheel in zip(program.parts, wheels, strict=True):
                 parts[part.name] = work / part.name
                 parts[part.name].mkdir()
                 link_or_copy(wheel, parts[part.name] / wheel.name)
         write_step(program, work / "step", job.store, parts)
         (work / "tree").mkdir()
-        trees = self._made(_lower(step, job.plan))
+        trees = self._made(lower_steps(step, job.plan))
         with job.console.step(program.why) as shown:
             if OsStep not in trees:
                 unpack_minimal(job, work / _MINIMAL)
@@ -236,25 +230,12 @@ class Run:
             shown.show_note("")
 
     def _made(self, steps: Iterable[KeptStep | None]) -> dict[type[Step], Path]:
-        """Return the trees of steps, after they are made."""
         started = {type(step): self._start_tree(step) for step in steps if step}
         return {kind: tree.result() for kind, tree in started.items()}
 
 
-def _lower(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
-    """Return the steps whose trees are the root of a step's program.
-
-    To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
-    """
-    names = set(step.made_by(plan).root)
-    reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
-    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
-        names.remove(OsStep.name)
-    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
-
-
 def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Path], work: Path) -> Command:
-    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `_lower`."""
+    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `lower_steps`."""
     if OsStep in trees:
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
@@ -289,14 +270,13 @@ def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
 
 
 def _need_no_systemd(step: OsStep) -> None:
-    """Raise ToolError for a package that proot cannot configure."""
     for deb in step.artifacts:
         if deb.name == "systemd" and int(re.split(r"\D", deb.version, maxsplit=1)[0] or 0) >= _SYSTEMD:
             raise ToolError(
                 f"the package systemd {deb.version} cannot be configured here: this machine refuses namespaces, "
                 f"and proot aborts in systemd-tmpfiles of systemd {_SYSTEMD} or newer",
                 hint="allow namespaces (`envbuilder doctor --for build` says how), leave out what brings systemd under "
-                "`apt`, or build with `--engine docker`",
+                "`apt`, or build with `--runner buildkit`",
             )
 
 

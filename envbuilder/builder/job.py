@@ -1,11 +1,13 @@
-"""Engines turn a plan into layers: their names, their interface, and the layers in the store.
+"""The job of a runner: a plan's layers in the store, each under its own key; the interface of a runner; and what both give to a program.
 
-`assemble` composes layers itself. `docker` runs BuildKit. The store keeps each layer under its own key.
+A program gets the folder of its step: SPEC, and INPUTS as links to files of the cache. `sandbox` runs the programs of steps in a sandbox of this machine, `buildkit` in a BuildKit.
 """
 
 import functools
+import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,10 +16,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import zstandard
 
-from envbuilder import __version__
-from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
-from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file, sha256_text
+from envbuilder import __version__, steps
+from envbuilder.core.cache import (
+    Sha256,
+    Store,
+    link_or_copy,
+    remove_tree,
+    save_text,
+    sha256_file,
+    sha256_text,
+)
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import BuildError
@@ -27,6 +35,8 @@ from envbuilder.core.system import Limits
 from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
+from envbuilder.plan.contents import runtime_program
+from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
     AddedStep,
     CudaStep,
@@ -34,10 +44,12 @@ from envbuilder.plan.model import (
     InterpreterStep,
     OsStep,
     Plan,
+    ProgramStep,
     PythonStep,
     RuntimeStep,
     Step,
 )
+from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 from envbuilder.sources.fetch import Fetcher, each
 
 if TYPE_CHECKING:
@@ -48,8 +60,8 @@ KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
 
 
 # The packing of layers, which decides their bytes.
-PACKING: Final = (
-    f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
+PACKING: Final = ", ".join(
+    (f"frames of {BLOCK_SIZE}", *(f"{name} {value}" for name, value in PARAMETERS.items()))
 )
 # The modules that write SBOM, provenance and what a container runtime reads.
 _DOCUMENTS: Final = (
@@ -83,6 +95,18 @@ def record_key(plan: Plan) -> str:
     return " ".join((plan.key, *tools(), PACKING, ours()))
 
 
+def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
+    """Return the steps whose trees are the root of a step's program in the sandbox.
+
+    To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
+    """
+    names = set(step.made_by(plan).root)
+    reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
+    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
+        names.remove(OsStep.name)
+    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedStores:
     """The repositories in which machines share layers, and compiled extensions with built wheels."""
@@ -96,10 +120,9 @@ NO_STORES: Final = SharedStores()
 
 @dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
 class Job:
-    """A plan, the engine that makes its layers, and the context of the build."""
+    """A plan, and the context of its build."""
 
     plan: Plan
-    engine: EngineName
     store: Store
     runner: Runner
     console: Console
@@ -129,11 +152,11 @@ class Job:
         """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
         key = self.keys[step]
         folder = self.store.layer(key)
-        if found := load_layer(folder):
-            return found
+        if layer := load_layer(folder):
+            return layer
         with self.store.lock(f"layer-{key}"):
-            if found := load_layer(folder):
-                return found
+            if layer := load_layer(folder):
+                return layer
             with self.store.renewed(folder, {}) as out:  # a layer names the digests of its own files
                 write(out, out.parent)
         layer = load_layer(folder)
@@ -157,13 +180,11 @@ class Job:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def need_unchanged(self, root: Root, name: str) -> None:
+    def need_unchanged(self, trees: Sequence[Path], name: str) -> None:
         """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
 
         A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
         """
-        tools = root.emulation.program.parent if root.emulation else None
-        trees = filter(None, (root.os, root.interpreter, root.python, root.cuda, tools))
         for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
             with self.store.lock(f"tree-{tree.name}"):
                 is_unchanged = self.store.holds(tree)
@@ -189,9 +210,11 @@ class Job:
             below = (self.plan.os,)  # an image may lack /etc/profile.d
         elif isinstance(step, AddedStep):
             below = self.plan.steps[: self.plan.steps.index(step)]
-        layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
-        folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)
-        return (*self.plan.shared_folders(step), *folders)
+        layers = filter(None, (load_layer(self.store.layer(self.keys[lower])) for lower in below))
+        entries = (
+            entry for layer in layers for entry in read_manifest(layer) if entry.kind is Kind.DIRECTORY
+        )
+        return (*self.plan.shared_folders(step), *(folder.path for folder in entries))
 
     def discard_damaged(self) -> tuple[str, ...]:
         """Remove layers whose bytes have changed, and their trees. Returns their names."""
@@ -209,18 +232,18 @@ class Job:
         return tuple(names)
 
 
-class Engine(Protocol):
+class StepRunner(Protocol):
     """Makes the layers of a job's plan."""
 
     @property
     def job(self) -> Job: ...
 
     def need_tools(self, fetcher: Fetcher) -> None:
-        """Make the programs ready that the engine starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
+        """Make the programs ready that the runner starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
         ...
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
+        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the runner cannot build."""
         ...
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -230,3 +253,81 @@ class Engine(Protocol):
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
         ...
+
+
+_PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
+
+
+def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str, Path] | None = None) -> None:
+    """Write SPEC and INPUTS of a program. `parts`: the name of each part that has run → its OUT.
+
+    The store must have the inputs.
+    """
+    inputs = folder / Path(INPUTS).name
+    inputs.mkdir(parents=True)
+    save_text(folder / Path(SPEC).name, program.spec)
+    for path, text in program.texts:
+        save_text(inputs / path, text)
+    for path, artifact in program.inputs:
+        target = inputs / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(store.artifact(artifact.sha256), target)
+    for name, out in (parts or {}).items():
+        out.rename(inputs / name)
+
+
+def outside_command(program: Program, work: Path) -> Command:
+    """Return the command that runs a program of the interpreter `OUTSIDE`. Its step's folder and its OUT are in `work`."""
+    step = work / Path(SPEC).parent.name
+    words = (
+        steps.FOLDER / program.files[0], step / Path(SPEC).name, step / Path(INPUTS).name, work / Path(OUT).name
+    )  # fmt: skip
+    argv = (sys.executable, "-I", *map(str, words))
+    return Command(argv=argv, env=tuple(steps.ENVIRONMENT.items()), why=program.why, bare=True, merged=True)
+
+
+def run_outside(
+    program: Program, work: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
+) -> Path:
+    """Run a program of the interpreter `OUTSIDE` in the new folder `work`. Returns its OUT."""
+    command, out = outside_command(program, work), work / Path(OUT).name
+    write_step(program, work / Path(SPEC).parent.name, store)
+    out.mkdir()
+    runner.run(command, on_line=on_line)
+    return out
+
+
+def unpack_packages(debs: Sequence[Artifact], plan: Plan, root: Path, store: Store, runner: Runner) -> None:
+    """Unpack packages into the new folder `root`, and configure none."""
+    (program,) = OsStep(suite="", gcc=plan.os.gcc, artifacts=tuple(debs)).made_by(plan).parts
+    work = root.with_name(f"{root.name}-packages")
+    (run_outside(program, work, store, runner) / "root").rename(root)
+    remove_tree(work)
+
+
+def progress(shown: ShownStep) -> Callable[[str], None]:
+    """Return a reader of a program's lines that shows its progress."""
+    last = 0
+
+    def read(line: str) -> None:
+        nonlocal last
+        if matched := _PROGRESS.fullmatch(line):
+            done, total = int(matched[1]), int(matched[2])
+            if shown.total != total:
+                shown.expect(total, items=True)
+                last = 0
+            shown.advance(done - last)
+            last = done
+            shown.show_note(matched[3])
+
+    return read
+
+
+def write_runtime_layer(
+    step: RuntimeStep, job: Job, layers: Mapping[type[Step], Layer], out: Path, work: Path
+) -> None:
+    """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
+    trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}
+    documents = write_documents(job.plan, layers, trees, tools())
+    program = runtime_program(step, documents)
+    job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -1,4 +1,4 @@
-"""Compare the results of both engines."""
+"""Compare the results of both runners."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.support.workbench import (
 def need_the_same(composed: Built, baked: Built) -> None:
     """Assert that both made the same files, and the same image to the byte."""
     mine, theirs = read_tree(composed.layout), read_tree(baked.layout)
-    assert compare(mine.entries, theirs.entries, ("assemble", "docker")) == ()
+    assert compare(mine.entries, theirs.entries, ("sandbox", "buildkit")) == ()
     assert (composed.layout / "index.json").read_text() == (baked.layout / "index.json").read_text()
 
 

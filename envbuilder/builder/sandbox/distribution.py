@@ -10,9 +10,8 @@ from typing import Final
 
 from envbuilder import steps
 from envbuilder.artifacts.oci.model import parse_configuration
-from envbuilder.builder.assemble.foreign import emulation, native_python
-from envbuilder.builder.engine import Job
-from envbuilder.builder.step_folder import outside_command, progress, run_outside, write_step
+from envbuilder.builder.job import Job, outside_command, progress, run_outside, write_step
+from envbuilder.builder.sandbox.foreign import emulation, native_python
 from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
 from envbuilder.core.console import owned
@@ -150,14 +149,7 @@ def root_command(
     options = ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
     for mount in mounts:
         options += mount.options()
-    env = (*steps.ENVIRONMENT.items(), ("SOURCE_DATE_EPOCH", str(epoch)))
     return sandbox(
-        options,
-        argv,
-        why=why,
-        env=env,
-        user=ROOT,
-        capabilities=_CAPABILITIES,
-        emulation=emulation,
-        merged=True,
-    )
+        options, argv, why=why, env=(*steps.ENVIRONMENT.items(), ("SOURCE_DATE_EPOCH", str(epoch))), user=ROOT,
+        capabilities=_CAPABILITIES, emulation=emulation, merged=True,
+    )  # fmt: skip

@@ -27,7 +27,7 @@ class Emulation:
     over: tuple[tuple[Path, Path], ...] = ()  # a native folder, and the one that it lies over
 
     def words(self) -> tuple[str, ...]:
-        """Return the words of `emulate.py`."""
+        """Return the words of `enter_sandbox.py` for programs of another processor."""
         folders = (str(folder) for pair in self.over for folder in pair)
         return (str(self.processor.elf), str(self.program), *folders)
 
@@ -42,6 +42,11 @@ class Root:
     cuda: Path | None = None
     cuda_version: str = ""
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
+
+    @property
+    def trees(self) -> tuple[Path, ...]:
+        tools = self.emulation.program.parent if self.emulation else None
+        return tuple(filter(None, (self.os, self.interpreter, self.python, self.cuda, tools)))
 
 
 def folder_in(tree: Path, name: str) -> str:
@@ -70,17 +75,8 @@ def _more_of(root: Root) -> Iterator[Path]:
                 yield path
 
 
-def sandboxed(
-    root: Root,
-    argv: Sequence[str],
-    *,
-    why: str,
-    mounts: Sequence[Mount] = (),
-    links: Sequence[tuple[str, str]] = (),
-    env: Sequence[tuple[str, str]] = (),
-    cwd: str = "/",
-) -> Command:
-    """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
+def sandboxed(root: Root, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
+    """Return the command that runs `argv` in the sandbox."""
     options = [
         "--ro-bind", folder_in(root.os, "usr"), "/usr",
         "--tmpfs", "/usr/local",
@@ -91,19 +87,13 @@ def sandboxed(
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib64"):
-        if (root.os / name).is_dir() and not (
-            root.os / name
-        ).is_symlink():  # of an image without the merged /usr
-            options += ["--ro-bind", str(root.os / name), f"/{name}"]
-        else:
-            options += ["--symlink", f"usr/{name}", f"/{name}"]
+        folder = root.os / name
+        is_merged = folder.is_symlink() or not folder.is_dir()  # an image may be without the merged /usr
+        options += ["--symlink", f"usr/{name}"] if is_merged else ["--ro-bind", str(folder)]
+        options.append(f"/{name}")
     for more in _more_of(root):
-        target = f"/{more.relative_to(root.os)}"
-        options += (
-            ["--symlink", str(more.readlink()), target]
-            if more.is_symlink()
-            else ["--ro-bind", str(more), target]
-        )
+        options += ["--symlink", str(more.readlink())] if more.is_symlink() else ["--ro-bind", str(more)]
+        options.append(f"/{more.relative_to(root.os)}")
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
         options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
@@ -113,11 +103,8 @@ def sandboxed(
         options += ["--ro-bind", folder_in(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:
         options += mount.options()
-    for path, target in links:
-        options += ["--symlink", target, path]
     by = root.emulation.words() if root.emulation else ()
-    fixed = {name: value for name, value in steps.ENVIRONMENT.items() if not name.startswith("PYTHON")}
-    return sandbox(options, argv, why=why, env=tuple((fixed | dict(env)).items()), cwd=cwd, emulation=by)
+    return sandbox(options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by)
 
 
 def program_command(
@@ -127,8 +114,5 @@ def program_command(
     files = (Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
     tool = Mount(source=Path(uv.find_uv_bin()), target=f"{PROGRAMS}/uv")
     folder = Mount(source=step, target=str(PurePosixPath(SPEC).parent))
-    return sandboxed(
-        root, program.argv, why=program.why,
-        mounts=(*files, tool, folder, Mount(source=out, target=OUT, writable=True), *mounts),
-        env=tuple(steps.ENVIRONMENT.items()),
-    )  # fmt: skip
+    result = Mount(source=out, target=OUT, writable=True)
+    return sandboxed(root, program.argv, why=program.why, mounts=(*files, tool, folder, result, *mounts))

@@ -1,4 +1,4 @@
-"""The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
+"""The parts of the runner `sandbox`: what is asked of outside programs, and the files it lays out itself."""
 
 import ast
 import compileall
@@ -16,12 +16,10 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder import steps
-from envbuilder.builder.assemble.engine import AssembleEngine, make_root, minimal_python, unpack_minimal
-from envbuilder.builder.assemble.sandbox import Root, program_command, sandboxed
-from envbuilder.builder.choice import EngineName
-from envbuilder.builder.engine import Job, tools
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.step_folder import progress, run_outside, write_step
+from envbuilder.builder.job import Job, progress, run_outside, tools, write_step
+from envbuilder.builder.sandbox.root import Root, program_command, sandboxed
+from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
@@ -129,12 +127,6 @@ def test_the_program_comes_after_every_option():
     assert argv[-3:] == ("--", "--unshare-net", "x")
 
 
-def test_a_setting_of_the_caller_beats_the_sandboxs_own():
-    argv = sandboxed(FULL, ("true",), why="x", env=(("HOME", "/elsewhere"),)).argv
-    homes = [argv[at + 2] for at, word in enumerate(argv) if argv[at : at + 2] == ("--setenv", "HOME")]
-    assert homes == ["/elsewhere"]
-
-
 @pytest.fixture
 def machine() -> Root:
     """This machine's own folders as the root of a sandbox."""
@@ -157,7 +149,16 @@ def test_a_real_sandbox_sees_one_network_interface_that_leads_nowhere(machine):
 @runs_programs
 def test_a_real_sandbox_sees_no_setting_of_ours(machine):
     names = in_sandbox(machine, "env | cut -d= -f1").split()
-    assert sorted(names) == ["HOME", "LANG", "LC_ALL", "PATH", "PWD", "TZ"]
+    assert sorted(names) == [
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "PATH",
+        "PWD",
+        "PYTHONHASHSEED",
+        "PYTHONWARNINGS",
+        "TZ",
+    ]
 
 
 @runs_programs
@@ -203,11 +204,11 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
 def test_wheels_are_installed_beside_the_packages_that_a_standalone_python_needs(store: Store):
     step = InterpreterStep(python="3.10", archive=INTERPRETER_ARCHIVE)
     environment = dataclasses.replace(PYTHON, python="3.10", interpreter=step.program)
-    job = make_engine(store).job
+    job = make_runner(store).job
     job = dataclasses.replace(
         job, plan=dataclasses.replace(PLAN, steps=(OS, step, environment, *PLAN.steps[2:]))
     )
-    _, _, unpacking, installing, *_ = AssembleEngine(job=job).commands()
+    _, _, unpacking, installing, *_ = SandboxRunner(job=job).commands()
     tree = store.tree(job.keys[step])
     assert f"--ro-bind {store.tree(job.keys[OS])}/usr /usr" in shlex.join(unpacking.argv)
     assert unpacking.argv[-5:-3] == ("/bin/sh", "/steps/interpreter.sh")
@@ -241,7 +242,7 @@ def test_the_wheels_are_asked_for_by_version_and_hash():
 
 def with_debs(store: Store, *debs: Artifact) -> Job:
     plan = dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=debs), *PLAN.steps[1:]))
-    return dataclasses.replace(make_engine(store).job, plan=plan)
+    return dataclasses.replace(make_runner(store).job, plan=plan)
 
 
 @pytest.mark.programs
@@ -443,7 +444,7 @@ def test_the_paths_of_a_runtime_layer(tmp_path, golden):
 def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
     """Python warns where a text would be written in the encoding of the user's locale."""
     script = (
-        "import sys, warnings; from pathlib import Path; from tests.builder import test_assemble as t\n"
+        "import sys, warnings; from pathlib import Path; from tests.builder import test_sandbox as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
         "place = Path(sys.argv[1])\n"
         "t.write_step(t.runtime_program(t.make_runtime(), {}), place / 'step', t.Store(place / 'cache'))\n"
@@ -457,14 +458,14 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
     assert recipe.read_bytes() == "name: räksmörgås\n".encode()
 
 
-# The engine
+# The runner
 
 
-def make_engine(store: Store) -> AssembleEngine:
+def make_runner(store: Store) -> SandboxRunner:
     limits = Limits(threads=2, memory=64 << 30, root=True)
-    return AssembleEngine(
+    return SandboxRunner(
         job=Job(
-            plan=PLAN, engine=EngineName.ASSEMBLE, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
+            plan=PLAN, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
         )
     )  # fmt: skip
 
@@ -478,19 +479,19 @@ PLAN = Plan(
 
 
 def test_an_empty_store_lacks_every_layer(store):
-    assert make_engine(store).job.missing() == PLAN.steps
+    assert make_runner(store).job.missing() == PLAN.steps
 
 
 def test_a_layer_in_the_store_is_not_missing(store):
-    folder = store.layer(make_engine(store).job.keys[PLAN.runtime])
+    folder = store.layer(make_runner(store).job.keys[PLAN.runtime])
     folder.mkdir()
     write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
-    assert make_engine(store).job.missing() == PLAN.steps[:-1]
+    assert make_runner(store).job.missing() == PLAN.steps[:-1]
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_the_folder_for_login_shells_is_in_one_layer_whether_a_base_has_it_or_not(store, has_folder):
-    job = make_engine(store).job
+    job = make_runner(store).job
     (store.root / "work/etc" / ("profile.d" if has_folder else "")).mkdir(parents=True)
     folder = store.layer(job.keys[OS])
     folder.mkdir()
@@ -501,16 +502,16 @@ def test_the_folder_for_login_shells_is_in_one_layer_whether_a_base_has_it_or_no
 
 def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
     """Also where the os layer is there already, and its packages may no longer be."""
-    folder = store.layer(make_engine(store).job.keys[OS])
+    folder = store.layer(make_runner(store).job.keys[OS])
     folder.mkdir()
     write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
-    needed = make_engine(store).artifacts()
-    assert OS not in make_engine(store).job.missing()
+    needed = make_runner(store).artifacts()
+    assert OS not in make_runner(store).job.missing()
     assert [one.name for one in needed] == [one.name for one in PYTHON.artifacts] + ["libc6"]
 
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):
-    assert [command.why for command in make_engine(store).commands()] == [
+    assert [command.why for command in make_runner(store).commands()] == [
         "unpack the distribution's packages",
         "install the distribution's packages",
         "install 0 Python packages",
@@ -520,8 +521,8 @@ def test_the_commands_of_a_build_say_why_in_their_order(store):
 
 
 def test_the_commands_are_those_that_a_build_would_run_again(store):
-    engine = make_engine(store)
-    assert engine.commands() == engine.commands()
+    runner = make_runner(store)
+    assert runner.commands() == runner.commands()
 
 
 @pytest.mark.parametrize(
@@ -533,7 +534,7 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 def test_a_root_without_cuda_names_no_toolkit(store):
     trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
-    assert make_root(make_engine(store).job, trees) == Root(os=Path("/os"), python=Path("/python"))
+    assert make_root(make_runner(store).job, trees) == Root(os=Path("/os"), python=Path("/python"))
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():

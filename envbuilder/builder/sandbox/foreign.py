@@ -1,6 +1,6 @@
 """The tools that build for another processor: qemu, and native compilers in place of the environment's own.
 
-An environment's programs run by qemu (`runners/emulate.py`). What takes long is native: the Python that installs the wheels, and
+An environment's programs run by qemu (`runners/enter_sandbox.py`). What takes long is native: the Python that installs the wheels, and
 the compilers. Debian's packages for several processors share no path, and its cross compiler is named as the environment's
 own compiler is. So the native folders lie over those of the environment, and projects find their compiler where it is on a
 machine of that processor.
@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.assemble.sandbox import Emulation, folder_in
-from envbuilder.builder.engine import Job
-from envbuilder.builder.step_folder import unpack_packages
+from envbuilder.builder.job import Job, unpack_packages
+from envbuilder.builder.sandbox.root import Emulation, folder_in
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
@@ -67,7 +66,7 @@ def make_tools(job: Job) -> None:
                 (tree / python.name).write_text(_START.format(python.name), encoding="utf-8")
                 (tree / python.name).chmod(0o755)
             if step := job.plan.cuda:
-                packages = {one.name: job.store.artifact(one.sha256) for one in tools.toolkit}
+                packages = {part.name: job.store.artifact(part.sha256) for part in tools.toolkit}
                 _install_programs(step, packages, tree)
             for name in ("native", "emulator"):  # whose files have links in the tree
                 remove_tree(work / name)
@@ -79,9 +78,8 @@ def _install_programs(step: CudaStep, packages: Mapping[str, Path], root: Path) 
     tree = Tree(str(root), f"/{step.toolkit.folder}")
     try:
         for part in step.rules()["parts"]:
-            install_part(
-                part, str(packages[part["name"]]), tree, lambda _, package: open_tar(Path(package), "data")
-            )
+            package = str(packages[part["name"]])
+            install_part(part, package, tree, lambda _, package: open_tar(Path(package), "data"))
     except ToolkitError as error:
         raise BuildError(str(error)) from error
     folders = [

@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64
-from envbuilder.runners import emulate
+from envbuilder.runners import enter_sandbox
 
 QEMU = """\
 {state}
@@ -28,8 +28,8 @@ def test_an_emulator_of_the_machine_counts_if_no_root_needs_it(
 ):
     (tmp_path / "status").write_text("enabled\n")
     (tmp_path / "qemu-aarch64").write_text(QEMU.format(state=state, flags=flags))
-    assert emulate.machine_has(AARCH64.elf, tmp_path) is has
-    assert not emulate.machine_has(243, tmp_path)
+    assert enter_sandbox.machine_has(AARCH64.elf, tmp_path) is has
+    assert not enter_sandbox.machine_has(243, tmp_path)
 
 
 @pytest.mark.programs
@@ -40,18 +40,18 @@ def test_a_program_keeps_its_user_and_sees_a_folder_over_another(tmp_path: Path)
         for name in names:
             (folder / name).write_text(folder.name)
     show = ("sh", "-c", 'id -u; cat "$0"/both "$0"/new "$0"/old', str(below))
-    argv = emulate.command_line(
+    argv = enter_sandbox.emulated(
         (str(AARCH64.elf), os.path.realpath("/bin/true"), str(over), str(below)), show
     )
     found = ProcessRunner(os.environ).run(Command(argv=argv, why="look"))
     assert found == f"{os.getuid()}\no,v:ero,v:erbelow"
     assert sorted(path.name for path in below.iterdir()) == ["both", "old"]
-    assert not list(emulate.FORMATS.glob("envbuilder-*"))
+    assert not list(enter_sandbox.FORMATS.glob("envbuilder-*"))
 
 
 @pytest.mark.programs
 def test_a_program_that_is_not_there_is_named():
-    argv = emulate.command_line((str(AARCH64.elf), os.path.realpath("/bin/true")), ("no-such-program",))
+    argv = enter_sandbox.emulated((str(AARCH64.elf), os.path.realpath("/bin/true")), ("no-such-program",))
     ended = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert ended.returncode == emulate.NO_EMULATION
+    assert ended.returncode == enter_sandbox.REFUSED
     assert "no-such-program" in ended.stderr

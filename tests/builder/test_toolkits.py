@@ -1,4 +1,4 @@
-"""The toolkit table, and the engine that lays a toolkit out of packages."""
+"""The toolkit table, and the program that lays a toolkit out of packages."""
 
 import json
 import os

@@ -1,0 +1,275 @@
+"""What a build does for the cache beside making layers: see to its space, share what it made, note what it used, remove what nothing needs."""
+
+import contextlib
+import os
+import shutil
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.builder.context import BuildContext
+from envbuilder.builder.extensions.cache import find_extensions, label
+from envbuilder.builder.extensions.wheels import wheel_key
+from envbuilder.builder.job import Job, KeptStep, SharedStores, layer_keys, lower_steps
+from envbuilder.builder.sandbox.foreign import tools_tree
+from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy
+from envbuilder.core.console import Console
+from envbuilder.core.errors import SpaceError, full_error, lacks_inodes
+from envbuilder.layers.layer import load_layer
+from envbuilder.lock.model import Artifact
+from envbuilder.plan.extension import project_key
+from envbuilder.plan.make import make_plan
+from envbuilder.plan.model import CudaStep, ExtensionsStep, Plan, ProgramStep, PythonStep, Step, inputs
+from envbuilder.recipe.load import need_recipes
+from envbuilder.runners.toolbox import toolbox_files
+from envbuilder.sources.names import Wanted
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
+DAY: Final = 24 * 60 * 60  # seconds
+LAYERS: Final = "ENVBUILDER_LAYER_STORE"
+EXTENSIONS: Final = "ENVBUILDER_EXTENSION_STORE"
+
+# ---- the disk space of a build: what its layers, trees and artifacts will take beyond what the cache has
+
+
+class Size(NamedTuple):
+    """What a step, or one of its files, takes on the disk, in bytes: unpacked, and as a layer."""
+
+    tree: float
+    layer: float
+    diff_id: str = ""  # of a layer that is made
+
+    def of(self, size: float) -> "Size":
+        return Size(self.tree * size, self.layer * size)
+
+
+# For each byte of a file, a little above what `cpu`, `a100` and tests/support/tiny.py take: packages 3.6 and 1.20, wheels
+# 4.55 and 1.17, all wheels of `a100` 1.83 and 0.98, its toolkit 1.36 and 0.42, blocks 1.06.
+_PACKAGE: Final = Size(3.9, 1.25)
+_TOOLKIT: Final = Size(2.5, 1.0)  # the libraries that torch's wheels have are links
+_WHEEL: Final = Size(4.7, 1.25)  # its byte code too
+_GPU_WHEEL: Final = Size(2.2, 1.1)  # machine code for GPUs hardly compresses
+_LARGE: Final = 300e6  # bytes of a wheel: only those for GPUs have more
+_OTHER: Final = Size(6, 1.5)  # sources, and a standalone Python: a few MB
+_BYTE_CODE: Final = 1.8  # for each byte of a module
+_BLOCKS: Final = 1.08  # for each byte of a tree's files: few fill their last block
+_BLOCK: Final = 4096
+_SIF: Final = 1.02  # for each byte of its layers
+_EXTENSION: Final = 100e6  # the build directory and the library of one that is not compiled yet
+_HINT: Final = "free space there, point ENVBUILDER_CACHE and --output at a larger disk, or leave the Docker engine out: `--no-load`"
+_SPARE: Final = 50e6  # logs, inventories, and the Python that installs the wheels
+
+
+def need_space(
+    job: Job, fetched: Sequence[Wanted], outputs: Outputs, staged: Path, docker: "DockerEngine | None"
+) -> None:
+    """Say how much space the build needs, and make it; raises SpaceError. `fetched` are the inputs that the cache lacks."""
+    store, made = job.store, job.missing()
+    sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
+    layers = sum(size.layer for size in sizes.values())
+    trees = {step for step in unpacked_steps(job, made) if not store.tree(job.keys[step]).exists()}
+    cache = _SPARE + sum(file.size for file in fetched) + _EXTENSION * len(_uncompiled(job, made))
+    cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
+    output = _SIF * layers + (0 if _links(store, staged) else layers)
+    needs = [(store.root, cache), (outputs.folder, output)]
+    if docker and (images := docker.folder()):
+        known = docker.diff_ids(outputs.image_name)
+        new = (size for size in sizes.values() if size.diff_id not in known)
+        needs.append((images, sum(size.tree + size.layer for size in new)))
+    _need_free(needs, job)
+
+
+def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
+    """Compare what is needed with what is free, by file system. The first folder is the cache's."""
+    disks: dict[int, tuple[Path, Path, float]] = {}
+    for folder, need in needs:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        first, there, before = disks.get(place.stat().st_dev, (folder, place, 0.0))
+        disks[place.stat().st_dev] = first, there, before + need
+    _, cache, most = next(iter(disks.values()))
+    make_room(job.store, job.console, lambda: most - shutil.disk_usage(cache).free)
+    for folder, place, need in disks.values():
+        free = shutil.disk_usage(place).free
+        words = f"this build needs up to {need / 1e9:.2f} GB at `{folder}`; {free / 1e9:.2f} GB are free"
+        if lacks_inodes(folder):
+            raise full_error(folder)
+        if free < need:
+            raise SpaceError(words, hint=f"{_HINT}; `envbuilder cache` shows what can go")
+        job.console.say(words)
+
+
+def _size_of_step(step: Step, job: Job) -> Size:
+    """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
+    if layer := load_layer(job.store.layer(job.keys[step])):
+        return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
+    if isinstance(step, CudaStep):
+        return _TOOLKIT.of(sum(part.size for part in step.artifacts))
+    sizes = [_size_of_file(file, job.store) for file in inputs(step)]
+    return Size(sum(size.tree for size in sizes), sum(size.layer for size in sizes))
+
+
+def _size_of_file(artifact: Artifact, store: Store) -> Size:
+    """Return what a file becomes: a wheel in the cache says itself what it unpacks to."""
+    if artifact.kind != "wheel":
+        return (_PACKAGE if artifact.kind == "deb" else _OTHER).of(artifact.size)
+    is_for_gpus = artifact.name.startswith("nvidia") or artifact.size > _LARGE
+    size = (_GPU_WHEEL if is_for_gpus else _WHEEL).of(artifact.size)
+    try:
+        with zipfile.ZipFile(store.artifact(artifact.sha256)) as wheel:
+            files = [(member.file_size, member.filename.endswith(".py")) for member in wheel.infolist()]
+    except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
+        return size
+    blocks = sum(-(-count // _BLOCK) for count, _ in files)
+    code = sum(-(-_BYTE_CODE * count // _BLOCK) for count, is_module in files if is_module)
+    return size._replace(tree=_BLOCK * (blocks + code))
+
+
+def unpacked_steps(job: Job, made: Collection[Step]) -> set[Step]:
+    """Return the steps whose trees the build has at its end, at most."""
+    plan = job.plan
+    if job.cross_tools:  # the recipe's tests run in all layers
+        return set(plan.steps)
+    steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
+    if _uncompiled(job, made):
+        steps |= {step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added}
+    for step in made:
+        steps |= set(lower_steps(step, plan)) if isinstance(step, ProgramStep) else set()
+        if isinstance(step, PythonStep) and step.sdists:
+            steps.add(plan.os)
+    return steps
+
+
+def _uncompiled(job: Job, made: Collection[Step]) -> list[str]:
+    is_made = any(isinstance(step, ExtensionsStep) for step in made)
+    return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
+
+
+def _links(store: Store, folder: Path) -> bool:
+    """Return whether a layer's file gets a second name in the folder; otherwise the image's layers are copies."""
+    with store.workspace() as work:
+        source, target = work / "file", folder / f".{uuid.uuid4().hex}"
+        source.touch()
+        link_or_copy(source, target)
+        return target.samefile(source)
+
+
+# ---- what machines share
+
+
+def open_stores(context: BuildContext, *, offline: bool) -> SharedStores:
+    """Return the stores that the environment names; raises UsageError."""
+    environment = context.environment
+    if offline or not (environment.get(LAYERS) or environment.get(EXTENSIONS)):
+        return SharedStores()
+    from envbuilder.registry.shared_store import open_store  # noqa: PLC0415 - requests and cryptography, for stores alone
+
+    return SharedStores(
+        layers=open_store(LAYERS, environment, context.store, context.console),
+        extensions=open_store(EXTENSIONS, environment, context.store, context.console),
+    )
+
+
+def share(job: Job) -> None:
+    """Put into the stores what the build used and they lack. Only a verified build is shared."""
+    if layers := job.shared.layers:
+        for step, key in job.keys.items():
+            layers.put(key, job.store.layer(key), f"the {step.name} layer", packed=False)
+    if extensions := job.shared.extensions:
+        for folder, name in compiled_entries(job):
+            if job.store.holds(folder, whole=True):
+                extensions.put(Sha256(folder.name), folder, f"`{name}`", packed=True)
+
+
+def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
+    """Yield folder and name of each compiled extension and built wheel of the plan that the cache has."""
+    for status in find_extensions(job.plan, job.store):
+        if status.compiled:
+            yield job.store.extension(status.key.entry), label(status.extension, status.name)
+    for folder in map(job.store.extension, _wheel_keys(job.plan)):
+        for wheel in folder.glob("*.whl"):
+            yield folder, wheel.name
+
+
+# ---- what was used, and what may go
+
+
+def mark_used(job: Job) -> None:
+    """Note on the entries in the cache that a build has just used them."""
+    compiled = (folder for folder, _ in compiled_entries(job))
+    for folder in (*map(job.store.layer, job.keys.values()), *compiled):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(folder)
+
+
+def keep_trees(job: Job) -> AbstractContextManager[None]:
+    """Keep the trees of the job's plan from `make_room` during the block, also of other builds."""
+    tools = (tools_tree(job),) if job.cross_tools else ()
+    return job.store.keep_trees((*map(job.store.tree, job.keys.values()), *tools))
+
+
+def keep_limit(store: Store, environment: Mapping[str, str], console: Console) -> None:
+    """Bring the cache below its limit, as far as `make_room` can."""
+
+    def excess() -> float:
+        taken = sum(store.sizes().values())
+        return taken - cache_limit(environment, taken + shutil.disk_usage(store.root).free)
+
+    make_room(store, console, excess)
+
+
+def make_room(store: Store, console: Console, excess: Callable[[], float]) -> None:
+    """Remove what is quick to make again and in no use, the oldest first, until so many bytes are gone. Says what went."""
+    try:
+        removed = store.collect(excess)
+    except OSError as error:  # what is built is worth more
+        console.say(f"cache: `{error.filename}` cannot be removed: {error.strerror}")
+        return
+    if removed:
+        kinds = ", ".join(f"{size / 1e9:.2f} GB of `{kind}`" for kind, size in removed.items())
+        console.say(f"cache: removed {kinds}, longest unused first; a later build makes it again")
+
+
+def clear_unused(context: BuildContext, kinds: Collection[str], *, days: int) -> None:
+    """Remove entries of these kinds that no build made or used for so many days and no lock names."""
+    keep = locked_keys(context) | _locked_files(context)
+    context.store.clear(kinds, before=time.time() - days * DAY, keep=keep)
+
+
+def locked_keys(context: BuildContext) -> frozenset[Sha256]:
+    """Return the keys of layers, extensions and wheels of every locked recipe; raises LockError for a stale lock."""
+    return frozenset(key for plan in _plans(context) for key in _keys(plan, context.store))
+
+
+def _locked_files(context: BuildContext) -> frozenset[Sha256]:
+    files = {file.sha256 for file in toolbox_files()}
+    for plan in _plans(context):
+        files |= {artifact.sha256 for artifact in plan.artifacts}
+        files |= {file.sha256 for extension in plan.extensions for file in extension.files}
+    return frozenset(files)
+
+
+def _plans(context: BuildContext) -> Iterator[Plan]:
+    for name in need_recipes(context.recipes):
+        path = context.recipes / f"{name}.yaml"
+        if path.with_suffix(".lock").exists():
+            yield make_plan(str(path), context.recipes, context.store)[1]
+
+
+def _keys(plan: Plan, store: Store) -> Iterator[Sha256]:
+    yield from layer_keys(plan).values()
+    yield from (status.key.entry for status in find_extensions(plan, store))
+    yield from (project_key(plan.ground, extension).digest for extension in plan.extensions)  # also captures
+    yield from _wheel_keys(plan)
+
+
+def _wheel_keys(plan: Plan) -> Iterator[Sha256]:
+    for step in plan.steps:
+        if isinstance(step, PythonStep):
+            yield from (wheel_key(part, plan) for part in step.made_by(plan).parts)
