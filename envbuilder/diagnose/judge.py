@@ -10,7 +10,7 @@ from typing import Final
 
 from envbuilder.diagnose.catalogue import Certainty, Failure, Stage, load_xids
 from envbuilder.diagnose.collectives import Ranks, Stall, Verdict
-from envbuilder.diagnose.line import uptime_of
+from envbuilder.diagnose.logs import uptime_of
 from envbuilder.diagnose.scan import Link, Place, Raised, Seen
 
 EXCEPTION: Final = "uncaught-exception"

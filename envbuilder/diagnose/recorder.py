@@ -12,8 +12,7 @@ from pathlib import PurePath
 from typing import IO, Any, Final, NoReturn
 
 from envbuilder.diagnose.collectives import MOST_RANKS, Ranks, State, Work
-from envbuilder.diagnose.line import rank_of_file
-from envbuilder.diagnose.logs import DAMAGED
+from envbuilder.diagnose.logs import DAMAGED, rank_of_file
 
 MAX_BYTES: Final = 256 << 20  # a dump of 20,000 entries with stacks has about 60 MB
 # Values in a dump. Such a dump has about 8 million. An empty list is one byte in a pickle, and 64 in memory.

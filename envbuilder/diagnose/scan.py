@@ -14,8 +14,17 @@ from typing import Any, Final
 
 from envbuilder.diagnose.catalogue import Failure, Mark
 from envbuilder.diagnose.collectives import Ranks
-from envbuilder.diagnose.line import WIDEST, plain, plain_lines, rank_of, rank_of_file, time_of, unlabelled
-from envbuilder.diagnose.logs import Block, Log
+from envbuilder.diagnose.logs import (
+    WIDEST,
+    Block,
+    Log,
+    plain,
+    plain_lines,
+    rank_of,
+    rank_of_file,
+    time_of,
+    unlabelled,
+)
 
 try:
     import re2

@@ -11,7 +11,7 @@ from typing import Final
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, Node, load, text_of
-from envbuilder.init.readers.pip import read_line, read_requirement
+from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.requirement_file import logical_lines
 

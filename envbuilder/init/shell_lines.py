@@ -13,9 +13,9 @@ from typing import Final
 
 from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.init.readers.conda import read_install
-from envbuilder.init.readers.pip import read_arguments
-from envbuilder.init.readers.project import has_loads
+from envbuilder.init.conda import read_install
+from envbuilder.init.pip import read_arguments
+from envbuilder.init.project import has_loads
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place, shell_words

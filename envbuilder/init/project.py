@@ -18,7 +18,7 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.readers.pip import (
+from envbuilder.init.pip import (
     build_requirements,
     load_toml,
     module_name,
