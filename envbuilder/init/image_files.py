@@ -38,6 +38,7 @@ _SECTIONS: Final = {
     "appenv": "a recipe's variables hold for the whole environment",
 }
 _REGISTRIES: Final = ("docker", "docker-daemon", "library", "oras")  # bootstraps whose `From:` names an image
+_READ: Final = ("FROM", "ARG", "ENV", "RUN", "COMMENT", "LABEL", "MAINTAINER")
 _DOCUMENT: Final = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_]\w*)\2")  # the beginning of a here-document
 _SHELL: Final = re.compile(r"(\S*/)?(ba|da)?sh( -\w+)*")
 # The commands of a loop or a function may run or not.
@@ -56,8 +57,6 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
         where = f"{path}:{part['startline'] + 1}"
         name, value = str(part["instruction"]), _filled(str(part["value"]), arguments)
         match name:
-            case "COMMENT" | "LABEL" | "MAINTAINER":
-                pass
             case "FROM":
                 shell_lines.read_base(value, where, requests)
             case "ARG":
@@ -72,13 +71,13 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                     value = _filled(script, arguments)
                 shell_lines.read_run(value, where, requests, copied)
                 copied.folder = folder  # each RUN is a shell of its own
-            case _:
-                if name == "WORKDIR":
-                    copied.enter(value)
-                elif name in ("COPY", "ADD"):
-                    copied.copy(value)
-                why = _INSTRUCTIONS.get(name, "not an instruction that is read")
-                requests.leave(where, f"{name} {value}".strip(), why)
+            case "WORKDIR":
+                copied.enter(value)
+            case "COPY" | "ADD":
+                copied.copy(value)
+        if name not in _READ:
+            why = _INSTRUCTIONS.get(name, "not an instruction that is read")
+            requests.leave(where, f"{name} {value}".strip(), why)
     copied.report(requests)
 
 
@@ -90,9 +89,9 @@ def _without_documents(text: str) -> tuple[str, dict[int, str]]:
         words, at = lines[at].strip(), at + 1
         if words.startswith("#") or words.endswith("\\"):
             continue
-        for found in _DOCUMENT.finditer("\n".join(lines[start:at])):
-            rest = (line.lstrip("\t") if found[1] else line for line in lines[at:])
-            length = next((count for count, line in enumerate(rest) if line == found[3]), None)
+        for begin in _DOCUMENT.finditer("\n".join(lines[start:at])):
+            rest = (line.lstrip("\t") if begin[1] else line for line in lines[at:])
+            length = next((count for count, line in enumerate(rest) if line == begin[3]), None)
             if length is not None:
                 documents[start] = "\n".join(lines[at : at + length])
                 lines[at : at + length + 1] = ["#"] * (length + 1)
@@ -117,9 +116,9 @@ def _filled(text: str, arguments: dict[str, str]) -> str:
     """Replace the variables of ENV, and the ARGs that have a default. Raises ValueError for a text without an end."""
     left = LONGEST_LINE
 
-    def fill(found: re.Match[str]) -> str:
+    def fill(variable: re.Match[str]) -> str:
         nonlocal left
-        value = arguments.get(found[1] or found[2]) or found[0]
+        value = arguments.get(variable[1] or variable[2]) or variable[0]
         left -= len(value)
         if left < 0:  # a variable of itself doubles with each line
             raise ValueError(f"its variables make a line of more than {LONGEST_LINE} characters")
