@@ -98,9 +98,8 @@ def check_path(
     what = "folder" if is_folder else "file"
     message = hint = ""
     if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts or str(path) != text:
-        message = (
-            f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}"
-        )
+        expected = f"expected the plain relative path of a {what} below the recipe's folder"
+        message = f"{expected}, found {shown(text)}"
         hint = _way_to(text, folder)
     elif suffixes and path.suffix not in suffixes:
         message = f"expected a source file, found {shown(text)}"
@@ -134,10 +133,9 @@ def _is_kind(path: Path, *, is_folder: bool) -> bool:
 
 def _found_below(folder: Path, name: str, *, is_folder: bool) -> list[str]:
     """Return the files or folders of that name up to two folders further down."""
-    found = (
-        path for pattern in ("*", "*/*") for path in sorted(folder.glob(f"{pattern}/{glob.escape(name)}"))
-    )
-    return [path.relative_to(folder).as_posix() for path in found if _is_kind(path, is_folder=is_folder)]
+    escaped = glob.escape(name)
+    paths = (path for above in ("*", "*/*") for path in sorted(folder.glob(f"{above}/{escaped}")))
+    return [path.relative_to(folder).as_posix() for path in paths if _is_kind(path, is_folder=is_folder)]
 
 
 def _way_to(text: str, folder: Path) -> str:

@@ -33,17 +33,13 @@ def make_schema() -> _Schema:
     required = made.pop("required")
     del made["description"]
     remote = ("git", "commit", "sdist", "url", "sha256")
-    made["properties"]["extensions"]["items"]["oneOf"] = [
+    forms = made["properties"]["extensions"]["items"]["oneOf"] = [
         {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},
         {"required": ["path"], "not": _any_of("sources", *remote, *OPTIONS)},
-        *(
-            {
-                "required": keys,
-                "not": _any_of("sources", *(one for one in remote if one not in keys), *OPTIONS),
-            }
-            for keys in (["git", "commit"], ["sdist"], ["url", "sha256"])
-        ),
     ]
+    for keys in (["git", "commit"], ["sdist"], ["url", "sha256"]):
+        others = (key for key in remote if key not in keys)
+        forms.append({"required": keys, "not": _any_of("sources", *others, *OPTIONS)})
     some_gpus = {"required": ["gpus"], "properties": {"gpus": {"minItems": 1}}}
     pairs = [
         {"if": {"required": ["cuda"]}, "then": some_gpus},
@@ -61,7 +57,7 @@ def make_schema() -> _Schema:
 def _plain(schema: Any, definitions: Any) -> Any:
     """Return pydantic's schema as draft 7: definitions inlined, without defaults and titles."""
     if isinstance(schema, list):
-        return [_plain(one, definitions) for one in schema]
+        return [_plain(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -70,7 +66,7 @@ def _plain(schema: Any, definitions: Any) -> Any:
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         return _plain(named | rest, definitions)
     if "properties" in schema:
-        properties = {key: _plain(one, definitions) for key, one in schema["properties"].items()}
+        properties = {key: _plain(value, definitions) for key, value in schema["properties"].items()}
         schema = {"additionalProperties": False} | schema | {"properties": properties}
     dropped = ("title", "default", "$defs")
     return {

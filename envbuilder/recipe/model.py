@@ -192,9 +192,8 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
         yield Mistake(message="`gpus` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("gpus",))
     for key in ("cuda", "extensions"):
         if given.get("pytorch") == NO_TORCH and given.get(key):
-            yield Mistake(
-                message=f"`{key}` needs `pytorch`", code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,)
-            )
+            message = f"`{key}` needs `pytorch`"
+            yield Mistake(message=message, code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,11 +262,11 @@ class Recipe:
             value["add"] = self.add
         bounds: dict[str, object] = {"constraints": self.constraints} if self.constraints else {}
         if self.hashes:
-            bounds["hashes"] = [(one.requirement, *one.sha256) for one in self.hashes]
+            bounds["hashes"] = [(hashed.requirement, *hashed.sha256) for hashed in self.hashes]
         if bounds:
             value["packages"] = [*self.packages, bounds]
         if self.apt_sources:
-            value["apt_sources"] = [one.canonical() for one in self.apt_sources]
+            value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
