@@ -111,29 +111,25 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
                     continue
                 seen.add(key)
                 with path.open("rb") as raw:
-                    yield from _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
+                    yield _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise LogError(f"cannot read `{path}`: {reason}") from error
 
 
-def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:
-    if not is_regular:  # a pipe
-        yield Log(name=str(path), stream=raw, head=b"")
-        return
-    stream: IO[bytes] = raw
-    most = sys.maxsize
-    head = raw.read(_HEAD)
-    raw.seek(0)
-    if head.startswith(_GZIP):
-        packed = gzip.GzipFile(fileobj=raw)
-        most = _SPARE + _GROWTH * path.stat().st_size
-        stream = cast("IO[bytes]", packed)
-        try:
-            head = packed.peek(_HEAD)[:_HEAD]
-        except DAMAGED:
-            head = b""
-    yield Log(name=str(path), stream=stream, head=head, most=most)
+def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Log:
+    head = raw.read(_HEAD) if is_regular else b""  # a pipe has no way back
+    if is_regular:
+        raw.seek(0)
+    if not head.startswith(_GZIP):
+        return Log(name=str(path), stream=raw, head=head)
+    packed = gzip.GzipFile(fileobj=raw)
+    try:
+        head = packed.peek(_HEAD)[:_HEAD]
+    except DAMAGED:
+        head = b""
+    most = _SPARE + _GROWTH * path.stat().st_size
+    return Log(name=str(path), stream=cast("IO[bytes]", packed), head=head, most=most)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -155,12 +151,8 @@ def _older_jobs(folder: Path) -> list[str]:
     logs = [path for path in folder.glob("*-*.log") if path.with_suffix(".sh").exists()]
     *older, newest = sorted(logs, key=lambda path: path.stat().st_mtime) or [folder]
     if older:
-        log.warning(
-            "of %d jobs in %s, this is the newest: %s",
-            len(logs),
-            redact.plain(str(folder)),
-            redact.plain(str(newest)),
-        )
+        names = [redact.plain(str(path)) for path in (folder, newest)]
+        log.warning("of %d jobs in %s, this is the newest: %s", len(logs), *names)
     return [path.stem for path in older]
 
 

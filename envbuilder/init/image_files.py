@@ -38,7 +38,6 @@ _SECTIONS: Final = {
     "appenv": "a recipe's variables hold for the whole environment",
 }
 _REGISTRIES: Final = ("docker", "docker-daemon", "library", "oras")  # bootstraps whose `From:` names an image
-_READ: Final = ("FROM", "ARG", "ENV", "RUN", "COMMENT", "LABEL", "MAINTAINER")
 _DOCUMENT: Final = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_]\w*)\2")  # the beginning of a here-document
 _SHELL: Final = re.compile(r"(\S*/)?(ba|da)?sh( -\w+)*")
 # The commands of a loop or a function may run or not.
@@ -57,6 +56,8 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
         where = f"{path}:{part['startline'] + 1}"
         name, value = str(part["instruction"]), _filled(str(part["value"]), arguments)
         match name:
+            case "COMMENT" | "LABEL" | "MAINTAINER":
+                pass
             case "FROM":
                 shell_lines.read_base(value, where, requests)
             case "ARG":
@@ -71,13 +72,13 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                     value = _filled(script, arguments)
                 shell_lines.read_run(value, where, requests, copied)
                 copied.folder = folder  # each RUN is a shell of its own
-            case "WORKDIR":
-                copied.enter(value)
-            case "COPY" | "ADD":
-                copied.copy(value)
-        if name not in _READ:
-            why = _INSTRUCTIONS.get(name, "not an instruction that is read")
-            requests.leave(where, f"{name} {value}".strip(), why)
+            case _:
+                if name == "WORKDIR":
+                    copied.enter(value)
+                elif name in ("COPY", "ADD"):
+                    copied.copy(value)
+                why = _INSTRUCTIONS.get(name, "not an instruction that is read")
+                requests.leave(where, f"{name} {value}".strip(), why)
     copied.report(requests)
 
 

@@ -236,7 +236,8 @@ def _has_extensions(folder: Path) -> bool:
 def request_project(folder: Path, requests: Requests) -> None:
     """Request an extension for a folder with a build of its own, and what that build imports."""
     setup, pyproject = folder / "setup.py", folder / "pyproject.toml"
-    code, name, env = read_code(setup) if requests.holds(setup) else None, "", ()
+    code, name = read_code(setup) if requests.holds(setup) else None, ""
+    env: tuple[tuple[str, str], ...] = ()
     if code:
         given = (
             code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
