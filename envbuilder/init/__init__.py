@@ -44,9 +44,8 @@ from envbuilder.init.render import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.json_schema import FILE, schema_text
 from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
-from envbuilder.recipe.model import SUFFIX, Recipe
+from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
 from envbuilder.recipe.requirement_file import parse_place
 
 NONE: Final = "none"
@@ -142,7 +141,7 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
         with contextlib.suppress(FileExistsError):
-            _write_new(folder / FILE, schema_text())
+            _write_new(folder / SCHEMA_FILE, schema_text())
     try:
         _write_new(path, recipe_text(recipe, sources, requests.left, has_schema=home == folder))
     except FileExistsError as error:
@@ -324,8 +323,8 @@ def copy_example(name: str, folder: Path) -> Recipe:
         raise UsageError(f"there is no example `{name}`", hint=hint)
     path = new_path(name, folder)
     files = {folder / file: (source / file).read_bytes() for file in _files(load(source / path.name), source)}
-    if (folder / FILE).exists():  # perhaps of another version, which serves as well
-        del files[folder / FILE]
+    if (folder / SCHEMA_FILE).exists():  # perhaps of another version, which serves as well
+        del files[folder / SCHEMA_FILE]
     for target, content in files.items():
         if target.exists() and target.read_bytes() != content:
             raise UsageError(
@@ -339,7 +338,7 @@ def copy_example(name: str, folder: Path) -> Recipe:
 
 def _files(recipe: Recipe, source: Path) -> Iterator[Path]:
     """Yield the files of an example, from the folder of examples. Its recipe comes last."""
-    yield Path(FILE)
+    yield Path(SCHEMA_FILE)
     for top in sorted({Path(path).parts[0] for extension in recipe.extensions for path in _paths(extension)}):
         for path in sorted((source / top).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

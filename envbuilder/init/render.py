@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.json_schema import MODELINE
-from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.model import MODELINE, Recipe
 
 _WHY = {
     "gpus": "what extensions are compiled for, whatever GPU the building machine has",
