@@ -33,13 +33,7 @@ from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
 from envbuilder.init.machine import read_machine
 from envbuilder.init.pip import read_requirements
-from envbuilder.init.project import (
-    read_folder,
-    read_git,
-    read_pyproject,
-    read_setup,
-    read_setup_cfg,
-)
+from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
 from envbuilder.init.render import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
@@ -234,7 +228,7 @@ def write_recipe(
         take_gpus(sources.gpus, tables, requests)
     for key, version in sources.versions.items():
         if version:
-            _take_version(key, version, f"`--{key}`", tables, requests)
+            _take_version(tables, requests, key, f"`--{key}`", version)
     if ask:
         ask_missing(requests, tables, ask, report)
     elif requests.gpus is None:
@@ -271,7 +265,7 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     requests.gpus = tuple(dict.fromkeys(names))
 
 
-def _take_version(key: str, text: str, where: str, tables: Tables, requests: Requests) -> None:
+def _take_version(tables: Tables, requests: Requests, key: str, where: str, text: str) -> None:
     """Request a known version, or the beginning of some; raises UsageError for another one."""
     known = _offered(key, tables)
     if not any(version == text or version.startswith(f"{text}.") for version in known):
@@ -302,9 +296,7 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
         settle(f"GPU model, such as A100, or {NONE}", NONE, lambda text: take_gpus([text], tables, requests))
     for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
         if key not in requests.pins:
-            take = functools.partial(
-                _take_version, key, where="your answer", tables=tables, requests=requests
-            )
+            take = functools.partial(_take_version, tables, requests, key, "your answer")
             settle(f"{title} ({', '.join(_offered(key, tables)[-4:])})", _ANY, take)
 
 

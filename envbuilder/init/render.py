@@ -78,10 +78,7 @@ def _comment(finding: Finding) -> str:
 
 
 def _one_line(text: str) -> str:
-    escaped = (letter.encode("unicode_escape").decode("ascii") for letter in text)
-    return "".join(
-        letter if letter.isprintable() else code for letter, code in zip(text, escaped, strict=True)
-    )
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _plain(text: str, shape: str = r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*") -> str:

@@ -163,9 +163,8 @@ class Requests:
             return
         if first:
             numbered = (f"{name}_{number}" for number in itertools.count(2))
-            extension = replace(
-                extension, name=next(free for free in numbered if free not in self.extensions)
-            )
+            free = next(number for number in numbered if number not in self.extensions)
+            extension = replace(extension, name=free)
             self.note(where, f"`{extension.name}` is another extension of the name `{name}`")
         self.extensions[extension.name] = extension
 

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    WithJsonSchema,
-)
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from envbuilder.core.beneath import leads_out
@@ -54,10 +49,7 @@ class RecipeCode(CodeEnum):
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
     DECIDED = "EB128", "a line of a requirements file that the recipe or the machine that locks decides"
-    HASH = (
-        "EB129",
-        "a hash of a requirements file that the locked file does not have, or a package without one",
-    )
+    HASH = "EB129", "a hash of a requirements file that the locked file does not have, or a package without one"  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

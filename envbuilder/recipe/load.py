@@ -76,7 +76,6 @@ def _recipes_here(folder: Path) -> tuple[str, ...]:
 
 
 def _is_recipe(path: Path) -> bool:
-    """Whether this is a file with a key that recipes alone have."""
     return path.is_file() and bool(_OWN_KEY.search(load_text(path, Mistakes()) or ""))
 
 
@@ -89,7 +88,6 @@ def expand(name: str, folder: Path) -> tuple[str, ...]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the names of the variants of a recipe file, otherwise its own."""
     mistakes = Mistakes()  # loading the recipe reports them
     text = None if MARK in path.stem else load_text(path, mistakes)
     root = _load_merged(path, mistakes, []) if text and _MANY.search(text) else None
@@ -101,10 +99,8 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
-        raise UsageError(
-            f"`{folder}` holds no recipes",
-            hint="`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder",
-        )
+        hint = "`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder"
+        raise UsageError(f"`{folder}` holds no recipes", hint=hint)
     return names
 
 
@@ -131,16 +127,13 @@ def find_recipe(name: str, folder: Path) -> Path:
         place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
         beside = place / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
-        raise UsageError(
-            f"`{name}` is a {kind}, and a recipe is expected here",
-            hint=f"type the recipe that it was made from: `{built_from}`",
-        )
+        hint = f"type the recipe that it was made from: `{built_from}`"
+        raise UsageError(f"`{name}` is a {kind}, and a recipe is expected here", hint=hint)
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
-            raise UsageError(
-                _why_no_file(Path(name)) or f"there is no recipe file `{name}`",
-                hint=f"{_with_ending(name)}give a path to a file, or a name from `list`",
-            )
+            message = _why_no_file(Path(name)) or f"there is no recipe file `{name}`"
+            hint = f"{_with_ending(name)}give a path to a file, or a name from `list`"
+            raise UsageError(message, hint=hint)
         return Path(name)
     path, here = folder / f"{name}{SUFFIX}", Path(f"{name}{SUFFIX}")
     if file_of(path)[0].is_file():
@@ -339,6 +332,7 @@ def _respelled(root: Node) -> Node:
 def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
     packages, added = tuple(_packages("packages", file, root)), _packages(ADD, file, root)
     path, lists = files[0], _lists(file)
+    bounds = (text for requirements in lists for text, _ in requirements.constraints)
     named = (path for requirements in lists for path in requirements.files)
     keys = (path.parent / entry.key for entry in file.apt_sources if isinstance(entry, RepositoryFile))
     return Recipe(
@@ -349,9 +343,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         image=file.base.image if isinstance(file.base, Image) else "",
         pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
-        constraints=tuple(
-            dict.fromkeys(text for requirements in lists for text, _ in requirements.constraints)
-        ),
+        constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
@@ -364,7 +356,6 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
 
 
 def _lists(file: RecipeFile) -> tuple[Requirements, ...]:
-    """Return what the requirements files of a recipe hold."""
     return tuple(entry for entry in (*file.packages, *file.add) if isinstance(entry, Requirements))
 
 

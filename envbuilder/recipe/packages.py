@@ -56,9 +56,8 @@ class Hashed:
         return canonicalize_name(Requirement(self.requirement).name)
 
     def is_about(self, name: str, version: str) -> bool:
-        return self.name == name and Requirement(self.requirement).specifier.contains(
-            version, prereleases=True
-        )
+        specifier = Requirement(self.requirement).specifier
+        return self.name == name and specifier.contains(version, prereleases=True)
 
 
 def parse_requirement(text: str) -> str:
@@ -312,11 +311,7 @@ Packages = tuple[
             AfterValidator(parse_requirement),
             Tag("a requirement"),
         ]
-        | Annotated[
-            Requirements,
-            ReadAs(Annotated[_File, AfterValidator(_read_file)]),
-            Tag("a file"),
-        ],
+        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],
         Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
     ],
     ...,
@@ -358,10 +353,8 @@ def notes_on(
             setting = "ENVBUILDER_FOLDERS" if text.startswith("--find-links") else "ENVBUILDER_INDEX"
             yield _note(message, where, f"`{setting}` names others")
         elif build[1] != build_of(cuda):
-            message = (
-                f"`{text}` has torch's build {build[1]}, and the recipe's {cuda_words} chooses the build"
-            )
-            yield _note(message, where)
+            choice = f"the recipe's {cuda_words} chooses the build"
+            yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
     for torch, where in requirements.torch:
         if torch.marker and not torch.marker.evaluate(processor.markers(python)):
             continue
