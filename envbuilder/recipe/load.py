@@ -10,16 +10,7 @@ from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
-from envbuilder.core.places import (
-    Code,
-    List,
-    Map,
-    Mistakes,
-    Node,
-    check_credentials,
-    load_text,
-    shown,
-)
+from envbuilder.core.places import Code, List, Map, Mistakes, Node, check_credentials, load_text, shown
 from envbuilder.core.places import load as load_yaml
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
