@@ -17,7 +17,7 @@ from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SHAPES, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 
@@ -157,14 +157,13 @@ def new_path(name: str, folder: Path, text: str | None = None) -> Path:
 
     A file with this `text` is accepted: an interrupted command wrote it.
     """
-    shape = SHAPES["extends"]
     if name.endswith((SUFFIX, ".yml")):
         hint = f"write `{Path(name).stem}`: the file gets its ending by itself"
         raise UsageError(f"`{name}` is a file, where the name of the new recipe is expected", hint=hint)
     path = folder / f"{name}{SUFFIX}"
-    if not re.fullmatch(shape.pattern, name):
-        message = f"`{name}` cannot be the name of a recipe: expected {shape.expected}"
-        raise UsageError(message, hint=shape.hint)
+    if not re.fullmatch(NAME.pattern, name):
+        message = f"`{name}` cannot be the name of a recipe: expected {NAME.expected}"
+        raise UsageError(message, hint=NAME.hint)
     is_ours = text is not None and path.is_file() and path.read_bytes() == text.encode()
     if not is_ours and (path.exists() or path.is_symlink()):
         hint = "give another name, or remove it"
