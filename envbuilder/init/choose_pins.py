@@ -16,7 +16,7 @@ from envbuilder.compat.context import Tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.problem import Problem, distance
 from envbuilder.compat.rules import find_problems
-from envbuilder.compat.suggest import Rank, Try, search
+from envbuilder.compat.suggest import Try, search
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.torch import Torch
@@ -40,19 +40,14 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
     """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
     _follow_companions(requests, tables)
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
-    tries = [
-        Try((rank, 0, taste), number, make_context(recipe, tables, host))
-        for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
-    ]
+    tries = list(_candidates(requests, tables, host, name=name, path=path))
     # Of equally near recipes, the fewest warnings decide, then the preference.
     best = next(search(tries, lambda tried: (tried.rank[0], len(tried.found or ()), tried.rank[2])), None)
     if best is None:
         target = f"for the GPUs {', '.join(requests.gpus)}" if requests.gpus else "without a GPU"
         errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
-        raise IncompatibleError(
-            f"no pins that envbuilder offers work together {target}",
-            hint="; ".join(problem.message for problem in errors),
-        )
+        hint = "; ".join(problem.message for problem in errors)
+        raise IncompatibleError(f"no pins that envbuilder offers work together {target}", hint=hint)
     recipe = best.context.recipe
     _note_moves(requests, recipe, tables)
     return _with_packages(requests, recipe, tables, host)
@@ -72,9 +67,9 @@ def _follow_companions(requests: Requests, tables: Tables) -> None:
 
 
 def _candidates(
-    requests: Requests, tables: Tables, *, name: str, path: Path
-) -> Iterator[tuple[Rank, Rank, Recipe]]:
-    """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
+    requests: Requests, tables: Tables, host: HostFacts | None, *, name: str, path: Path
+) -> Iterator[Try]:
+    """Yield every recipe that envbuilder offers, ranked by its distance from the request, then by preference."""
     asked = requests.pins
     day = requests.day.isoformat() if requests.day else "9999"
     days = [row.released for row in tables.torches.rows]
@@ -92,7 +87,7 @@ def _candidates(
         for torch in tables.torches.rows
         for cuda in (_cudas(asked.get("cuda"), torch, tables) if requests.gpus else ("",))
     ]
-    for (base, gcc, python), (torch, cuda) in itertools.product(pairs, builds):
+    for number, ((base, gcc, python), (torch, cuda)) in enumerate(itertools.product(pairs, builds)):
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
         rank = (
             _far(asked.get("pytorch"), torch.version),
@@ -110,20 +105,11 @@ def _candidates(
             _down(gcc),
         )
         recipe = Recipe(
-            name=name,
-            path=path,
-            gpus=requests.gpus or (),
-            base=base.name,
-            python=python,
-            cuda=cuda,
-            gcc=gcc,
-            libxcrypt=base.short_libxcrypt,
-            pytorch=torch.version,
-            apt=tuple(requests.apt),
-            extensions=tuple(requests.extensions.values()),
-            env=tuple(sorted(requests.env.items())),
-        )
-        yield rank, taste, recipe
+            name=name, path=path, gpus=requests.gpus or (), base=base.name, python=python, cuda=cuda, gcc=gcc,
+            libxcrypt=base.short_libxcrypt, pytorch=torch.version, apt=tuple(requests.apt),
+            extensions=tuple(requests.extensions.values()), env=tuple(sorted(requests.env.items())),
+        )  # fmt: skip
+        yield Try((rank, 0, taste), number, make_context(recipe, tables, host))
 
 
 def _pythons(asked: Request | None, base: Distribution, tables: Tables) -> tuple[str, ...]:

@@ -148,8 +148,7 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         return
     if local:
         requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
-    kept = Requirement(str(requirement).replace(str(requirement.specifier), specifier) if local else text)
-    requests.package(name, str(kept), where)
+    requests.package(name, str(requirement).replace(str(requirement.specifier), specifier), where)
 
 
 def _read_build(build: str, where: str, requests: Requests) -> None:
