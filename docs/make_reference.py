@@ -23,7 +23,7 @@ from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.processor import AARCH64
 from envbuilder.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.plan import shell
-from envbuilder.recipe import json_schema as schema
+from envbuilder.recipe import model as schema
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "envbuilder"
@@ -268,10 +268,10 @@ def recipe_keys() -> str:
     needed = whole["else"]["required"]
     lines = made(
         "The keys of a recipe",
-        "`envbuilder/recipe/json_schema.py` and the tables of `envbuilder/compat/tables`",
+        "`envbuilder/recipe/model.py` and the tables of `envbuilder/compat/tables`",
     )
     lines += [
-        f"Editors check them while you type: `recipes/{schema.FILE}` is a JSON schema, and the line `{schema.MODELINE}` at the top of a recipe",
+        f"Editors check them while you type: `recipes/{schema.SCHEMA_FILE}` is a JSON schema, and the line `{schema.MODELINE}` at the top of a recipe",
         "names it. Unknown keys are errors, each with the nearest key that is known. A recipe that `extends` another may leave out what that one has.", "",
     ]  # fmt: skip
     lines += table(("key", "needed", "is", ""), [_key(name, one, needed) for name, one in properties.items()])

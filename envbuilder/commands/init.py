@@ -14,9 +14,7 @@ from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
-from envbuilder.init import NewRecipe, WrittenRecipe
-from envbuilder.init.examples import copy_example
-from envbuilder.init.gather import Sources, write_recipe
+from envbuilder.init import NewRecipe, Sources, WrittenRecipe, copy_example, write_recipe
 
 
 @command(

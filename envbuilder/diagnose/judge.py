@@ -10,7 +10,7 @@ from typing import Final
 
 from envbuilder.diagnose.catalogue import Certainty, Failure, Stage, load_xids
 from envbuilder.diagnose.collectives import Ranks, Stall, Verdict
-from envbuilder.diagnose.line import uptime_of
+from envbuilder.diagnose.logs import uptime_of
 from envbuilder.diagnose.scan import Link, Place, Raised, Seen
 
 EXCEPTION: Final = "uncaught-exception"
@@ -62,10 +62,8 @@ class Incident:
     @property
     def surer(self) -> str:
         """Return what would make it sure, or "" where the words leave no doubt."""
-        is_sure = self.certainty is Certainty.EXACT
-        return self.failure.surer or (
-            "" if is_sure else "the logs of all ranks, and the kernel log of each node"
-        )
+        logs = "the logs of all ranks, and the kernel log of each node"
+        return self.failure.surer or ("" if self.certainty is Certainty.EXACT else logs)
 
     @property
     def message(self) -> str:
@@ -175,9 +173,8 @@ class Judge:
 
     def _add_raised(self) -> None:
         """Count an exception where its log ends with it, or where other processes noticed a failure."""
-        is_over = any(
-            incident.failure.stage in _LATE and not incident.is_hint for incident in self._incidents.values()
-        )
+        incidents = self._incidents.values()
+        is_over = any(incident.failure.stage in _LATE and not incident.is_hint for incident in incidents)
         ends = [raised.place for raised in self._last_raised() if not raised.is_known]
         for place in sorted(ends, key=self._suspicion):
             log, line = place.order
@@ -251,9 +248,8 @@ class Judge:
         for code, earlier in before.items():
             follower = self._incidents[code]
             if follower.failure.stage is not Stage.AFTERMATH and not follower.is_hint:
-                follower.follows = next(
-                    (self._incidents[other] for other in sorted(earlier) if other != code), None
-                )
+                first_of_them = min(earlier - {code}, default="")
+                follower.follows = self._incidents.get(first_of_them)
 
     def _add_stalls(self) -> None:
         """Replace timeouts by the verdict on the ranks that explains them."""
@@ -303,6 +299,5 @@ def _detail(groups: Mapping[str, str]) -> str:
         xid = load_xids().get(int(number))
         device = f" on {groups['pci']}" if "pci" in groups else ""
         return f"Xid {number}{device}: {f'{xid.meaning}; {xid.action}' if xid else 'not in the table'}"
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in groups.items() if name not in _HIDDEN
-    )
+    words = {name.replace("_", " "): value for name, value in groups.items() if name not in _HIDDEN}
+    return ", ".join(f"{name} {value}" for name, value in words.items())

@@ -6,14 +6,14 @@ import functools
 import io
 import json
 import pickle
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import IO, Any, Final, NoReturn
 
 from envbuilder.diagnose.collectives import MOST_RANKS, Ranks, State, Work
-from envbuilder.diagnose.line import rank_of_file
-from envbuilder.diagnose.logs import DAMAGED
+from envbuilder.diagnose.logs import DAMAGED, rank_of_file
 
 MAX_BYTES: Final = 256 << 20  # a dump of 20,000 entries with stacks has about 60 MB
 # Values in a dump. Such a dump has about 8 million. An empty list is one byte in a pickle, and 64 in memory.
@@ -97,13 +97,8 @@ class _Plain(pickle._Unpickler):  # noqa: SLF001 - the one in C obeys every opco
     dispatch = {code: functools.partial(_obey, code=code) for code in _OPCODES}  # noqa: RUF012
 
     def find_class(self, module_name: str, global_name: str, /) -> Callable[..., object]:
-        if (
-            module_name == "torch.jit._pickle"
-            and global_name.startswith("build_")
-            and global_name.endswith("list")
-        ):
-            return _same_list
-        return _refuse(f"{module_name}.{global_name}")
+        name = f"{module_name}.{global_name}"
+        return _same_list if re.fullmatch(r"torch\.jit\._pickle\.build_\w*list", name) else _refuse(name)
 
     def persistent_load(self, pid: object) -> NoReturn:
         _refuse(f"object {pid}")
@@ -137,16 +132,15 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
             continue
         state = states.setdefault(_group(entry), State(evidence=name))
         op = _words(entry.get("profiling_name", "")).removeprefix("nccl:")
-        state.works[number] = Work(op=op, size=_size(entry), place=_place(entry))
+        state.works[number] = Work(op=op, size=_numbers(entry.get("input_sizes")), place=_place(entry))
         state.enqueued = max(state.enqueued or 0, number)
         if isinstance(created := entry.get("time_created_ns"), int) and 0 <= created < _MOST_NUMBER:
             state.started[number] = created / 1e9
         if entry.get("state") == "completed" or (entry.get("retired") is True and entry.get("state") is None):
             state.completed = max(state.completed or 0, number)
     for state in states.values():
-        state.waiting = min(
-            (number for number in state.works if number > (state.completed or 0)), default=None
-        )
+        after = [number for number in state.works if number > (state.completed or 0)]
+        state.waiting = min(after, default=None)
     return states
 
 
@@ -154,11 +148,9 @@ def _world(value: Mapping[object, object]) -> int:
     """Return the world size, or 0 where the dump does not state it."""
     config = value.get("pg_config")
     for group in config.values() if isinstance(config, Mapping) else ():
-        members = (
-            group.get("ranks") if isinstance(group, Mapping) and group.get("desc") == "default_pg" else None
-        )
-        if isinstance(members, str):
-            return len([word for word in members.strip("[]").split(",") if word.strip()])
+        if isinstance(group, Mapping) and group.get("desc") == "default_pg":
+            members = group.get("ranks")
+            return len(re.findall(r"[^\s,\[\]]+", members)) if isinstance(members, str) else 0
     return 0
 
 
@@ -167,11 +159,6 @@ def _group(entry: Mapping[object, object]) -> str:
     if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
         return _words(group[0])  # the other item is a description, which groups of one kind share
     return _words(entry.get("pg_name", entry.get("pg_id", "")))
-
-
-def _size(entry: Mapping[object, object]) -> str:
-    sizes = entry.get("input_sizes")
-    return _numbers(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else ""
 
 
 def _numbers(value: object, depth: int = 2) -> str:

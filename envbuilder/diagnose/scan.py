@@ -14,8 +14,17 @@ from typing import Any, Final
 
 from envbuilder.diagnose.catalogue import Failure, Mark
 from envbuilder.diagnose.collectives import Ranks
-from envbuilder.diagnose.line import WIDEST, plain, plain_lines, rank_of, rank_of_file, time_of, unlabelled
-from envbuilder.diagnose.logs import Block, Log
+from envbuilder.diagnose.logs import (
+    WIDEST,
+    Block,
+    Log,
+    plain,
+    plain_lines,
+    rank_of,
+    rank_of_file,
+    time_of,
+    unlabelled,
+)
 
 try:
     import re2
@@ -28,15 +37,6 @@ _EXCEPTION: Final = re.compile(
     rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?:: (?P<message>.*))?$"
 )
 _ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
-# Lines above a traceback that say what it is to the one before it.
-_ABOVE: Final = {
-    b"During handling of the above exception": "handled",
-    b"direct cause of the following exception": "caused",
-    b"Exception ignored in": "aside",
-    b"Exception in thread": "aside",
-    b"Error in atexit": "aside",
-    b"--- Logging error ---": "aside",
-}
 _WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 # What a program itself calls information, as engines of containers do, is no failure.
 _INFO: Final = re.compile(rb"\blevel(?:=|\":\s?\")(?:info|debug|trace)\b")
@@ -49,6 +49,26 @@ _TAIL: Final = 16 << 10  # bytes at the end of a log that tell how far it got
 _LOOK: Final = 4096  # bytes on either side of a match in which a carriage return ends the line
 
 
+class Link(Enum):
+    """What an exception is to the one before it in the same process."""
+
+    NONE = ""
+    HANDLED = "handled"  # the one before was being handled
+    CAUSED = "caused"  # the one before is its cause
+    ASIDE = "aside"  # it does not end the process
+
+
+# Lines above a traceback that say what it is to the one before it.
+_ABOVE: Final = {
+    b"During handling of the above exception": Link.HANDLED,
+    b"direct cause of the following exception": Link.CAUSED,
+    b"Exception ignored in": Link.ASIDE,
+    b"Exception in thread": Link.ASIDE,
+    b"Error in atexit": Link.ASIDE,
+    b"--- Logging error ---": Link.ASIDE,
+}
+
+
 @dataclass(frozen=True)
 class Place:
     """A line of a log: where it is, what it says, which rank wrote it, and when."""
@@ -58,15 +78,6 @@ class Place:
     rank: int | None = None
     time: float | None = None
     order: tuple[int, int] = (0, 0)  # number of the log, line
-
-
-class Link(Enum):
-    """What an exception is to the one before it in the same process."""
-
-    NONE = ""
-    HANDLED = "handled"  # the one before was being handled
-    CAUSED = "caused"  # the one before is its cause
-    ASIDE = "aside"  # it does not end the process
 
 
 @dataclass(frozen=True)
@@ -242,8 +253,8 @@ class Scanner:
         rank = rank_of(line)
         while self._tracebacks and number - next(iter(self._tracebacks.values())) > _REACH:
             del self._tracebacks[next(iter(self._tracebacks))]
-        if above := next((link for words, link in _ABOVE.items() if words in line), ""):
-            self._links[rank] = number, Link(above)
+        if above := next((link for words, link in _ABOVE.items() if words in line), None):
+            self._links[rank] = number, above
         if _TRACEBACK in line:
             self._tracebacks.pop(rank, None)  # the latest stands last
             self._tracebacks[rank] = number

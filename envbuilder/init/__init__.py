@@ -1,41 +1,52 @@
 """`init`: a first recipe, from three questions or from what a project or a machine already has.
 
-`readers` and `prompt` collect requests, `choose_pins` finds the nearest pins that pass `check`, and `render` writes the
+The readers collect requests, `choose_pins` finds the nearest pins that pass `check`, and `render` writes the
 recipe. Each line that cannot be taken over is reported with its reason, and listed in the file.
 """
 
 import contextlib
+import functools
 import os
+import re
 import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
+from envbuilder.compat.context import Tables
+from envbuilder.compat.host_file import find_name
 from envbuilder.compat.tables.cuda import load_switches
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.answer import Answer
+from envbuilder.core.cache import save_bytes
 from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import need_no_credentials
+from envbuilder.core.process import Runner
+from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
-from envbuilder.init.readers.conda import read_environment
-from envbuilder.init.readers.definition_file import read_definition
-from envbuilder.init.readers.dockerfile import read_dockerfile
-from envbuilder.init.readers.pip import read_requirements
-from envbuilder.init.readers.project import (
-    read_folder,
-    read_pyproject,
-    read_setup,
-    read_setup_cfg,
-)
+from envbuilder.init.conda import read_environment
+from envbuilder.init.image_files import read_definition, read_dockerfile
+from envbuilder.init.machine import read_machine
+from envbuilder.init.pip import read_requirements
+from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
 from envbuilder.init.render import recipe_text
 from envbuilder.init.requests import Requests
+from envbuilder.lock.git import check_out, find_commit
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.json_schema import FILE, schema_text
-from envbuilder.recipe.load import load, new_path, recipes_folder
-from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
+from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
+from envbuilder.recipe.requirement_file import parse_place
 
-KINDS: Final = (
+NONE: Final = "none"
+_ANY: Final = "whatever fits best"
+Ask = Callable[[str, str], str]  # question and default → answer
+Report = Callable[[str], None]
+_KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
     "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile or a definition file (.def)"
 )
@@ -66,8 +77,8 @@ class WrittenRecipe:
 
     def typed(self) -> str:
         """Return the recipe as a command takes it: by its name where that finds it."""
-        found = self.path.parent in (recipes_folder({}), Path())
-        return self.recipe.name if found else shlex.quote(str(self.path))
+        is_named = self.path.parent in (recipes_folder({}), Path())
+        return self.recipe.name if is_named else shlex.quote(str(self.path))
 
     def text(self) -> str:
         name = self.typed()
@@ -87,7 +98,7 @@ def read_source(path: Path, requests: Requests) -> None:
             read_folder(path, requests, read_source)
         return
     if not path.is_file():
-        raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
+        raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {_KINDS}")
     readers = {
         ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
         ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".cfg": read_setup_cfg,
@@ -97,7 +108,7 @@ def read_source(path: Path, requests: Requests) -> None:
     if "dockerfile" in path.name.lower():
         reader = read_dockerfile
     if reader is None:
-        raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
+        raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
     with blaming_content(f"`{path}`"):
         reader(path, requests)
 
@@ -116,15 +127,15 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     home = _home(folder, requests)
     path = new_path(name, home)
     tables = load_tables()
-    chosen = choose(requests, tables, name=name, path=path)
-    extensions = (
-        tuple(_without_cuda(one) for one in chosen.extensions) if not chosen.gpus else chosen.extensions
-    )
-    recipe = replace(chosen, extensions=tuple(_placed(one, home) for one in extensions))
+    recipe = choose(requests, tables, name=name, path=path)
+    extensions = [_placed(extension, home) for extension in recipe.extensions]
+    if not recipe.gpus:
+        extensions = [_without_cuda(extension) for extension in extensions]
+    recipe = replace(recipe, extensions=tuple(extensions))
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
         with contextlib.suppress(FileExistsError):
-            _write_new(folder / FILE, schema_text())
+            _write_new(folder / SCHEMA_FILE, schema_text())
     try:
         _write_new(path, recipe_text(recipe, sources, requests.left, has_schema=home == folder))
     except FileExistsError as error:
@@ -141,45 +152,188 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
 
 def _home(folder: Path, requests: Requests) -> Path:
     """Return the folder of the recipe: `folder`, unless sources of extensions lie outside it."""
-    here, wanted = Path.cwd(), [Path(text) for one in requests.extensions.values() for text in _paths(one)]
+    wanted = [Path(text) for extension in requests.extensions.values() for text in _paths(extension)]
     if all(path.is_relative_to(folder.resolve()) for path in wanted):
         return folder
-    if all(path.is_relative_to(here) for path in wanted):
+    if all(path.is_relative_to(Path.cwd()) for path in wanted):
         return Path()  # found by its name from here
     return Path(os.path.commonpath(wanted))
 
 
 def _without_cuda(extension: Extension) -> Extension:
     """Return an extension without the variables that make its build need CUDA."""
-    switches = {one.variable for one in load_switches().rows if one.effect == "cuda"}
+    switches = {row.variable for row in load_switches().rows if row.effect == "cuda"}
     return replace(extension, env=tuple(pair for pair in extension.env if pair[0] not in switches))
 
 
 def _paths(extension: Extension) -> tuple[str, ...]:
-    """Return the paths of an extension on this machine."""
-    return (
-        ()
-        if extension.is_remote
-        else (*((extension.path,) if extension.path else ()), *extension.sources, *extension.include)
-    )
+    """Return the paths of an extension that are on this machine."""
+    path = "" if extension.is_remote else extension.path
+    return tuple(filter(None, (path, *extension.sources, *extension.include, extension.patch)))
 
 
 def _placed(extension: Extension, home: Path) -> Extension:
     """Return an extension with paths from the recipe's folder."""
-    if not _paths(extension):
-        return extension
-
-    def place(text: str) -> str:
-        return Path(text).relative_to(home.resolve()).as_posix()
-
+    places = {text: Path(text).relative_to(home.resolve()).as_posix() for text in _paths(extension)}
     return replace(
         extension,
-        path=place(extension.path) if extension.path else "",
-        sources=tuple(map(place, extension.sources)),
-        include=tuple(map(place, extension.include)),
+        path=places.get(extension.path, extension.path),
+        sources=tuple(places[source] for source in extension.sources),
+        include=tuple(places[folder] for folder in extension.include),
     )
 
 
 def _write_new(path: Path, text: str) -> None:
     with path.open("x", encoding="utf-8", newline="\n") as stream:
         stream.write(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What the user gave: projects to read, pins, and whether to read this machine."""
+
+    projects: tuple[str, ...]
+    machine: bool
+    gpus: tuple[str, ...]
+    versions: Mapping[str, str]  # of pytorch and python; "" where none was given
+
+
+def write_recipe(
+    name: str,
+    recipes: Path,
+    sources: Sources,
+    environment: Mapping[str, str],
+    runner: Runner,
+    *,
+    ask: Ask | None,
+    report: Report,
+    typed: Sequence[str],
+) -> WrittenRecipe:
+    """Write a recipe of what the sources say and, with `ask`, of what the user answers. Raises UsageError where too little is known."""
+    if not name:
+        hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"
+        raise UsageError("which name has the new recipe?", hint=hint)
+    new_path(name, recipes)
+    requests, tables = Requests(), load_tables()
+    if sources.machine:
+        read_machine(environment, runner, requests)
+    for project in sources.projects:
+        need_no_credentials(project)
+        if re.match(r"git\+|\w+://", project):
+            _read_repository(project, runner, requests)
+        else:
+            read_git(Path(project), runner, requests)
+            read_source(Path(project), requests)
+    if sources.gpus:
+        take_gpus(sources.gpus, tables, requests)
+    for key, version in sources.versions.items():
+        if version:
+            _take_version(tables, requests, key, f"`--{key}`", version)
+    if ask:
+        ask_missing(requests, tables, ask, report)
+    elif requests.gpus is None:
+        raise UsageError(
+            "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
+            hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
+        )
+    return make(name, recipes, requests, (*(["this machine"] if sources.machine else []), *sources.projects))
+
+
+def _read_repository(text: str, runner: Runner, requests: Requests) -> None:
+    """Read the files of a git repository, and request its extensions by its commit."""
+    place = parse_place(text if text.startswith("git+") else f"git+{text}")
+    commit = find_commit(place.git, place.revision or "HEAD", runner)
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch).resolve() / place.name
+        check_out(place.git, commit, tree, runner)
+        read_source(tree / place.path, requests)
+        read_git(tree / place.path, runner, requests)
+        requests.move(tree, place.git, commit)
+
+
+def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
+    """Request the named GPUs, or `none`; raises UsageError for an unknown one."""
+    known = tuple(tables.gpus.by_name)
+    names: list[str] = []
+    for word in ",".join(words).split(","):
+        if name := find_name(word, known):
+            names.append(name)
+        elif word.strip() != NONE:
+            is_none = word.casefold() in ("cpu", "no", "0")
+            near = f"did you mean `{NONE}`? " if is_none else nearest(word, known)
+            raise UsageError(f"no GPU `{word}` is known", hint=f"{near}GPUs: {', '.join(known)}, or {NONE}")
+    requests.gpus = tuple(dict.fromkeys(names))
+
+
+def _take_version(tables: Tables, requests: Requests, key: str, where: str, text: str) -> None:
+    """Request a known version, or the beginning of some; raises UsageError for another one."""
+    known = _offered(key, tables)
+    if not any(version == text or version.startswith(f"{text}.") for version in known):
+        hint = f"{nearest(text, known)}offered: {', '.join(known)}"
+        raise UsageError(f"no {key} {text} is offered", hint=hint)
+    requests.pin(key, f"=={text}" if text in known else f"=={text}.*", where)
+
+
+def _offered(key: str, tables: Tables) -> tuple[str, ...]:
+    if key == "pytorch":
+        return tuple(row.version for row in tables.torches.rows)
+    pythons = {*tables.standalones.by_name, *(base.python for base in tables.distributions.rows)}
+    return tuple(sorted(pythons, key=version_key))
+
+
+def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) -> None:
+    """Ask for each value that no option and no file gives, until the answer is valid."""
+
+    def settle(question: str, default: str, take: Callable[[str], None]) -> None:
+        while True:
+            answer = ask(question, default).strip()
+            try:
+                return None if answer == _ANY else take(answer)
+            except UsageError as error:
+                report(f"{error.message}: {error.hint}")
+
+    if requests.gpus is None:
+        settle(f"GPU model, such as A100, or {NONE}", NONE, lambda text: take_gpus([text], tables, requests))
+    for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
+        if key not in requests.pins:
+            take = functools.partial(_take_version, tables, requests, key, "your answer")
+            settle(f"{title} ({', '.join(_offered(key, tables)[-4:])})", _ANY, take)
+
+
+def examples_folder(package: Path = Path(__file__).parents[1]) -> Path:
+    """Return the folder of the example recipes: a wheel has it in the package, a clone beside it."""
+    packed = package / "examples"
+    return packed if packed.is_dir() else package.with_name("recipes")
+
+
+def copy_example(name: str, folder: Path) -> Recipe:
+    """Copy an example with its lock and sources. Raises UsageError if there is none or a file would be overwritten."""
+    source = examples_folder()
+    known = list_recipes(source)
+    if name not in known:
+        hint = f"{nearest(name, known)}examples: {', '.join(known)}"
+        raise UsageError(f"there is no example `{name}`", hint=hint)
+    path = new_path(name, folder)
+    files = {folder / file: (source / file).read_bytes() for file in _files(load(source / path.name), source)}
+    if (folder / SCHEMA_FILE).exists():  # perhaps of another version, which serves as well
+        del files[folder / SCHEMA_FILE]
+    for target, content in files.items():
+        if target.exists() and target.read_bytes() != content:
+            raise UsageError(
+                f"`{target}` is there with other content, and nothing is overwritten",
+                hint="`--recipes` names another folder",
+            )
+    for target, content in files.items():
+        save_bytes(target, content)
+    return load(path)
+
+
+def _files(recipe: Recipe, source: Path) -> Iterator[Path]:
+    """Yield the files of an example, from the folder of examples. Its recipe comes last."""
+    yield Path(SCHEMA_FILE)
+    for top in sorted({Path(path).parts[0] for extension in recipe.extensions for path in _paths(extension)}):
+        for path in sorted((source / top).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path.relative_to(source)
+    yield Path(f"{recipe.name}.lock")
+    yield Path(f"{recipe.name}{SUFFIX}")

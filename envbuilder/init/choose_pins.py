@@ -15,7 +15,7 @@ from envbuilder.compat.check import judge
 from envbuilder.compat.context import Problem, Tables, distance, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules import find_problems
-from envbuilder.compat.suggest import Rank, Try, search
+from envbuilder.compat.suggest import Try, search
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.torch import Torch
@@ -39,20 +39,14 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
     """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
     _follow_companions(requests, tables)
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
-    tries = [
-        Try((rank, 0, taste), number, make_context(recipe, tables, host))
-        for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
-    ]
+    tries = list(_candidates(requests, tables, host, name=name, path=path))
     # Of equally near recipes, the fewest warnings decide, then the preference.
-    found = search(tries, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
-    best = next(found, None)
+    best = next(search(tries, lambda tried: (tried.rank[0], len(tried.found or ()), tried.rank[2])), None)
     if best is None:
         target = f"for the GPUs {', '.join(requests.gpus)}" if requests.gpus else "without a GPU"
         errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
-        raise IncompatibleError(
-            f"no pins that envbuilder offers work together {target}",
-            hint="; ".join(problem.message for problem in errors),
-        )
+        hint = "; ".join(problem.message for problem in errors)
+        raise IncompatibleError(f"no pins that envbuilder offers work together {target}", hint=hint)
     recipe = best.context.recipe
     _note_moves(requests, recipe, tables)
     return _with_packages(requests, recipe, tables, host)
@@ -72,14 +66,14 @@ def _follow_companions(requests: Requests, tables: Tables) -> None:
 
 
 def _candidates(
-    requests: Requests, tables: Tables, *, name: str, path: Path
-) -> Iterator[tuple[Rank, Rank, Recipe]]:
-    """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
+    requests: Requests, tables: Tables, host: HostFacts | None, *, name: str, path: Path
+) -> Iterator[Try]:
+    """Yield every recipe that envbuilder offers, ranked by its distance from the request, then by preference."""
     asked = requests.pins
     day = requests.day.isoformat() if requests.day else "9999"
     days = [row.released for row in tables.torches.rows]
     # Releases since the project last changed, which it did not know.
-    later = {row.version: sum(day < one <= row.released for one in days) for row in tables.torches.rows}
+    later = {row.version: sum(day < other <= row.released for other in days) for row in tables.torches.rows}
     pairs = [
         (base, gcc, python)
         for base in tables.distributions.rows
@@ -92,7 +86,7 @@ def _candidates(
         for torch in tables.torches.rows
         for cuda in (_cudas(asked.get("cuda"), torch, tables) if requests.gpus else ("",))
     ]
-    for (base, gcc, python), (torch, cuda) in itertools.product(pairs, builds):
+    for number, ((base, gcc, python), (torch, cuda)) in enumerate(itertools.product(pairs, builds)):
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
         rank = (
             _far(asked.get("pytorch"), torch.version),
@@ -110,20 +104,11 @@ def _candidates(
             _down(gcc),
         )
         recipe = Recipe(
-            name=name,
-            path=path,
-            gpus=requests.gpus or (),
-            base=base.name,
-            python=python,
-            cuda=cuda,
-            gcc=gcc,
-            libxcrypt=base.short_libxcrypt,
-            pytorch=torch.version,
-            apt=tuple(requests.apt),
-            extensions=tuple(requests.extensions.values()),
-            env=tuple(sorted(requests.env.items())),
-        )
-        yield rank, taste, recipe
+            name=name, path=path, gpus=requests.gpus or (), base=base.name, python=python, cuda=cuda, gcc=gcc,
+            libxcrypt=base.short_libxcrypt, pytorch=torch.version, apt=tuple(requests.apt),
+            extensions=tuple(requests.extensions.values()), env=tuple(sorted(requests.env.items())),
+        )  # fmt: skip
+        yield Try((rank, 0, taste), number, make_context(recipe, tables, host))
 
 
 def _pythons(asked: Request | None, base: Distribution, tables: Tables) -> tuple[str, ...]:
@@ -156,28 +141,21 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Report each requested version that the pins do not meet."""
     image, where = requests.image
     if image and "python" not in requests.pins:
-        requests.note(
-            where,
-            f"Python {recipe.python} is chosen: the name `{image}` does not say its own",
-            hint="`--python` names another one",
-        )
-    named = requests.pins.get("pytorch")
-    if image and named and named.where == where:
-        requests.note(
-            where, f"torch {recipe.pytorch} is that of `{image}`", hint="`--pytorch` names another one"
-        )
-    if (requests.packages or requests.extensions or named) and not (named and named.is_exact):
+        message = f"Python {recipe.python} is chosen: the name `{image}` does not say its own"
+        requests.note(where, message, hint="`--python` names another one")
+    torch = requests.pins.get("pytorch")
+    if image and torch and torch.where == where:
+        message = f"torch {recipe.pytorch} is that of `{image}`"
+        requests.note(where, message, hint="`--pytorch` names another one")
+    if (requests.packages or requests.extensions or torch) and not (torch and torch.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
         order = "oldest" if day and row.released > str(day) else "newest"
         changed = f", and the project last changed on {day}" if day else ""
-        requests.note(
-            named.where if named else "",
-            f"torch {recipe.pytorch} is the {order} that fits the other pins: no file names its version{changed}",
-            hint="`--pytorch` names another one",
-        )
-    chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
-    for key, value in chosen.items():
-        asked = requests.pins.get(key)
+        fits = f"is the {order} that fits the other pins: no file names its version{changed}"
+        place = torch.where if torch else ""
+        requests.note(place, f"torch {row.version} {fits}", hint="`--pytorch` names another one")
+    for key, word in _WORDS.items():
+        asked, value = requests.pins.get(key), getattr(recipe, key)
         if asked is None or not asked.text or (value and asked.specifier.contains(value)):
             continue
         if not value:
@@ -186,11 +164,8 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         why = _refusal(asked, recipe, tables) if key == "cuda" else ""
         nearest = f"is the nearest to `{asked.text}` that works with the other pins"
         reason = f"instead of `{asked.text}`: {why}" if why else nearest
-        requests.note(
-            asked.where,
-            f"{_WORDS[key]} {value} {reason}",
-            hint=_FOLLOW if key in ("pytorch", "python") else "",
-        )
+        hint = _FOLLOW if key in ("pytorch", "python") else ""
+        requests.note(asked.where, f"{word} {value} {reason}", hint=hint)
 
 
 def _refusal(asked: Request, recipe: Recipe, tables: Tables) -> str:
@@ -223,24 +198,22 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
             if name in companions and wanted.text != (fits := f"{name}=={companions[name]}"):
                 requests.note(wanted.where, f"`{fits}` stands for `{wanted.text}`: {problem.message}")
                 kept[name] = replace(wanted, text=fits)
-                continue
-            requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
+            else:
+                requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
 
 
 def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
-    added: list[str] = []
-    if requests.extensions:
-        added = [name for name in ("setuptools", "wheel", "ninja") if name not in requests.packages]
-        requests.packages |= {name: Request(text=name, where="") for name in added}
-    row = tables.torches.by_name.get(recipe.pytorch)
-    for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
+    needed = ("setuptools", "wheel", "ninja") if requests.extensions else ()
+    added = [name for name in needed if name not in requests.packages]
+    requests.packages |= {name: Request(text=name, where="") for name in added}
+    row = tables.torches.by_name[recipe.pytorch]
+    for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)):
         wanted = requests.packages.get(name)
         if wanted and wanted.text == name:
             if bound and wanted.where:
-                requests.note(
-                    wanted.where, f"`{name}{bound}` stands for `{name}`: torch {recipe.pytorch} needs it"
-                )
+                message = f"`{name}{bound}` stands for `{name}`: torch {recipe.pytorch} needs it"
+                requests.note(wanted.where, message)
             requests.packages[name] = replace(wanted, text=f"{name}{bound}")
     if added:
         texts = ", ".join(f"`{requests.packages[name].text}`" for name in added)

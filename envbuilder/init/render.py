@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.json_schema import MODELINE
-from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.model import MODELINE, Recipe
 
 _WHY = {
     "gpus": "what extensions are compiled for, whatever GPU the building machine has",
@@ -21,16 +20,12 @@ def recipe_text(
     recipe: Recipe, sources: Sequence[str], left: Sequence[Finding], *, has_schema: bool = True
 ) -> str:
     """Return the whole file, with the lines left out as comments at its end. `has_schema` is whether its schema stands beside it."""
-    made = (
-        f"# Made by `envbuilder init` from {', '.join(f'`{_one_line(source)}`' for source in sources)}."
-        if sources
-        else "# Made by `envbuilder init`."
-    )
-    first = f"{MODELINE}\n" if has_schema else ""
-    head = f"{first}{made} Versions stand in quotes; `envbuilder show {recipe.name}` explains them.\n"
-    parts = [head, "\n".join(_pins(recipe)), *_lists(recipe)]
+    origin = f" from {', '.join(f'`{_one_line(source)}`' for source in sources)}" if sources else ""
+    about = f"Versions stand in quotes; `envbuilder show {recipe.name}` explains them."
+    head = [*([MODELINE] if has_schema else []), f"# Made by `envbuilder init`{origin}. {about}"]
+    parts = ["\n".join(head), "\n".join(_pins(recipe)), *_lists(recipe)]
     if left:
-        parts.append("\n".join(["# Not as it was written there:", *(_comment(one) for one in left)]))
+        parts.append("\n".join(["# Not as it was written there:", *map(_comment, left)]))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -58,7 +53,7 @@ def _lists(recipe: Recipe) -> Iterator[str]:
         if items:
             yield "\n".join([f"{key}:", *(f"  - {_plain(item)}" for item in items)])
     if recipe.extensions:
-        yield "\n".join(["extensions:", *(f"  - {_extension(one)}" for one in recipe.extensions)])
+        yield "\n".join(["extensions:", *(f"  - {_extension(extension)}" for extension in recipe.extensions)])
     if recipe.env:
         yield "\n".join(["env:", *(f"  {name}: {_quoted(value)}" for name, value in recipe.env)])
     yield 'tests:\n  - python -c "import torch"'
@@ -73,7 +68,7 @@ def _value(value: object) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_quoted(text)}' for name, text in value.items())}}}"
     if isinstance(value, tuple):
-        return f"[{', '.join(_value(one) for one in value)}]"
+        return f"[{', '.join(map(_value, value))}]"
     return _plain(str(value), r"[A-Za-z_.][A-Za-z0-9_ ./=-]*")
 
 
@@ -83,21 +78,14 @@ def _comment(finding: Finding) -> str:
 
 
 def _one_line(text: str) -> str:
-    return "".join(map(_printable, text))
-
-
-def _printable(letter: str) -> str:
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _plain(text: str, shape: str = r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*") -> str:
     """Return a value as plain YAML if it reads back as the same text, otherwise in quotes."""
-    is_safe = re.fullmatch(shape, text) and not text.endswith((" ", ":"))
-    return (
-        text
-        if is_safe and text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
-        else _quoted(text)
-    )
+    is_word = text.lower() in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+    is_safe = re.fullmatch(shape, text) and not text.endswith((" ", ":")) and not is_word
+    return text if is_safe else _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -35,13 +35,6 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _is_specifier(text: str) -> bool:
-    try:
-        return len(text) <= LONGEST and SpecifierSet(text) is not None
-    except InvalidSpecifier:
-        return False
-
-
 class InitCode(CodeEnum):
     LEFT = "EB140", "a line that no key of a recipe can say"
     NEAREST = "EB141", "a pin that is not offered, and the nearest that is"
@@ -69,8 +62,8 @@ class Request:
     @property
     def version(self) -> str:
         """The first version in it, from which the distance is measured; "" for exclusions alone."""
-        found = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
-        return found[1] if found else ""
+        version = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
+        return version[1] if version else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,17 +79,15 @@ class Requests:
     driver: str = ""
     system: list[tuple[str, str]] = field(default_factory=list)  # packages of conda that are not Python's
     day: date | None = None  # when the project last changed
-    submodules: dict[Path, tuple[str, str]] = field(
-        default_factory=dict
-    )  # absent folder → repository, commit
+    # absent folder → repository, commit
+    submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     left: list[Finding] = field(default_factory=list)
     said: set[Finding] = field(default_factory=set)  # those of `left`
-    top: Path | None = (
-        None  # the project's folder: a stranger's files must not name others, whose lines `left` would show
-    )
+    # The project's folder: a stranger's files must not name others, whose lines `left` would show.
+    top: Path | None = None
 
     def holds(self, path: Path) -> bool:
         """Return whether the project may name a file or folder: it lies in the project's folder, links followed."""
@@ -116,7 +107,9 @@ class Requests:
 
     def pin(self, key: str, specifier: str, where: str) -> None:
         """Request a version for a key; an unreadable specifier is left out."""
-        if not _is_specifier(specifier):
+        try:
+            SpecifierSet(specifier if len(specifier) <= LONGEST else "too long")
+        except InvalidSpecifier:
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
         if key == "python":  # 3.9.18 is some 3.9
@@ -140,63 +133,65 @@ class Requests:
         if canonicalize_name(name) not in self.packages:
             self.package(name, name, where)
 
-    def extension(self, found: Extension, where: str) -> None:
+    def extension(self, extension: Extension, where: str) -> None:
         """Request an extension. Captures in one folder are one extension, and one folder is built once."""
-        if (git := without_credentials(found.git)) != found.git:
-            self.note(where, f"`{found.name}` has the address without its password or token", hint=GIVE_BY)
-            found = replace(found, git=git)
-        if not found.is_remote:
-            path = Path(found.path).resolve().as_posix() if found.path else ""
-            sources, include = (
-                [Path(one).resolve().as_posix() for one in some] for some in (found.sources, found.include)
+        name = extension.name
+        if (git := without_credentials(extension.git)) != extension.git:
+            self.note(where, f"`{name}` has the address without its password or token", hint=GIVE_BY)
+            extension = replace(extension, git=git)
+        if not extension.is_remote:
+            extension = replace(
+                extension,
+                path=_absolute(extension.path) if extension.path else "",
+                sources=tuple(map(_absolute, extension.sources)),
+                include=tuple(map(_absolute, extension.include)),
             )
-            found = replace(found, path=path, sources=tuple(sources), include=tuple(include))
-        for name, one in self.extensions.items():
-            same = (one.path, one.git, one.sources) == (found.path, found.git, found.sources)
-            if same and not found.sdist and bool(one.capture) == bool(found.capture):
-                lines = tuple(dict.fromkeys((*one.capture, *found.capture)))
-                self.extensions[name] = replace(one, capture=lines)
+        for known in self.extensions.values():
+            is_same = _origin(known) == _origin(extension) and bool(known.capture) == bool(extension.capture)
+            if is_same and not extension.sdist:
+                lines = tuple(dict.fromkeys((*known.capture, *extension.capture)))
+                self.extensions[known.name] = replace(known, capture=lines)
                 return
-        name, first = found.name, self.extensions.get(found.name)
-        if first and first.form is found.form is Form.PROJECT:
+        first = self.extensions.get(name)
+        if first and first.form is extension.form is Form.PROJECT:
             text, other = (
-                one.sdist or one.url or one.git or os.path.relpath(one.path) for one in (found, first)
+                project.sdist or project.url or project.git or os.path.relpath(project.path)
+                for project in (extension, first)
             )
             hint = "if it is another module, write it with a name of its own"
             self.leave(where, text, f"`{name}` comes from {other} already", hint=hint)
             return
         if first:
-            numbered = (f"{found.name}_{number}" for number in itertools.count(2))
-            name = next(one for one in numbered if one not in self.extensions)
-            self.note(where, f"`{name}` is another extension of the name `{found.name}`")
-        self.extensions[name] = replace(found, name=name)
+            numbered = (f"{name}_{number}" for number in itertools.count(2))
+            free = next(number for number in numbered if number not in self.extensions)
+            extension = replace(extension, name=free)
+            self.note(where, f"`{extension.name}` is another extension of the name `{name}`")
+        self.extensions[extension.name] = extension
 
     def move(self, tree: Path, url: str, commit: str) -> None:
         """Take what was found in a commit that was checked out for reading: its extensions by the commit, its places by the address."""
-        for name, one in tuple(self.extensions.items()):
-            if one.sources and Path(one.sources[0]).is_relative_to(tree):
+        for name, extension in tuple(self.extensions.items()):
+            if any(Path(source).is_relative_to(tree) for source in extension.sources[:1]):
                 del self.extensions[name]
+                sources = f"{name}: {len(extension.sources)} sources"
                 hint = "clone the repository and give its folder, so that the recipe can name them"
-                self.leave(
-                    url,
-                    f"{name}: {len(one.sources)} sources",
-                    "sources of a repository have no build of their own",
-                    hint=hint,
-                )
-            elif one.path and Path(one.path).is_relative_to(tree):
-                path = Path(one.path).relative_to(tree).as_posix()
-                self.extensions[name] = replace(one, path="" if path == "." else path, git=url, commit=commit)
+                self.leave(url, sources, "sources of a repository have no build of their own", hint=hint)
+            elif extension.path and Path(extension.path).is_relative_to(tree):
+                path = Path(extension.path).relative_to(tree).as_posix()
+                path = "" if path == "." else path
+                self.extensions[name] = replace(extension, path=path, git=url, commit=commit)
 
         def place(where: str) -> str:
             return where.replace(str(tree), url)
 
-        self.pins = {key: replace(one, where=place(one.where)) for key, one in self.pins.items()}
-        self.packages = {key: replace(one, where=place(one.where)) for key, one in self.packages.items()}
+        for requests in (self.pins, self.packages):
+            for key, request in requests.items():
+                requests[key] = replace(request, where=place(request.where))
         self.apt = {name: place(where) for name, where in self.apt.items()}
         self.image = (self.image[0], place(self.image[1]))
         self.left = [
-            replace(one, where=place(one.where), message=place(one.message), hint=place(one.hint))
-            for one in self.left
+            replace(left, where=place(left.where), message=place(left.message), hint=place(left.hint))
+            for left in self.left
         ]
 
     def debian(self, name: str, where: str) -> None:
@@ -216,7 +211,15 @@ class Requests:
 
     def _say(self, code: str, where: str, message: str, hint: str) -> None:
         where, message, hint = map(plain, (where, message, hint))
-        found = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
-        if found not in self.said:  # two files may name the same third one
-            self.said.add(found)
-            self.left.append(found)
+        finding = Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
+        if finding not in self.said:  # two files may name the same third one
+            self.said.add(finding)
+            self.left.append(finding)
+
+
+def _absolute(path: str) -> str:
+    return Path(path).resolve().as_posix()
+
+
+def _origin(extension: Extension) -> tuple[object, ...]:
+    return extension.path, extension.git, extension.sources

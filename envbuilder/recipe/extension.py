@@ -116,8 +116,8 @@ class Extension:
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""
-        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "is_imported"}
-        given["env"] = dict(self.env)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given |= {"env": dict(self.env), "is_imported": None}  # what a test does decides no build
         return {key: value for key, value in given.items() if value or key in _FIRST_KEYS}
 
 
@@ -143,18 +143,18 @@ def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
         hint = f"write the name that Python imports, such as `{plain}{'_' * (plain == name)}`"
         yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint, at=("name",))
     if isinstance(path, str) and re.fullmatch(LINE.pattern, path):
-        yield from (replace(one, at=("path",)) for one in _path_mistakes(given, path, folder))
+        yield from (replace(mistake, at=("path",)) for mistake in _path_mistakes(given, path, folder))
     if isinstance(sources, list):
-        yield from (replace(one, at=("sources", *one.at)) for one in _source_mistakes(sources))
+        yield from (replace(mistake, at=("sources", *mistake.at)) for mistake in _source_mistakes(sources))
 
 
 def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     forms = [
-        key for key in ("sources", *ORIGINS) if key in given and not (key == "path" and _is_remote(given))
+        key for key in ("sources", *ORIGINS) if key in given and (key != "path" or not _is_remote(given))
     ]
     if len(forms) != 1:
-        found = " and ".join(f"`{key}`" for key in forms) or "none of them"
-        yield f"expected one of `sources`, `path`, `git`, `sdist` or `url`, found {found}", ""
+        listing = " and ".join(f"`{key}`" for key in forms) or "none of them"
+        yield f"expected one of `sources`, `path`, `git`, `sdist` or `url`, found {listing}", ""
     if "sources" in given and "capture" in given:
         yield "`capture` finds the sources itself; name the project's `path`", ""
     if ("commit" in given) != ("git" in given):
@@ -162,16 +162,12 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if ("sha256" in given) != ("url" in given):
         yield "`url` and `sha256` belong together", "`sha256sum FILE` prints that of the archive"
     if "sources" in given and "patch" in given:
-        yield (
-            "`patch` is for a project; `sources` are the recipe's own files",
-            "edit them, or name the project by `path`",
-        )
-    if "sources" not in given:
-        for key in (key for key in OPTIONS if key in given):
-            yield (
-                f"`{key}` belongs to `sources`: a project has its own flags",
-                "`env` of the extension sets variables that its build reads",
-            )
+        hint = "edit them, or name the project by `path`"
+        yield "`patch` is for a project; `sources` are the recipe's own files", hint
+    for key in OPTIONS:
+        if key in given and "sources" not in given:
+            hint = "`env` of the extension sets variables that its build reads"
+            yield f"`{key}` belongs to `sources`: a project has its own flags", hint
 
 
 def _path_mistakes(given: Mapping[str, object], path: str, folder: Path) -> Iterator[Mistake]:

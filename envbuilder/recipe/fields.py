@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    WithJsonSchema,
-)
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from envbuilder.core.beneath import leads_out
@@ -54,10 +49,7 @@ class RecipeCode(CodeEnum):
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
     DECIDED = "EB128", "a line of a requirements file that the recipe or the machine that locks decides"
-    HASH = (
-        "EB129",
-        "a hash of a requirements file that the locked file does not have, or a package without one",
-    )
+    HASH = "EB129", "a hash of a requirements file that the locked file does not have, or a package without one"  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,46 +90,38 @@ def check_path(
     what = "folder" if is_folder else "file"
     message = hint = ""
     if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts or str(path) != text:
-        message = (
-            f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}"
-        )
-        hint = _way_to(text, folder)
+        expected = f"expected the plain relative path of a {what} below the recipe's folder"
+        message = f"{expected}, found {shown(text)}"
     elif suffixes and path.suffix not in suffixes:
         message = f"expected a source file, found {shown(text)}"
         hint = f"endings that compile: {', '.join(suffixes)}; headers are found through `include`"
     elif not _is_kind(folder / text, is_folder=is_folder):
-        parent = (folder / text).parent
-        entries = parent.iterdir() if parent.is_dir() else ()
-        siblings = [entry.name for entry in entries if _is_kind(entry, is_folder=is_folder)]
-        beside = f"../{text}"  # as a user writes it from the project's folder
         message = f"there is no {what} `{text}` below `{folder}`"
-        near = nearest_name(path.name, siblings)
-        below = [str(path.parent / near)] if near else _found_below(folder, path.name, is_folder=is_folder)
-        if not near and (folder / beside).exists():
-            hint = _way_to(beside, folder)
-        elif below:
-            hint = f"did you mean `{below[0]}`?"
-        elif (folder / text).exists():
-            hint = f"it is a {'file' if is_folder else 'folder'}"
-        else:
-            hint = _way_to(text, folder)
+        hint = _way_to_like(path, folder, is_folder=is_folder)
     elif leads_out(folder, folder / text):
         message = f"`{text}` is a link to a place outside the recipe's folder, or to a hidden one in it"
-        hint = _way_to(text, folder)
     if message:
-        yield Mistake(message=message, code=RecipeCode.PATH, hint=hint)
+        yield Mistake(message=message, code=RecipeCode.PATH, hint=hint or _way_to(text, folder))
+
+
+def _way_to_like(path: PurePosixPath, folder: Path, *, is_folder: bool) -> str:
+    """Return the hint for a path that is not there, by what is like it: beside it, above the recipe or further down."""
+    parent, beside = (folder / path).parent, f"../{path}"  # as a user writes it from the project's folder
+    entries = parent.iterdir() if parent.is_dir() else ()
+    siblings = [entry.name for entry in entries if _is_kind(entry, is_folder=is_folder)]
+    if near := nearest_name(path.name, siblings):
+        return f"did you mean `{path.parent / near}`?"
+    if (folder / beside).exists():
+        return _way_to(beside, folder)
+    name = glob.escape(path.name)
+    for below in (place for above in ("*", "*/*") for place in sorted(folder.glob(f"{above}/{name}"))):
+        if _is_kind(below, is_folder=is_folder):
+            return f"did you mean `{below.relative_to(folder).as_posix()}`?"
+    return f"it is a {'file' if is_folder else 'folder'}" if (folder / path).exists() else ""
 
 
 def _is_kind(path: Path, *, is_folder: bool) -> bool:
     return path.is_dir() if is_folder else path.is_file()
-
-
-def _found_below(folder: Path, name: str, *, is_folder: bool) -> list[str]:
-    """Return the files or folders of that name up to two folders further down."""
-    found = (
-        path for pattern in ("*", "*/*") for path in sorted(folder.glob(f"{pattern}/{glob.escape(name)}"))
-    )
-    return [path.relative_to(folder).as_posix() for path in found if _is_kind(path, is_folder=is_folder)]
 
 
 def _way_to(text: str, folder: Path) -> str:

@@ -10,34 +10,16 @@ from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
-from envbuilder.core.places import (
-    Code,
-    List,
-    Map,
-    Mistakes,
-    Node,
-    check_credentials,
-    load_text,
-    shown,
-)
+from envbuilder.core.places import Code, List, Map, Mistakes, Node, check_credentials, load_text, shown
 from envbuilder.core.places import load as load_yaml
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SHAPES, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
-from envbuilder.recipe.packages import (
-    NO_TORCH,
-    Packages,
-    Requirements,
-    index_notes,
-    missing_projects,
-    own_notes,
-    torch_notes,
-)
+from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
-from envbuilder.recipe.swapped import swap_hint
 
 _JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
@@ -47,7 +29,19 @@ _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE
 ADD: Final = "add"
 # A recipe file without any of these is one environment.
 _MANY: Final = re.compile(rf"{KEY}:|extends:|\b(?:{'|'.join(AARCH64.gpus)})\b")
+_AS_WRITTEN: Final = (
+    "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "extensions", "env", "tests", "run",
+)  # fmt: skip
 _WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other keys stay the parent's
+# What a value of the key usually looks like: narrower than its shape, so that it tells the keys apart.
+_USUAL: Final = {
+    "base": r"[a-z]+/[a-z0-9.]+",
+    "python": r"3\.\d+",
+    "gcc": r"\d+",
+    "libxcrypt": r"4\.\d+(\.\d+)?",
+    "cuda": r"(9|\d\d)\.\d+(\.\d+)?",
+    "pytorch": r"[12]\.\d+\.\d+",
+}
 
 
 def recipes_folder(environment: Mapping[str, str]) -> Path:
@@ -73,7 +67,6 @@ def _recipes_here(folder: Path) -> tuple[str, ...]:
 
 
 def _is_recipe(path: Path) -> bool:
-    """Whether this is a file with a key that recipes alone have."""
     return path.is_file() and bool(_OWN_KEY.search(load_text(path, Mistakes()) or ""))
 
 
@@ -82,26 +75,23 @@ def expand(name: str, folder: Path) -> tuple[str, ...]:
     path = find_recipe(name, folder)
     end = path.suffix if name.endswith(path.suffix) else ""
     above = name.removesuffix(end).removesuffix(path.stem)
-    return tuple(f"{above}{one}{end}" for one in _names(path))
+    return tuple(f"{above}{stem}{end}" for stem in _names(path))
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the names of the variants of a recipe file, otherwise its own."""
     mistakes = Mistakes()  # loading the recipe reports them
     text = None if MARK in path.stem else load_text(path, mistakes)
     root = _load_merged(path, mistakes, []) if text and _MANY.search(text) else None
     variants = read_variants(root, mistakes) if root else {}
-    return tuple(f"{path.stem}{MARK}{one}" for one in variants) or (path.stem,)
+    return tuple(f"{path.stem}{MARK}{variant}" for variant in variants) or (path.stem,)
 
 
 def need_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
-        raise UsageError(
-            f"`{folder}` holds no recipes",
-            hint="`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder",
-        )
+        hint = "`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder"
+        raise UsageError(f"`{folder}` holds no recipes", hint=hint)
     return names
 
 
@@ -111,10 +101,8 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
     mistakes: dict[Finding, None] = {}  # two recipes may extend the same file with a mistake
     here = _recipes_here(folder)
     inside = list_recipes(folder) if here else need_recipes(folder)
-    for path in (
-        *(folder / f"{name}{SUFFIX}" for name in inside),
-        *(Path(f"{name}{SUFFIX}") for name in here),
-    ):
+    places = ((folder, inside), (Path(), here))
+    for path in (parent / f"{name}{SUFFIX}" for parent, names in places for name in names):
         try:
             recipes.append(load(path))
         except RecipeError as error:
@@ -130,28 +118,25 @@ def find_recipe(name: str, folder: Path) -> Path:
         place = Path(name).parent if kind == "lock" else Path(name).parent.parent / folder.name
         beside = place / f"{Path(name).stem}{SUFFIX}"
         built_from = beside if file_of(beside)[0].is_file() else Path(name).stem
-        raise UsageError(
-            f"`{name}` is a {kind}, and a recipe is expected here",
-            hint=f"type the recipe that it was made from: `{built_from}`",
-        )
+        hint = f"type the recipe that it was made from: `{built_from}`"
+        raise UsageError(f"`{name}` is a {kind}, and a recipe is expected here", hint=hint)
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not file_of(Path(name))[0].is_file():
-            raise UsageError(
-                _why_no_file(Path(name)) or f"there is no recipe file `{name}`",
-                hint=f"{_with_ending(name)}give a path to a file, or a name from `list`",
-            )
+            message = _why_no_file(Path(name)) or f"there is no recipe file `{name}`"
+            hint = f"{_with_ending(name)}give a path to a file, or a name from `list`"
+            raise UsageError(message, hint=hint)
         return Path(name)
     path, here = folder / f"{name}{SUFFIX}", Path(f"{name}{SUFFIX}")
-    if not file_of(path)[0].is_file() and _is_recipe(file_of(here)[0]):
+    if file_of(path)[0].is_file():
+        return path
+    if _is_recipe(file_of(here)[0]):
         return here  # `init` writes it beside the sources of its extensions
-    if not file_of(path)[0].is_file():
-        known = (*list_recipes(folder), *_recipes_here(folder))
-        empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
-        listing = f"recipes: {', '.join(known)}" if known else empty
-        meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
-        hint = f"{meant}{listing}; a path to a recipe file works as well"
-        raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
-    return path
+    known = (*list_recipes(folder), *_recipes_here(folder))
+    empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
+    listing = f"recipes: {', '.join(known)}" if known else empty
+    meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
+    hint = f"{meant}{listing}; a path to a recipe file works as well"
+    raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
 
 
 def _why_no_file(path: Path) -> str:
@@ -172,20 +157,17 @@ def new_path(name: str, folder: Path, text: str | None = None) -> Path:
 
     A file with this `text` is accepted: an interrupted command wrote it.
     """
-    shape = SHAPES["extends"]
     if name.endswith((SUFFIX, ".yml")):
         hint = f"write `{Path(name).stem}`: the file gets its ending by itself"
         raise UsageError(f"`{name}` is a file, where the name of the new recipe is expected", hint=hint)
     path = folder / f"{name}{SUFFIX}"
-    if not re.fullmatch(shape.pattern, name):
-        raise UsageError(
-            f"`{name}` cannot be the name of a recipe: expected {shape.expected}", hint=shape.hint
-        )
+    if not re.fullmatch(NAME.pattern, name):
+        message = f"`{name}` cannot be the name of a recipe: expected {NAME.expected}"
+        raise UsageError(message, hint=NAME.hint)
     is_ours = text is not None and path.is_file() and path.read_bytes() == text.encode()
     if not is_ours and (path.exists() or path.is_symlink()):
-        raise UsageError(
-            f"`{path}` is there, and nothing is overwritten", hint="give another name, or remove it"
-        )
+        hint = "give another name, or remove it"
+        raise UsageError(f"`{path}` is there, and nothing is overwritten", hint=hint)
     return path
 
 
@@ -212,10 +194,8 @@ def load(path: Path) -> Recipe:
 
 def mistaken(path: Path, findings: tuple[Finding, ...]) -> RecipeError:
     """Return the error of a recipe with mistakes."""
-    count = len(findings)
-    return RecipeError(
-        f"the recipe `{file_of(path)[0]}` has {count} mistake{'s' if count > 1 else ''}", findings=findings
-    )
+    count = f"{len(findings)} mistake{'s' if len(findings) > 1 else ''}"
+    return RecipeError(f"the recipe `{file_of(path)[0]}` has {count}", findings=findings)
 
 
 def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
@@ -225,17 +205,16 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     mistakes, name = Mistakes(), path.stem
     path, variant = file_of(path)
     if not re.fullmatch(NAME.pattern, path.stem):
-        mistakes.add(
-            RecipeCode.NAME, str(path), f"expected {NAME.expected}, found {shown(path.stem)}", hint=NAME.hint
-        )
+        message = f"expected {NAME.expected}, found {shown(path.stem)}"
+        mistakes.add(RecipeCode.NAME, str(path), message, hint=NAME.hint)
     files: list[Path] = []
     root = _load_merged(path, mistakes, files)
     if root:
         root = choose_variant(root, variant, path, mistakes)
-    file = None if root is None else _read_file(root, path, mistakes)
+    file = _read_file(root, path, mistakes) if root else None
     if file:
         _check_projects(file, mistakes)
-    if root is None or file is None or {one.code for one in mistakes.findings} - _JUDGED:
+    if root is None or file is None or {finding.code for finding in mistakes.findings} - _JUDGED:
         return None, mistakes.findings
     return _make(file, _respelled(root), tuple(files), name), mistakes.findings
 
@@ -264,13 +243,9 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
         mistakes.at(parent, RecipeCode.EXTENDS, message, hint="leave `extends` out of one of them")
         return node
     if not file.is_file():
-        known = tuple(sorted(one.stem for one in path.parent.glob(f"*{SUFFIX}") if one.stem != path.stem))
-        mistakes.at(
-            parent,
-            RecipeCode.EXTENDS,
-            f"there is no recipe `{name}` beside this one",
-            hint=f"{nearest(name.removesuffix(SUFFIX), known)}recipes: {', '.join(known) or 'none'}",
-        )
+        known = tuple(sorted({other.stem for other in path.parent.glob(f"*{SUFFIX}")} - {path.stem}))
+        hint = f"{nearest(name.removesuffix(SUFFIX), known)}recipes: {', '.join(known) or 'none'}"
+        mistakes.at(parent, RecipeCode.EXTENDS, f"there is no recipe `{name}` beside this one", hint=hint)
         return node
     base = _load_merged(file, mistakes, files)
     if base is None:
@@ -292,11 +267,11 @@ def _check_added(node: Node, base: Node, parent: Node, mistakes: Mistakes) -> No
             mistakes.at(parent, RecipeCode.EXTENDS, message, hint=hint)
     for key in node.value:
         if key not in _WITH_ADD and node.get(ADD):
-            message = (
-                f"`{key}` would change the layers of `{parent.value}`, which a recipe with `{ADD}` keeps"
-            )
-            hint = f"beside `{ADD}`, write only {', '.join(f'`{one}`' for one in _WITH_ADD[1:])}; or `packages` instead of `{ADD}`"
-            mistakes.add(RecipeCode.PAIR, node.inner[key].key_where, message, hint=hint)
+            layers = f"the layers of `{parent.value}`, which a recipe with `{ADD}` keeps"
+            others = ", ".join(f"`{other}`" for other in _WITH_ADD[1:])
+            hint = f"beside `{ADD}`, write only {others}; or `packages` instead of `{ADD}`"
+            place = node.inner[key].key_where
+            mistakes.add(RecipeCode.PAIR, place, f"`{key}` would change {layers}", hint=hint)
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -310,27 +285,25 @@ def _merge(base: Any, over: Any) -> Any:
 
 
 def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
-    found = Mistakes()
-    file: RecipeFile | None = read_node(_FILE, root, found, context=path.parent)
-    unknown = [one for one in found.findings if one.code == Code.UNKNOWN_KEY]
+    here = Mistakes()
+    file: RecipeFile | None = read_node(_FILE, root, here, context=path.parent)
+    unknown = [finding for finding in here.findings if finding.code == Code.UNKNOWN_KEY]
     if unknown:  # what follows from a misspelt key is no mistake of its own
-        found = Mistakes()
-        file = read_node(_FILE, _respelled(root), found, context=path.parent, skip_unknown=True)
-        for one in unknown:
-            found.add(one.code, one.where, one.message, hint=one.hint)
-    if file is None and {one.code for one in found.findings} <= _JUDGED:
+        here = Mistakes()
+        file = read_node(_FILE, _respelled(root), here, context=path.parent, skip_unknown=True)
+    if file is None and {finding.code for finding in here.findings} <= _JUDGED:
         root = _respelled(root)  # extensions name files, and decide no pin
         others = {key: value for key, value in root.value.items() if key != "extensions"}
         rest = replace(root, value=Map(others, root.value.places))
         file = read_node(_FILE, rest, Mistakes(), context=path.parent, skip_unknown=True)
     # If a file could not be read, its keys are unknown and not missing.
     is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
-    for one in found.findings:
-        is_missing = one.code == Code.MISSING_KEY and one.message.startswith("$: ")
-        if is_whole or not (is_missing or one.code == RecipeCode.PAIR):
-            key = one.message.partition(":")[0].removeprefix("$.")
-            swapped = swap_hint(root, key) if one.code == Code.VALUE else ""
-            mistakes.add(one.code, one.where, one.message, hint=swapped or one.hint)
+    for finding in (*unknown, *here.findings):
+        is_missing = finding.code == Code.MISSING_KEY and finding.message.startswith("$: ")
+        if is_whole or not (is_missing or finding.code == RecipeCode.PAIR):
+            key = finding.message.partition(":")[0].removeprefix("$.")
+            swapped = _swap_hint(root, key) if finding.code == Code.VALUE else ""
+            mistakes.add(finding.code, finding.where, finding.message, hint=swapped or finding.hint)
     return file
 
 
@@ -347,77 +320,63 @@ def _respelled(root: Node) -> Node:
 
 
 def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
-    packages = tuple(_packages(file.packages, root.get("packages")))
-    path = files[0]
-    lists = _lists(file)
-    constraints = (text for one in lists for text, _ in one.constraints)
-    keys = (path.parent / one.key for one in file.apt_sources if isinstance(one, RepositoryFile))
+    packages, added = tuple(_packages("packages", file, root)), _packages(ADD, file, root)
+    path, lists = files[0], _lists(file)
+    bounds = (text for requirements in lists for text, _ in requirements.constraints)
+    named = (path for requirements in lists for path in requirements.files)
+    keys = (path.parent / entry.key for entry in file.apt_sources if isinstance(entry, RepositoryFile))
     return Recipe(
+        **{key: getattr(file, key) for key in _AS_WRITTEN},
         name=name,
         path=path,
-        summary=file.summary,
-        gpus=file.gpus,
-        platform=file.platform,
         base="" if isinstance(file.base, Image) else file.base,
         image=file.base.image if isinstance(file.base, Image) else "",
-        python=file.python,
-        cuda=file.cuda,
-        gcc=file.gcc,
-        libxcrypt=file.libxcrypt,
         pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
-        constraints=tuple(dict.fromkeys(constraints)),
-        hashes=tuple(one for found in lists for one in found.hashes),
-        apt=file.apt,
-        apt_sources=tuple(make_repository(one, path.parent) for one in file.apt_sources),
-        security=file.security,
-        extensions=file.extensions,
-        env=file.env,
+        constraints=tuple(dict.fromkeys(bounds)),
+        hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
+        apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
-        tests=file.tests,
-        run=file.run,
         parent=files[1] if root.get(ADD) else None,
-        add=tuple(dict.fromkeys(text for text, _ in _packages(file.add, root.get(ADD)))),
-        files=tuple(dict.fromkeys((*files, *(one for found in lists for one in found.files), *keys))),
+        add=tuple(dict.fromkeys(text for text, _ in added)),
+        files=tuple(dict.fromkeys((*files, *named, *keys))),
         places=tuple(_places(root, packages)),
         notes=tuple(_notes(file, root)),
     )
 
 
 def _lists(file: RecipeFile) -> tuple[Requirements, ...]:
-    """Return what the requirements files of a recipe hold."""
-    return tuple(one for one in (*file.packages, *file.add) if isinstance(one, Requirements))
+    return tuple(entry for entry in (*file.packages, *file.add) if isinstance(entry, Requirements))
 
 
 def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
     """Report the projects of requirements files that no extension brings."""
-    projects = tuple(one for found in _lists(file) for one in found.projects)
-    for one, where in missing_projects(projects, file.extensions):
-        kind = "repository" if one.git else "archive" if one.url else "folder"
-        what = f"the {kind} `{one.git or one.url or one.path}`"
-        hint = f"write `extensions: [{one.entry()}]`"
-        if one.git and not one.commit:
-            hint += f"; `git ls-remote {pasted(one.git, one.revision or 'HEAD')}` says the commit"
+    for project, where in (placed for requirements in _lists(file) for placed in requirements.projects):
+        if any(brings(extension, project) for extension in file.extensions):
+            continue
+        kind = "repository" if project.git else "archive" if project.url else "folder"
+        what = f"the {kind} `{project.git or project.url or project.path}`"
+        hint = f"write `extensions: [{project.entry()}]`"
+        if project.git and not project.commit:
+            hint += f"; `git ls-remote {pasted(project.git, project.revision or 'HEAD')}` says the commit"
         message = f"{what} is a project, which the recipe takes as an extension"
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
 
 
 def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
-    pin = root.get("pytorch")
-    for found in _lists(file):
-        yield from found.notes
-        yield from own_notes(found.own, file.extensions)
-        yield from index_notes(found.indexes, file.cuda)
-        yield from torch_notes(
-            found.torch, pytorch=file.pytorch, cuda=file.cuda, python=file.python,
-            processor=processor_for(file.platform, file.gpus), place=pin.where if pin else root.where,
+    pin = root.get("pytorch") or root
+    for requirements in _lists(file):
+        yield from notes_on(
+            requirements, file.extensions, pytorch=file.pytorch, cuda=file.cuda, python=file.python,
+            processor=processor_for(file.platform, file.gpus), place=pin.where,
         )  # fmt: skip
 
 
-def _packages(given: Packages, node: Node | None) -> Iterator[tuple[str, str]]:
-    """Yield each requirement with its place."""
-    for item, one in zip(node.inner.values() if node else (), given, strict=True):
-        yield from ((one, item.where),) if isinstance(one, str) else one.packages
+def _packages(key: str, file: RecipeFile, root: Node) -> Iterator[tuple[str, str]]:
+    """Yield each requirement of the key with its place."""
+    node, entries = root.get(key), getattr(file, key)
+    for item, entry in zip(node.inner.values() if node else (), entries, strict=True):
+        yield from ((entry, item.where),) if isinstance(entry, str) else entry.packages
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
@@ -434,3 +393,16 @@ def _places_below(node: Node) -> Iterator[tuple[str, str]]:
     yield node.path, node.where
     for inner in node.inner.values():
         yield from _places_below(inner)
+
+
+def _swap_hint(root: Node, key: str) -> str:
+    """Return what to write if the key has the value of another one, which has its; "" otherwise."""
+    values = root.value if key in _USUAL else {}
+    texts = {name: values[name] for name in _USUAL if isinstance(values.get(name), str)}
+    mine = texts.get(key, "")
+    for other, theirs in texts.items():
+        is_swapped = re.fullmatch(_USUAL[other], mine) and re.fullmatch(_USUAL[key], theirs)
+        if is_swapped and not re.fullmatch(_USUAL[other], theirs):
+            ours, its = (text if "/" in text else f'"{text}"' for text in (theirs, mine))
+            return f"are `{key}` and `{other}` swapped? write `{key}: {ours}` and `{other}: {its}`"
+    return ""

@@ -32,10 +32,12 @@ def file_of(path: Path) -> tuple[Path, str]:
 
 def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     """Return name → effective recipe of each variant, none for a recipe that is one environment. Collects the mistakes in it."""
-    found = [
-        pair for name, node in _combinations(root, mistakes).items() for pair in _by_processor(name, node)
-    ]
-    return {name: node for name, node in found if name}
+    variants = {
+        variant: effective
+        for name, node in _combinations(root, mistakes).items()
+        for variant, effective in _by_processor(name, node)
+    }
+    return {name: node for name, node in variants.items() if name}
 
 
 def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
@@ -52,16 +54,16 @@ def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
         place, there = root.inner[key].key_where, matrix.inner[key].key_where
         message = f"`{key}` is in `{KEY}` as well: {there}"
         mistakes.add(RecipeCode.MATRIX, place, message, hint="leave out one of them")
-    found: dict[str, Node] = {}
-    for values in itertools.product(*(one.inner.values() for one in matrix.inner.values())):
+    combinations: dict[str, Node] = {}
+    for values in itertools.product(*(node.inner.values() for node in matrix.inner.values())):
         chosen = dict(zip(matrix.value, values, strict=True))
-        name = "-".join(_word(key, one.value) for key, one in chosen.items())
-        if name in found:
+        name = "-".join(_word(key, node.value) for key, node in chosen.items())
+        if name in combinations:
             mistakes.at(matrix, RecipeCode.MATRIX, f"two variants have the name `{name}`")
-        places = {key: (matrix.inner[key].key_where, one.where) for key, one in chosen.items()}
-        own = rest | {key: _whole(key, one) for key, one in chosen.items()}
-        found[name] = replace(root, value=Map(own, root.value.places | places))
-    return found
+        places = {key: (matrix.inner[key].key_where, node.where) for key, node in chosen.items()}
+        whole = rest | {key: _whole(key, node) for key, node in chosen.items()}
+        combinations[name] = replace(root, value=Map(whole, root.value.places | places))
+    return combinations
 
 
 def _by_processor(name: str, root: Node) -> Iterator[tuple[str, Node]]:
@@ -71,11 +73,12 @@ def _by_processor(name: str, root: Node) -> Iterator[tuple[str, Node]]:
         yield name, root
         return
     for processor in PROCESSORS:
-        own = [one for one in gpus.inner.values() if (one.value in AARCH64.gpus) is (processor is AARCH64)]
-        value = List([one.value for one in own], [(one.key_where, one.where) for one in own])
-        if len(own) == len(gpus.value):
+        is_arm = processor is AARCH64
+        nodes = [node for node in gpus.inner.values() if (node.value in AARCH64.gpus) is is_arm]
+        value = List([node.value for node in nodes], [(node.key_where, node.where) for node in nodes])
+        if len(nodes) == len(gpus.value):
             yield name, root
-        elif own:
+        elif nodes:
             word = "-".join(filter(None, (name, processor.debian)))
             yield word, replace(root, value=Map(root.value | {GPUS: value}, root.value.places))
 
@@ -92,20 +95,16 @@ def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> 
     known = {f"{path.stem}{MARK}{name}": node for name, node in variants.items()}
     wanted = f"{path.stem}{MARK}{variant}"
     if known and wanted not in known:
-        message = (
-            f"there is no variant `{wanted}`" if variant else "this recipe stands for several environments"
-        )
+        several = "this recipe stands for several environments"
+        message = f"there is no variant `{wanted}`" if variant else several
         mistakes.at(place, RecipeCode.MATRIX, message, hint=f"name one of {', '.join(known)}")
     return known.get(wanted)
 
 
 def _whole(key: str, node: Node) -> object:
     """Return the value of the key: a single GPU becomes a list."""
-    return (
-        List([node.value], [(node.where, node.where)])
-        if key == GPUS and isinstance(node.value, str)
-        else node.value
-    )
+    is_single = key == GPUS and isinstance(node.value, str)
+    return List([node.value], [(node.where, node.where)]) if is_single else node.value
 
 
 def _word(key: str, value: str | list[str]) -> str:

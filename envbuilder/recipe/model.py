@@ -1,26 +1,33 @@
-"""The keys of a recipe file, and the effective recipe made from them."""
+"""The keys of a recipe file, the effective recipe made from them, and their JSON schema for editors.
+
+The schema describes one file and accepts every file that the loader accepts. Only the loader checks that
+paths exist, that requirements parse, and what `extends` and `matrix` add. Editors' YAML servers support draft 7 best.
+"""
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Discriminator, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapter, with_config
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
 from envbuilder.core.places import Unquoted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
-from envbuilder.recipe.extension import Extension, check_extension, check_extensions
+from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
-from envbuilder.recipe.repository import Repositories, Repository
+from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
+SCHEMA_FILE: Final = "schema.json"  # beside the recipes
+MODELINE: Final = f"# yaml-language-server: $schema={SCHEMA_FILE}"
+_Schema = dict[str, object]
 
 NAME: Final = Shape(
     pattern=r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*",
@@ -192,9 +199,8 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
         yield Mistake(message="`gpus` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("gpus",))
     for key in ("cuda", "extensions"):
         if given.get("pytorch") == NO_TORCH and given.get(key):
-            yield Mistake(
-                message=f"`{key}` needs `pytorch`", code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,)
-            )
+            message = f"`{key}` needs `pytorch`"
+            yield Mistake(message=message, code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,11 +269,11 @@ class Recipe:
             value["add"] = self.add
         bounds: dict[str, object] = {"constraints": self.constraints} if self.constraints else {}
         if self.hashes:
-            bounds["hashes"] = [(one.requirement, *one.sha256) for one in self.hashes]
+            bounds["hashes"] = [(hashed.requirement, *hashed.sha256) for hashed in self.hashes]
         if bounds:
             value["packages"] = [*self.packages, bounds]
         if self.apt_sources:
-            value["apt_sources"] = [one.canonical() for one in self.apt_sources]
+            value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
@@ -281,3 +287,64 @@ class Recipe:
         while path not in known and path != "$":
             path = path[: max(path.rfind("."), path.rfind("["))]
         return known.get(path, str(self.path))
+
+
+def schema_text() -> str:
+    """Return the text of the schema's file, the same on each machine."""
+    return json.dumps(make_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def make_schema() -> _Schema:
+    # Not in the loader: pydantic reads these texts from the source, in 0.04 s.
+    for kind in (RecipeFile, Extension, RepositoryFile):
+        with_config(ConfigDict(use_attribute_docstrings=True))(kind)
+    raw = TypeAdapter(RecipeFile).json_schema()
+    made: Any = _plain(raw, raw["$defs"])
+    required = made.pop("required")
+    del made["description"]
+    remote = ("git", "commit", "sdist", "url", "sha256")
+    forms = made["properties"]["extensions"]["items"]["oneOf"] = [
+        {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},
+        {"required": ["path"], "not": _any_of("sources", *remote, *OPTIONS)},
+    ]
+    for keys in (["git", "commit"], ["sdist"], ["url", "sha256"]):
+        others = (key for key in remote if key not in keys)
+        forms.append({"required": keys, "not": _any_of("sources", *others, *OPTIONS)})
+    some_gpus = {"required": ["gpus"], "properties": {"gpus": {"minItems": 1}}}
+    pairs = [
+        {"if": {"required": ["cuda"]}, "then": some_gpus},
+        {"if": some_gpus, "then": {"required": ["cuda"]}},
+    ]
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A recipe of envbuilder",
+        **made,
+        "if": _any_of("extends", "matrix"),
+        "else": {"required": required, "allOf": pairs},
+    }
+
+
+def _plain(schema: Any, definitions: Any) -> Any:
+    """Return pydantic's schema as draft 7: definitions inlined, without defaults and titles."""
+    if isinstance(schema, list):
+        return [_plain(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        named = {key: value for key, value in definitions[name].items() if key != "description"}
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return _plain(named | rest, definitions)
+    if "properties" in schema:
+        properties = {key: _plain(value, definitions) for key, value in schema["properties"].items()}
+        schema = {"additionalProperties": False} | schema | {"properties": properties}
+    dropped = ("title", "default", "$defs")
+    return {
+        "anyOf" if key == "oneOf" else key: value if key == "properties" else _plain(value, definitions)
+        for key, value in schema.items()
+        if key not in dropped
+    }
+
+
+def _any_of(*keys: str) -> _Schema:
+    return {"anyOf": [{"required": [key]} for key in keys]}

@@ -56,24 +56,8 @@ class Hashed:
         return canonicalize_name(Requirement(self.requirement).name)
 
     def is_about(self, name: str, version: str) -> bool:
-        return self.name == name and Requirement(self.requirement).specifier.contains(
-            version, prereleases=True
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirements:
-    """What a requirements file asks for; each text with its place."""
-
-    packages: tuple[tuple[str, str], ...]
-    constraints: tuple[tuple[str, str], ...]
-    torch: tuple[tuple[Requirement, str], ...]
-    indexes: tuple[tuple[str, str], ...]  # option and address
-    projects: tuple[tuple[Direct, str], ...]  # each needs an extension
-    own: tuple[tuple[str, str], ...]  # the project of the recipe's own folder
-    hashes: tuple[Hashed, ...]
-    notes: tuple[Finding, ...]
-    files: tuple[Path, ...]
+        specifier = Requirement(self.requirement).specifier
+        return self.name == name and specifier.contains(version, prereleases=True)
 
 
 def parse_requirement(text: str) -> str:
@@ -131,9 +115,8 @@ def _respelled(text: str) -> str:
     """Return the hint for comparisons as other tools or languages write them, "" if more is wrong."""
     asked, semicolon, marker = text.partition(";")
     asked = re.sub(r"^([^\s=<>!~^]+) +(?=[0-9])", r"\1==", asked)
-    asked = re.sub(r"(?<=[\w.*\]]) *+,? *+(?=[=<>!~^])", ",", asked).replace(
-        ",", "", 1
-    )  # none after the name
+    asked = re.sub(r"(?<=[\w.*\]]) *+,? *+(?=[=<>!~^])", ",", asked)
+    asked = asked.replace(",", "", 1)  # none after the name
     try:
         spelled = _COMPARISON.sub(_compare, asked) + semicolon + _COMPARISON.sub(_compare, marker)
         return f"did you mean `{Requirement(spelled)}`?"
@@ -150,29 +133,30 @@ def _compare(written: re.Match[str]) -> str:
         return f"~={version}" if "." in version else f"~={version}.0"
     if "!" in signs or signs >= {"<", ">"}:
         return f"!={version}"
-    sign = next((one for one in "<>" if one in signs), "=")
+    sign = next((sign for sign in "<>" if sign in signs), "=")
     return f"{sign}{'=' if '=' in signs else ''}{version}"
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads a file and those that it names; collects every mistake."""
+_Placed = tuple[str, str]  # a text and its place
+
+
+@dataclass(slots=True, kw_only=True)
+class Requirements:
+    """What a requirements file and those that it names ask for; `read` collects it with every mistake."""
 
     folder: Path  # the recipe's
-    packages: list[tuple[str, str]] = field(default_factory=list)
-    constraints: list[tuple[str, str]] = field(default_factory=list)
+    packages: list[_Placed] = field(default_factory=list)
+    constraints: list[_Placed] = field(default_factory=list)
     torch: list[tuple[Requirement, str]] = field(default_factory=list)
-    indexes: list[tuple[str, str]] = field(default_factory=list)
-    projects: list[tuple[Direct, str]] = field(default_factory=list)
-    own: list[tuple[str, str]] = field(default_factory=list)
+    indexes: list[_Placed] = field(default_factory=list)  # option and address
+    projects: list[tuple[Direct, str]] = field(default_factory=list)  # each needs an extension
+    itself: list[_Placed] = field(default_factory=list)  # the project of the recipe's own folder
     hashes: list[Hashed] = field(default_factory=list)
-    bare: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # requirements without a hash, or that name no version
-    needs_hashes: bool = False
     notes: list[Finding] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
+    needs_hashes: bool = False
+    bare: list[_Placed] = field(default_factory=list)  # without a hash, or without a version
 
     def read(self, path: Path, *, binds: bool = False) -> None:
         """Read every line. Those of a file that only `binds` are constraints."""
@@ -182,8 +166,8 @@ class _Reader:
         unreadable = Mistakes()
         text = load_text(path, unreadable) or ""
         self.mistakes += (
-            Mistake(message=one.message, code=one.code, hint=one.hint, where=one.where)
-            for one in unreadable.findings
+            Mistake(message=finding.message, code=finding.code, hint=finding.hint, where=finding.where)
+            for finding in unreadable.findings
         )
         for number, line in logical_lines(text):
             where = f"{path}:{number}:1"
@@ -204,48 +188,39 @@ class _Reader:
     def _read_option(self, option: str, value: str, path: Path, where: str, *, binds: bool) -> None:
         text = f"{option} {value}".strip()
         if option in ("--requirement", "--constraint"):
-            named = path.parent / value
-            below = named.resolve()
+            named, home = path.parent / value, self.folder.resolve()
             if "://" in value:
-                self._refuse(
-                    f"`{text}` is a file at an address", where, "save it beside this one, and name the copy"
-                )
-            elif not below.is_relative_to(self.folder.resolve()):
-                wrong = check_path(value, self.folder)
-                self._refuse(
-                    f"`{text}` is outside the recipe's folder", where, next((one.hint for one in wrong), "")
-                )
-            elif not below.is_file():
+                hint = "save it beside this one, and name the copy"
+                self._refuse(f"`{text}` is a file at an address", where, hint)
+            elif not named.resolve().is_relative_to(home):
+                self._refuse_outside(text, value, where)
+            elif not named.is_file():
                 self._refuse(f"`{text}`: there is no file `{named}`", where, "name it as seen from this file")
             else:
-                relative = self.folder / below.relative_to(self.folder.resolve())
-                self.read(relative, binds=binds or option == "--constraint")
+                file = self.folder / named.resolve().relative_to(home)
+                self.read(file, binds=binds or option == "--constraint")
         elif option == "--editable":
             self._need_project(value, path, where)
         elif option in INDEXES:
             self.indexes.append((text, where))
         elif option == "--pre":
+            message = f"`{text}` is not followed: a lock takes pre-releases only where pip does without it"
             hint = "name the version of a pre-release that you want: `NAME==1.0rc1`"
-            self._note(
-                f"`{text}` is not followed: a lock takes pre-releases only where pip does without it",
-                where,
-                hint,
-            )
+            self.notes.append(_note(message, where, hint))
         elif option == "--require-hashes":
             self.needs_hashes = True
         elif option not in (*NO_MATTER, "--hash"):
-            self._note(f"`{text}` is an option of pip that a lock does not follow", where)
+            self.notes.append(_note(f"`{text}` is an option of pip that a lock does not follow", where))
 
     def _read_requirement(
         self, text: str, path: Path, where: str, hashes: tuple[str, ...], *, binds: bool
     ) -> None:
-        digests = tuple(found[1] for one in hashes if (found := _SHA256.fullmatch(one)))
+        digests = tuple(match[1] for match in map(_SHA256.fullmatch, hashes) if match)
         if hashes and not digests:
             message = f"expected `--hash=sha256:` and 64 hexadecimal digits, found {shown(hashes[0])}"
             raise _refused(message, "a lock has the sha256 of each file", RecipeCode.HASH)
         if parse_direct(text):
-            named = re.match(r"torch\s*(\[.*?\])?\s*@", text)
-            if not named:
+            if not re.match(r"torch\s*(\[.*?\])?\s*@", text):
                 self._need_project(text, path, where, digests)
                 return
             text, digests = "torch", ()
@@ -262,59 +237,56 @@ class _Reader:
     def compare_hashes(self) -> None:
         """Refuse a requirement without a hash if another has one, as pip does. The recipe decides torch's."""
         for text, where in self.bare if self.needs_hashes else ():
-            lacks = "version by `==`" if any(one.where == where for one in self.hashes) else "hash"
+            lacks = "version by `==`" if any(hashed.where == where for hashed in self.hashes) else "hash"
             message = f"`{text}` has no {lacks}; in a file with hashes, all packages need one, as with pip"
             hint = "`uv pip compile --generate-hashes` or `pip-compile --generate-hashes` writes them for all packages"
             self._refuse(message, where, hint, RecipeCode.HASH)
 
     def _need_project(self, text: str, path: Path, where: str, digests: tuple[str, ...] = ()) -> None:
         """Note a project that an extension must bring; refuse a file, for which no extension stands."""
-        found = parse_place(text)
-        if found.url and digests and not found.sha256:
-            found = replace(found, sha256=digests[0])
-        if found.is_file:
+        project = parse_place(text)
+        if project.url and digests and not project.sha256:
+            project = replace(project, sha256=digests[0])
+        if project.is_file:
+            message = f"{shown(text)} names one file, and a lock names files by version and sha256"
             hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder with wheels"
-            self._refuse(
-                f"{shown(text)} names one file, and a lock names files by version and sha256", where, hint
-            )
+            self._refuse(message, where, hint)
             return
-        if found.git or found.url:
-            self.projects.append((found, where))
+        if project.git or project.url:
+            self.projects.append((project, where))
             return
-        if not found.path:
+        if not project.path:
             self._refuse(f"{shown(text)} is a repository that is not git's", where, _AS_EXTENSION)
             return
         # pip starts at the working folder, which is the file's or the recipe's.
-        places = [start / found.path for start in (path.parent, self.folder)]
-        place = next((one.resolve() for one in places if one.is_dir()), None)
+        places = (start / project.path for start in (path.parent, self.folder))
+        place = next((place.resolve() for place in places if place.is_dir()), None)
         home = self.folder.resolve()
         if place is None:
-            self._refuse(f"there is no folder `{found.path}` beside `{path}`", where, "name one there")
+            self._refuse(f"there is no folder `{project.path}` beside `{path}`", where, "name one there")
         elif home.is_relative_to(place):
-            self.own.append((text, where))
+            self.itself.append((text, where))
         elif not place.is_relative_to(home):
-            wrong = check_path(found.path, self.folder, is_folder=True)
-            self._refuse(
-                f"`{text}` is outside the recipe's folder", where, next((one.hint for one in wrong), "")
-            )
+            self._refuse_outside(text, project.path, where)
         elif not any((place / name).is_file() for name in BUILDS):
-            self._refuse(f"the folder `{found.path}` has neither {' nor '.join(BUILDS)}", where)
+            self._refuse(f"the folder `{project.path}` has neither {' nor '.join(BUILDS)}", where)
         else:
-            self.projects.append((replace(found, path=place.relative_to(home).as_posix()), where))
+            self.projects.append((replace(project, path=place.relative_to(home).as_posix()), where))
+
+    def _refuse_outside(self, text: str, path: str, where: str) -> None:
+        mistakes = check_path(path, self.folder, is_folder=(self.folder / path).is_dir())
+        hint = next((mistake.hint for mistake in mistakes), "")
+        self._refuse(f"`{text}` is outside the recipe's folder", where, hint)
 
     def _refuse(
         self, message: str, where: str, hint: str = "", code: RecipeCode = RecipeCode.REQUIREMENT
     ) -> None:
         self.mistakes.append(Mistake(message=message, code=code, hint=hint, where=where))
 
-    def _note(self, message: str, where: str, hint: str = "") -> None:
-        self.notes.append(make_note(message, where, hint))
 
-
-def make_note(message: str, where: str, hint: str = "") -> Finding:
-    return Finding(
-        code=RecipeCode.DECIDED, severity=Severity.WARNING, where=where, message=message, hint=hint
-    )
+def _note(message: str, where: str, hint: str = "") -> Finding:
+    severity = Severity.WARNING
+    return Finding(code=RecipeCode.DECIDED, severity=severity, where=where, message=message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,21 +296,11 @@ class _File:
 
 def _read_file(file: _File, info: ValidationInfo) -> Requirements:
     assert isinstance(info.context, Path)
-    reader = _Reader(info.context)
-    reader.read(info.context / file.requirements)
-    reader.compare_hashes()
-    raise_mistakes(reader.mistakes)
-    return Requirements(
-        packages=tuple(reader.packages),
-        constraints=tuple(reader.constraints),
-        torch=tuple(reader.torch),
-        indexes=tuple(reader.indexes),
-        projects=tuple(reader.projects),
-        own=tuple(reader.own),
-        hashes=tuple(reader.hashes),
-        notes=tuple(reader.notes),
-        files=tuple(reader.files),
-    )
+    requirements = Requirements(folder=info.context)
+    requirements.read(info.context / file.requirements)
+    requirements.compare_hashes()
+    raise_mistakes(requirements.mistakes)
+    return requirements
 
 
 Packages = tuple[
@@ -349,27 +311,15 @@ Packages = tuple[
             AfterValidator(parse_requirement),
             Tag("a requirement"),
         ]
-        | Annotated[
-            Requirements,
-            ReadAs(Annotated[_File, AfterValidator(_read_file)]),
-            Tag("a file"),
-        ],
+        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],
         Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
     ],
     ...,
 ]
 
 
-def missing_projects(
-    projects: tuple[tuple[Direct, str], ...], extensions: tuple[Extension, ...]
-) -> Iterator[tuple[Direct, str]]:
-    """Yield the projects of requirements files that no extension brings, each with its place."""
-    for one, where in projects:
-        if not any(_brings(extension, one) for extension in extensions):
-            yield one, where
-
-
-def _brings(extension: Extension, project: Direct) -> bool:
+def brings(extension: Extension, project: Direct) -> bool:
+    """Return whether an extension of the recipe is the project of a requirements file."""
     if project.url:
         return extension.url == project.url and project.sha256 in ("", extension.sha256)
     if not project.git:
@@ -378,60 +328,45 @@ def _brings(extension: Extension, project: Direct) -> bool:
     return same and project.commit in ("", extension.commit) and extension.path == project.path
 
 
-def own_notes(own: tuple[tuple[str, str], ...], extensions: tuple[Extension, ...]) -> Iterator[Finding]:
-    """Note each line that installs the project of the recipe's folder, unless an extension brings it."""
-    if any(one.path == HERE for one in extensions):
-        return
-    for text, where in own:
-        yield make_note(
-            f"`{text}` is not installed: the environment holds what a project needs, and not itself",
-            where,
-            "set `env: {PYTHONPATH: …}`, or if it has C++ or CUDA sources, write `extensions: [{name: NAME, path: .}]`",
-        )
-
-
-def torch_notes(
-    wanted: tuple[tuple[Requirement, str], ...],
+def notes_on(
+    requirements: Requirements,
+    extensions: tuple[Extension, ...],
     *,
     pytorch: str,
     cuda: str,
     python: str,
     processor: Processor,
-    place: str,
+    place: str,  # of the key `pytorch`
 ) -> Iterator[Finding]:
-    """Note each line on torch that the recipe's own pins contradict."""
-    target = processor.markers(python)
-    for one, where in wanted:
-        if one.marker and not one.marker.evaluate(target):
-            continue
-        plain = re.sub(r"\+[\w.]+", "", str(one.specifier))
-        build = re.search(r"\+(cu\d+|cpu)", str(one.specifier))
-        if pytorch == NO_TORCH or not SpecifierSet(plain).contains(pytorch, prereleases=True):
-            message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{one}`"
-            yield make_note(message, where, "change one of the two")
-        elif build and build[1] != build_of(cuda):
-            yield make_note(f"the recipe's {_cuda_words(cuda)} decides, and not the build of `{one}`", where)
-
-
-def index_notes(indexes: tuple[tuple[str, str], ...], cuda: str) -> Iterator[Finding]:
-    """Note each index of a requirements file, except the part of PyTorch's own that the recipe's CUDA chooses."""
-    for text, where in indexes:
+    """Note each line of a requirements file that the recipe decides otherwise."""
+    yield from requirements.notes
+    for text, where in requirements.itself:
+        if all(extension.path != HERE for extension in extensions):
+            message = f"`{text}` is not installed: the environment holds what a project needs, and not itself"
+            hint = "set `env: {PYTHONPATH: …}`, or if it has C++ or CUDA sources, write `extensions: [{name: NAME, path: .}]`"
+            yield _note(message, where, hint)
+    cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
+    for text, where in requirements.indexes:
         build = TORCH_BUILD.fullmatch(text)
-        if build and build[1] == build_of(cuda):
-            continue
-        if build:
-            message = f"`{text}` has torch's build {build[1]}, and the recipe's {_cuda_words(cuda)} chooses the build"
-            yield make_note(message, where)
-        else:
+        if build is None:
             message = f"`{text}` is not asked: packages come from the indexes of the machine that locks"
             setting = "ENVBUILDER_FOLDERS" if text.startswith("--find-links") else "ENVBUILDER_INDEX"
-            yield make_note(message, where, f"`{setting}` names others")
+            yield _note(message, where, f"`{setting}` names others")
+        elif build[1] != build_of(cuda):
+            choice = f"the recipe's {cuda_words} chooses the build"
+            yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
+    for torch, where in requirements.torch:
+        if torch.marker and not torch.marker.evaluate(processor.markers(python)):
+            continue
+        plain = re.sub(r"\+[\w.]+", "", str(torch.specifier))
+        build = re.search(r"\+(cu\d+|cpu)", str(torch.specifier))
+        if pytorch == NO_TORCH or not SpecifierSet(plain).contains(pytorch, prereleases=True):
+            message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{torch}`"
+            yield _note(message, where, "change one of the two")
+        elif build and build[1] != build_of(cuda):
+            yield _note(f"the recipe's {cuda_words} decides, and not the build of `{torch}`", where)
 
 
 def build_of(cuda: str) -> str:
     """Return the name of torch's build for a CUDA: cu124 of 12.4, `cpu` of ""."""
     return "cu" + "".join(cuda.split(".")[:2]) if cuda else "cpu"
-
-
-def _cuda_words(cuda: str) -> str:
-    return f"`cuda: {cuda}`" if cuda else "want of `cuda`"

@@ -56,18 +56,12 @@ class RepositoryFile:
 
 
 def _check_components(entry: RepositoryFile) -> Iterator[Mistake]:
-    if entry.suite.endswith("/") == bool(entry.components):
-        message = (
-            "a suite that ends with `/` has no components"
-            if entry.components
-            else "the suite has no components"
-        )
-        hint = (
-            "leave them out"
-            if entry.components
-            else "`components: [main]`, as in the line that its makers give"
-        )
+    if entry.suite.endswith("/") and entry.components:
+        message, hint = "a suite that ends with `/` has no components", "leave them out"
         yield Mistake(message=message, code=RecipeCode.PAIR, hint=hint, at=("suite",))
+    elif not entry.suite.endswith("/") and not entry.components:
+        hint = "`components: [main]`, as in the line that its makers give"
+        yield Mistake(message="the suite has no components", code=RecipeCode.PAIR, hint=hint, at=("suite",))
 
 
 def _check_names(entries: tuple[str | RepositoryFile, ...]) -> Iterator[Mistake]:

@@ -104,20 +104,16 @@ def shell_words(text: str) -> list[str]:
 
 def split_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each option by its long name with its value, and each requirement with "" for the option."""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    rest = iter(words)
+    for word in rest:
         option, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        option = _LONG.get(option, option)
         if not word.startswith("-") or word == "-":
             yield "", word
-            continue
-        if len(word) > 2 and word[:2] in _LONG and word[1] != "-":  # -rFILE
+        elif len(word) > 2 and word[:2] in _LONG:  # -rFILE
             yield _LONG[word[:2]], word[2:]
-            continue
-        option = _LONG.get(option, option)
-        if option in _WITH_VALUE and not sign:
-            value = rest.pop(0) if rest else ""
-        yield option, value
+        else:
+            yield option, next(rest, "") if option in _WITH_VALUE and not sign else value
 
 
 def parse_direct(text: str) -> Direct | None:
@@ -145,22 +141,17 @@ def _remote(text: str, place: str, given: str) -> Direct:
     fields = {key: values[0] for key, values in parse_qs(fragment).items()}
     parts = urlsplit(address.removeprefix("git+"))
     name = given or re.sub(r"\[.*", "", fields.get("egg", ""))
-    if parts.scheme == "file" and not address.startswith("git+"):
-        return Direct(
-            text=text, name=_module(name or parts.path), path=parts.path, is_file=parts.path.endswith(_FILES)
-        )
-    path, _, revision = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
     is_git = address.startswith("git+")
+    if parts.scheme == "file" and not is_git:
+        name, is_file = _module(name or parts.path), parts.path.endswith(_FILES)
+        return Direct(text=text, name=name, path=parts.path, is_file=is_file)
+    path, _, revision = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
     if parts.scheme in ("http", "https") and path.endswith(_SOURCES):
         return Direct(text=text, name=_module(name or path), url=address, sha256=fields.get("sha256", ""))
-    return Direct(
-        text=text,
-        name=_module(name or path),
-        git=parts._replace(path=path).geturl() if is_git else "",
-        revision=revision if is_git else "",
-        path=fields.get("subdirectory", "").strip("/") if is_git else "",
-        is_file=not is_git,
-    )  # fmt: skip
+    if not is_git:
+        return Direct(text=text, name=_module(name or path), is_file=True)
+    git, below = parts._replace(path=path).geturl(), fields.get("subdirectory", "").strip("/")
+    return Direct(text=text, name=_module(name or path), git=git, revision=revision, path=below)
 
 
 def _module(text: str) -> str:

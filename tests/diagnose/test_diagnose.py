@@ -21,7 +21,7 @@ from envbuilder.commands.diagnose import findings
 from envbuilder.diagnose import Diagnosis, LogError, Role, as_text, diagnose, logs
 from envbuilder.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.diagnose.collectives import Ranks, Verdict
-from envbuilder.diagnose.line import plain, rank_of, rank_of_file, time_of, unlabelled
+from envbuilder.diagnose.logs import plain, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.diagnose.recorder import read_dump
 from tests.support.excerpts import CLEAN, EXCERPTS, FOLDER, Excerpt
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from envbuilder.diagnose.catalogue import Failure, Mark, load_catalogue
-from envbuilder.diagnose.line import plain
+from envbuilder.diagnose.logs import plain
 from envbuilder.diagnose.scan import Search
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.core.process import ProcessRunner
 from envbuilder.init import read_source
-from envbuilder.init.readers.project import read_git
+from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
 from tests.support.projects import deadline
 

@@ -16,13 +16,11 @@ from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.init import make, read_source
-from envbuilder.init.examples import examples_folder
-from envbuilder.init.prompt import ask_missing
-from envbuilder.init.readers.conda import read_environment, read_spec
-from envbuilder.init.readers.machine import read_facts, read_machine
-from envbuilder.init.readers.pip import read_requirement
-from envbuilder.init.readers.project import read_git
+from envbuilder.init import ask_missing, examples_folder, make, read_source
+from envbuilder.init.conda import read_environment, read_spec
+from envbuilder.init.machine import read_facts, read_machine
+from envbuilder.init.pip import read_requirement
+from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
 from envbuilder.lock.file import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu

@@ -18,7 +18,7 @@ PLAIN = {
     "cli.py: word",
     "commands/init.py: example",
     "init/__init__.py: name",
-    "init/readers/commands.py: self.clones[folder].git",
+    "init/shell_lines.py: self.clones[folder].git",
     "init/render.py: recipe.name",
     "compat/rules/base_image.py: base.distribution",
     "compat/rules/base_image.py: context.recipe.name",

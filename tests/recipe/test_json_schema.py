@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import RecipeError
 from envbuilder.core.models import keys_of
 from envbuilder.core.places import Mistakes, Unquoted, kind_of, parse_yaml
-from envbuilder.recipe import json_schema as schema
+from envbuilder.recipe import model as schema
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.load import list_recipes, load
@@ -69,7 +69,7 @@ def test_the_schema_is_a_schema():
 
 def test_the_file_is_what_the_types_say(request: pytest.FixtureRequest):
     """`pytest --update-golden tests/recipe/test_json_schema.py` writes it."""
-    path = RECIPES / schema.FILE
+    path = RECIPES / schema.SCHEMA_FILE
     if request.config.getoption("--update-golden"):
         path.write_text(schema.schema_text())
     assert path.read_text() == schema.schema_text()

@@ -18,7 +18,7 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.readers.pip import (
+from envbuilder.init.pip import (
     build_requirements,
     load_toml,
     module_name,
@@ -40,38 +40,38 @@ _BACKENDS: Final = frozenset({"scikit-build-core", "py-build-cmake", "scikit-bui
 def read_extensions(top: Path, requests: Requests) -> None:
     """Request every extension of torch below a folder."""
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
-    built = {path.parent for path in _builds(top, codes)}
-    for folder in sorted(built):
+    built = sorted({path.parent for path in _builds(top, codes)})
+    for folder in built:
         request_project(folder, requests)
-    found = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
+    loads = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
-    for code, call in found:
+    for code, call in loads:
         where = f"{code.path}:{call.node.lineno}"
-        if whole := next((one for one in sorted(built) if code.path.is_relative_to(one)), None):
-            inside.setdefault(whole, []).append(where)
+        if project := next((folder for folder in built if code.path.is_relative_to(folder)), None):
+            inside.setdefault(project, []).append(where)
             continue
         # A function with arguments makes one extension for each caller.
         ways = dict.fromkeys(_reach(code, call, codes))
-        for reached in ways:
-            _request_capture(*reached, top, codes, requests)
+        for caller, way in ways:
+            _request_capture(caller, way, top, codes, requests)
         if not ways:
             why = "no line without arguments of its own reaches this call"
             line = f"import {code.path.stem}; {code.path.stem}.{call.owner}(…)"
             hint = f"`capture` takes lines of Python, such as `{line}`"
             requests.leave(where, f"{call.short}()", why, hint=hint)
-    for whole, places in inside.items():
-        message = f"`load()` is not captured: the project `{whole.resolve().name}` is built as a whole"
+    for project, places in inside.items():
+        message = f"`load()` is not captured: the project `{project.resolve().name}` is built as a whole"
         requests.note(", ".join(places), message)
     # A `load()` may name sources of any folder beside or below its own.
-    near = {folder for code, _ in found for folder in (code.path.parent, code.path.parent.parent)}
-    _check_orphans(top, built | near, requests)
+    near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
+    _check_orphans(top, {*built, *near}, requests)
     _check_submodules(top, requests)
 
 
 def has_loads(path: Path) -> bool:
     """Return whether a Python file, or one below a folder, calls torch's `load()`."""
     files = project_files(path) if path.is_dir() else iter((path,))
-    return any((code := read_code(one)) and code.loads for one in files if one.suffix == ".py")
+    return any((code := read_code(file)) and code.loads for file in files if file.suffix == ".py")
 
 
 def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
@@ -91,10 +91,10 @@ def _reach(code: Code, call: Call, codes: list[Code], depth: int = 0) -> Iterato
     if call.inside != "?":
         yield code, call.inside
     elif call.owner and depth < _LONGEST_WAY:
-        for other in sorted(codes, key=lambda one: (one is not code, one.path)):
-            for one in other.calls:
-                if one.owner != call.owner and _runs(one, call.owner, code, other):
-                    yield from _reach(other, one, codes, depth + 1)
+        for other in sorted(codes, key=lambda other: (other is not code, other.path)):
+            for above in other.calls:
+                if above.owner != call.owner and _runs(above, call.owner, code, other):
+                    yield from _reach(other, above, codes, depth + 1)
 
 
 def _runs(call: Call, name: str, code: Code, other: Code) -> bool:
@@ -107,12 +107,12 @@ def _runs(call: Call, name: str, code: Code, other: Code) -> bool:
 
 def _request_capture(code: Code, way: str, top: Path, codes: list[Code], requests: Requests) -> None:
     """Request the line that imports a file and runs its way to `load()`."""
-    found = _importable(code.path, top, codes)
-    if found is None:
+    importable = _importable(code.path, top, codes)
+    if importable is None:
         why = "its path has a part that is no Python name"
         requests.leave(str(code.path), code.path.name, why, hint="`capture` takes lines of Python")
         return
-    root, module = found
+    root, module = importable
     line = f"from {module} import {re.split(r'[.(]', way)[0]}; {way}" if way else f"import {module}"
     name = module_name(module.partition(".")[0])
     requests.extension(Extension(name=name, path=root.as_posix(), capture=(line,)), str(code.path))
@@ -126,7 +126,7 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
     """
     imported = {name for code in codes for name in code.imported}
     ways: list[tuple[Path, str]] = []
-    for root in (top, *(top / one for one in reversed(path.relative_to(top).parents) if one != Path())):
+    for root in (top, *(top / part for part in reversed(path.relative_to(top).parents) if part != Path())):
         parts = path.relative_to(root).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         if parts and all(part.isidentifier() for part in parts):
@@ -143,7 +143,7 @@ def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | 
 
 def _check_submodules(top: Path, requests: Requests) -> None:
     """Report the submodules that are not checked out: extensions may need them, or be in them."""
-    file, taken = top / ".gitmodules", {(one.git, one.commit) for one in requests.extensions.values()}
+    file, taken = top / ".gitmodules", {(known.git, known.commit) for known in requests.extensions.values()}
     absent = [
         f"`{path}`"
         for path, _ in _absent_submodules(file)
@@ -168,54 +168,54 @@ def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:
 
 def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
     """Request the folders of CUDA sources that no Python file builds, if they bind to Python."""
-    folders = dict.fromkeys(path.parent for path in project_files(top) if path.suffix == ".cu")
-    for folder in folders:
-        if any(folder.is_relative_to(one) for one in covered) or top in covered:
+    folders: dict[Path, list[Path]] = {}
+    for path in project_files(top):
+        if path.suffix in (".cpp", ".cu"):
+            folders.setdefault(path.parent, []).append(path)
+    for folder, paths in folders.items():
+        is_covered = top in covered or any(folder.is_relative_to(other) for other in covered)
+        if is_covered or all(path.suffix != ".cu" for path in paths):
             continue
-        sources = sorted(
-            path for path in project_files(top) if path.parent == folder and path.suffix in (".cpp", ".cu")
-        )
-        texts = (load_text(path, Mistakes()) or "" for path in sources)  # some are not UTF-8
-        found = next(filter(None, map(_BINDING.search, texts)), None)
-        if found is None:
+        texts = (load_text(path, Mistakes()) or "" for path in sorted(paths))  # some are not UTF-8
+        binding = next(filter(None, map(_BINDING.search, texts)), None)
+        if binding is None:
             why = "no setup.py and no `load()` names these sources, and none binds to Python"
             requests.leave(str(folder), f"{folder.name}/*.cu", why)
             continue
-        given = found[1] if found[1] and found[1] != "TORCH_EXTENSION_NAME" else folder.name
-        one = Extension(
-            name=module_name(given),
-            sources=tuple(path.as_posix() for path in sources),
+        has_name = binding[1] not in (None, "TORCH_EXTENSION_NAME")
+        extension = Extension(
+            name=module_name(binding[1] if has_name else folder.name),
+            sources=tuple(path.as_posix() for path in sorted(paths)),
             include=(folder.as_posix(),) if folder != top else (),
         )
-        requests.extension(one, str(folder))
-        message = f"`{one.name}` has these sources: no setup.py and no `load()` names them"
+        requests.extension(extension, str(folder))
+        message = f"`{extension.name}` has these sources: no setup.py and no `load()` names them"
         requests.note(str(folder), message, hint="check its name and its flags")
 
 
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
 
+    def named(pattern: str) -> list[Path]:
+        return [path for path in files if re.fullmatch(pattern, path.name)]
+
     def is_there(path: Path) -> bool:
         return path.is_file() and requests.holds(path)
 
-    found = sorted(filter(is_there, top.iterdir()))
-    images = [path for path in found if "dockerfile" in path.name.lower() or path.suffix == ".def"]
+    files = sorted(filter(is_there, top.iterdir()))
+    images = named(r"(?i:.*dockerfile.*)|.*\.def")
     nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
     nested = [path for path in nested if is_there(path) and not _OURS.match(read_text(path))]
-    environments = [
-        path for path in found if re.fullmatch(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml", path.name)
-    ]
-    lists = [path for path in found if re.fullmatch(r"requirements?\.(txt|in)", path.name)]
+    environments = named(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml")
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
-    lists = lists[-1:] or [path for path in below if is_there(path)][:1]
-    chosen = [*(images or nested)[:1], *environments[:1]]
-    chosen += [path for name in ("pyproject.toml", "setup.cfg", "setup.py") if is_there(path := top / name)]
-    chosen += lists
+    lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
+    builds = [top / name for name in ("pyproject.toml", "setup.cfg", "setup.py") if top / name in files]
+    chosen = [*(images or nested)[:1], *environments[:1], *builds, *lists]
     for path in chosen:
         read(path, requests)
-    others = [path for path in found if re.fullmatch(r"requirements?[-_.].*\.(txt|in)", path.name)]
-    for path in [one for one in (*images, *environments, *others) if one not in chosen]:
-        requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
+    for path in (*images, *environments, *named(r"requirements?[-_.].*\.(txt|in)")):
+        if path not in chosen:
+            requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
     read_extensions(top, requests)
     if not (chosen or requests.extensions or requests.left):
         message = "no file here says what the project needs, and it has no extension"
@@ -225,20 +225,21 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
 def read_git(path: Path, runner: Runner, requests: Requests) -> None:
     """Ask git when a project last changed, and for the commits of the submodules that are not checked out."""
     folder = (path if path.is_dir() else path.parent).resolve()
-    if not any((one / ".git").exists() for one in (folder, *folder.parents)):
+    if not any((above / ".git").exists() for above in (folder, *folder.parents)):
         return
     # A stranger's `.git/config` may name programs, which git would start, and servers to fetch from.
     settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
-    git, alone = ("git", "-C", str(folder), *settings), (("GIT_ALLOW_PROTOCOL", "none"),)
+
+    def git(*words: str, why: str) -> str:
+        argv = ("git", "-C", str(folder), *settings, *words)
+        return runner.run(Command(argv=argv, why=why, env=(("GIT_ALLOW_PROTOCOL", "none"),)))
+
     with contextlib.suppress(CommandError, ToolError, ValueError):
-        argv = (*git, "log", "-1", "--format=%cs", "--", ".")
-        found = runner.run(Command(argv=argv, why="ask when the project last changed", env=alone))
-        requests.day = max(filter(None, (requests.day, date.fromisoformat(found.strip()))))
+        day = git("log", "-1", "--format=%cs", "--", ".", why="ask when the project last changed")
+        requests.day = max(filter(None, (requests.day, date.fromisoformat(day.strip()))))
     for name, url in _absent_submodules(folder / ".gitmodules"):
         with contextlib.suppress(CommandError, ToolError):
-            staged = (*git, "ls-files", "--stage", "--", name)
-            why = "ask for the commit of a submodule"
-            words = runner.run(Command(argv=staged, why=why, env=alone)).split()
+            words = git("ls-files", "--stage", "--", name, why="ask for the commit of a submodule").split()
             if words[:1] == ["160000"] and re.fullmatch(GIT_URL.pattern, url):
                 requests.submodules[folder / name] = (url, words[1])
 
@@ -269,23 +270,21 @@ def read_pyproject(path: Path, requests: Requests) -> None:
 
 def _bounds(text: str) -> str:
     """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
-    parts = [one.strip() for one in text.split(",")]
-    return ",".join(filter(None, map(_bound, parts)))
+    return ",".join(filter(None, (_bound(part.strip()) for part in text.split(","))))
 
 
 def _bound(text: str) -> str:
     if text == "*":
         return ""
-    found = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
-    if not found:
-        return text
-    numbers = [int(one) for one in found[2].split(".")]
-    if not found[1]:
-        return f"=={text}"
-    first = next((at for at, one in enumerate(numbers) if one), len(numbers) - 1)
-    at = min(1, len(numbers) - 1) if found[1] == "~" else first
-    above = ".".join(str(one) for one in (*numbers[:at], numbers[at] + 1))
-    return f">={found[2]},<{above}"
+    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
+    if not bound or not bound[1]:
+        return f"=={text}" if bound else text
+    numbers = list(map(int, bound[2].split(".")))
+    last = len(numbers) - 1
+    first = next((at for at, number in enumerate(numbers) if number), last)
+    at = min(1, last) if bound[1] == "~" else first
+    above = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
+    return f">={bound[2]},<{above}"
 
 
 def read_setup(path: Path, requests: Requests) -> None:
@@ -322,5 +321,5 @@ def read_setup_cfg(path: Path, requests: Requests) -> None:
             read_requirement(text, str(path), requests)
 
 
-def _texts(found: object) -> list[str]:
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+def _texts(items: object) -> list[str]:
+    return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []

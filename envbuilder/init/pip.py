@@ -66,8 +66,8 @@ def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> N
         words = split_line(line)
     except ValueError:
         requests.leave(where, line, "a quotation that does not end")
-        return
-    read_arguments(words, where, requests, locate=locate)
+    else:
+        read_arguments(words, where, requests, locate=locate)
 
 
 def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
@@ -77,8 +77,8 @@ def read_arguments(words: Sequence[str], where: str, requests: Requests, *, loca
             requests.leave(where, value, f"it has more than {LONGEST} characters")
         elif option:
             _read_option(option, value, where, requests, locate=locate)
-        elif found := parse_direct(value):
-            _read_project(found, where, requests, locate)
+        elif project := parse_direct(value):
+            _read_project(project, where, requests, locate)
         else:
             read_requirement(value, where, requests)
 
@@ -86,36 +86,36 @@ def read_arguments(words: Sequence[str], where: str, requests: Requests, *, loca
 def _read_option(option: str, value: str, where: str, requests: Requests, *, locate: Locate) -> None:
     text = f"{option} {value}".strip()
     if option == "--requirement":
-        path = locate(value)
-        if "://" in value:
-            requests.leave(where, text, "a file at an address", hint="save it, and give it by `--from` too")
-        elif path is None:
-            requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
-        elif not requests.holds(path):
-            requests.leave(
-                where, text, "it is outside the project's folder", hint=f"`--from {value}` reads it"
-            )
-        elif path.is_file():
-            read_requirements(path, requests)
-        else:
-            requests.leave(where, text, f"there is no file `{path}`")
+        _read_file(value, text, where, requests, locate(value))
     elif option in INDEXES and (build := TORCH_BUILD.fullmatch(text)):
         _read_build(build[1], where, requests)
     elif option in INDEXES:
-        requests.leave(
-            where, text, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
-        )
+        hint = "`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
+        requests.leave(where, text, CONFIGURED, hint=hint)
     elif option == "--editable":
         _read_project(parse_place(value), where, requests, locate)
     elif option == "--constraint":
-        requests.leave(
-            where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
-        )
+        hint = "add the bounds that matter to `packages`"
+        requests.leave(where, text, "the lock fixes every version", hint=hint)
     elif option == "--hash":
         why = "a recipe lists packages without them; `packages: [{requirements: FILE}]` compares them"
         requests.leave_all(where.rpartition(":")[0], "the hashes", why)
     elif option not in NO_MATTER:
         requests.leave(where, text, "an option of pip that recipes do not have")
+
+
+def _read_file(name: str, text: str, where: str, requests: Requests, path: Path | None) -> None:
+    if "://" in name:
+        requests.leave(where, text, "a file at an address", hint="save it, and give it by `--from` too")
+    elif path is None:
+        requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+    elif not requests.holds(path):
+        hint = f"`--from {name}` reads it"
+        requests.leave(where, text, "it is outside the project's folder", hint=hint)
+    elif path.is_file():
+        read_requirements(path, requests)
+    else:
+        requests.leave(where, text, f"there is no file `{path}`")
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
@@ -148,14 +148,13 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         return
     if local:
         requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
-    kept = Requirement(str(requirement).replace(str(requirement.specifier), specifier) if local else text)
-    requests.package(name, str(kept), where)
+    requests.package(name, str(requirement).replace(str(requirement.specifier), specifier), where)
 
 
 def _read_build(build: str, where: str, requests: Requests) -> None:
     """cu113 → CUDA 11.3; cpu → no GPU."""
-    if found := re.fullmatch(r"cu(\d+)(\d)", build):
-        requests.pin("cuda", f"=={found[1]}.{found[2]}", where)
+    if cuda := re.fullmatch(r"cu(\d+)(\d)", build):
+        requests.pin("cuda", f"=={cuda[1]}.{cuda[2]}", where)
     elif build == "cpu" and requests.gpus is None:
         requests.gpus = ()
     elif build != "cpu":
@@ -172,10 +171,10 @@ def _compile(text: str, requirement: Requirement, switch: Switch, where: str, re
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
     version = exact[1] if exact else known.newest
-    found = Extension(name=module, sdist=f"{module}=={version}", env=((switch.variable, switch.value),))
-    requests.extension(found, where)
-    for one in known.needs:
-        requests.add_package(one, where)
+    env = ((switch.variable, switch.value),)
+    requests.extension(Extension(name=module, sdist=f"{module}=={version}", env=env), where)
+    for package in known.needs:
+        requests.add_package(package, where)
     why = "" if exact else f"; `{text}` names no version"
     message = f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs{why}"
     requests.note(where, message)
@@ -187,21 +186,24 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         requests.note(where, f"{shown(project.text)} is taken without its password or token", hint=GIVE_BY)
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
     folder = folder if folder and requests.holds(folder) else None
+    is_whole = project.path == "." and not project.git
     if folder and (submodule := requests.submodules.get(folder.resolve())):
-        found = Extension(name=project.name, git=submodule[0], commit=submodule[1])
-        requests.extension(found, where)
+        git, commit = submodule
+        requests.extension(Extension(name=project.name, git=git, commit=commit), where)
         return
-    own = project.path == "." and not project.git
-    if folder and any((folder / name).is_file() for name in BUILDS) and (not own or _has_extensions(folder)):
+    if (
+        folder
+        and any((folder / name).is_file() for name in BUILDS)
+        and (not is_whole or _has_extensions(folder))
+    ):
         request_project(folder, requests)
         return
-    if project.commit:
-        found = Extension(name=project.name, git=project.git, commit=project.commit, path=project.path)
-        requests.extension(found, where)
-        return
-    if project.sha256:
-        found = Extension(name=project.name, url=project.url, sha256=project.sha256)
-        requests.extension(found, where)
+    if project.commit or project.sha256:
+        extension = Extension(
+            name=project.name, git=project.git, commit=project.commit, path=project.path,
+            url=project.url, sha256=project.sha256,
+        )  # fmt: skip
+        requests.extension(extension, where)
         return
     wheel = re.search(r"(?:^|/)(torch[a-z_]*)-([0-9][^-/]*)-[^/]*\.whl", unquote(project.text))
     if wheel:
@@ -214,7 +216,7 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
     elif project.url:
         why = "an archive without its sha256, whose content can change"
-    elif own:
+    elif is_whole:
         why = "the environment holds what a project needs, and not the project itself"
         hint = "set `env: {PYTHONPATH: …}`"
     elif project.git:
@@ -232,22 +234,23 @@ def _has_extensions(folder: Path) -> bool:
 
 def request_project(folder: Path, requests: Requests) -> None:
     """Request an extension for a folder with a build of its own, and what that build imports."""
-    code, name = read_code(folder / "setup.py") if requests.holds(folder / "setup.py") else None, ""
+    setup, pyproject = folder / "setup.py", folder / "pyproject.toml"
+    code, name = read_code(setup) if requests.holds(setup) else None, ""
+    env: tuple[tuple[str, str], ...] = ()
     if code:
         given = (
-            code.text(code.keyword(one, "name") or next(iter(one.node.args), None)) for one in code.extensions
+            code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
+            for call in code.extensions
         )
         name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
-    texts = {text for _, text in plain_texts(code)} if code else set()
-    env = tuple(
-        (one.variable, one.value)
-        for one in load_switches().rows
-        if one.effect != "architectures" and one.variable in texts and "{" not in one.value
-    )
+        texts = {text for _, text in plain_texts(code)}
+        env = tuple(
+            (switch.variable, switch.value)
+            for switch in load_switches().rows
+            if switch.effect != "architectures" and switch.variable in texts and "{" not in switch.value
+        )
     module = module_name(name.partition(".")[0] or folder.resolve().name)
-    found = Extension(name=module, path=folder.as_posix(), env=env)
-    requests.extension(found, str(folder))
-    pyproject = folder / "pyproject.toml"
+    requests.extension(Extension(name=module, path=folder.as_posix(), env=env), str(folder))
     if code:
         request_imported(code, requests)
     _request_headers(folder, module, requests)
@@ -258,27 +261,26 @@ def request_project(folder: Path, requests: Requests) -> None:
 
 def request_imported(code: Code, requests: Requests) -> None:
     """Request the packages that a setup.py or a captured file imports."""
-    imported = {one.partition(".")[0] for one in code.imported}
-    for one in sorted(imported & _IMPORTED.keys(), key=str.lower):
-        requests.add_package(_IMPORTED[one], str(code.path))
+    imported = {module.partition(".")[0] for module in code.imported}
+    for module in sorted(imported & _IMPORTED.keys(), key=str.lower):
+        requests.add_package(_IMPORTED[module], str(code.path))
 
 
 def _request_headers(folder: Path, name: str, requests: Requests) -> None:
     """Request the packages of Debian that have the headers which a project includes and does not bring."""
     files = [path for path in project_files(folder) if path.suffix in CODE]
-    own = "\n".join(f"/{path.relative_to(folder).as_posix()}" for path in files)
-    included = {one for path in files for one in _INCLUDE.findall(load_text(path, Mistakes()) or "")}
-    found: dict[str, str] = {}
+    brought = "\n".join(f"/{path.relative_to(folder).as_posix()}" for path in files)
+    included = {header for path in files for header in _INCLUDE.findall(load_text(path, Mistakes()) or "")}
+    packages: dict[str, str] = {}  # with the first header of each
     for header in sorted(included):
-        package = next((one for start, one in _HEADERS.items() if header.startswith(start)), "")
-        if package and f"/{header}" not in own:
-            found.setdefault(package, header)
-    for package in found:
-        requests.debian(package, str(folder))
-    if found:
-        packages, headers = (" and ".join(f"`{one}`" for one in some) for some in (found, found.values()))
-        verb = "is" if len(found) == 1 else "are"
-        requests.note(str(folder), f"{packages} {verb} added: `{name}` includes {headers}")
+        package = next((name for start, name in _HEADERS.items() if header.startswith(start)), "")
+        if package and f"/{header}" not in brought:
+            packages.setdefault(package, header)
+            requests.debian(package, str(folder))
+    if packages:
+        names, headers = (" and ".join(map("`{}`".format, texts)) for texts in (packages, packages.values()))
+        verb = "is" if len(packages) == 1 else "are"
+        requests.note(str(folder), f"{names} {verb} added: `{name}` includes {headers}")
 
 
 def requirement_name(text: str) -> str:
@@ -294,15 +296,14 @@ def module_name(text: str) -> str:
 
 def build_requirements(path: Path) -> list[str]:
     """Return what a pyproject.toml needs to be built."""
-    found = load_toml(path).get("build-system", {}).get("requires", [])
-    return [str(one) for one in found] if isinstance(found, list) else []
+    needed = load_toml(path).get("build-system", {}).get("requires", [])
+    return list(map(str, needed)) if isinstance(needed, list) else []
 
 
 def load_toml(path: Path) -> dict[str, dict[str, object]]:
     """Return a TOML file's tables; raises UsageError for a file that is none."""
     try:
-        return {
-            key: value for key, value in tomllib.loads(read_text(path)).items() if isinstance(value, dict)
-        }
+        tables = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"`{path}` is not TOML: {error}") from error
+    return {key: value for key, value in tables.items() if isinstance(value, dict)}

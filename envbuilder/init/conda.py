@@ -11,7 +11,7 @@ from typing import Final
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, Node, load, text_of
-from envbuilder.init.readers.pip import read_line, read_requirement
+from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.requirement_file import logical_lines
 
@@ -61,8 +61,8 @@ def read_environment(path: Path, requests: Requests) -> None:
                 for item in sorted(node.inner.values(), key=lambda item: "pytorch-cuda" in str(item.value)):
                     _read_item(item, path, requests)
             case "variables":
-                for name, one in node.inner.items():
-                    requests.variable(str(name), text_of(one.value), one.key_where)
+                for name, value in node.inner.items():
+                    requests.variable(str(name), text_of(value.value), value.key_where)
             case "channels":
                 names = [text_of(item.value) for item in node.inner.values()]
                 if others := [name for name in names if name not in ("defaults", "conda-forge")]:
@@ -92,9 +92,9 @@ def _read_item(item: Node, path: Path, requests: Requests) -> None:
         if key != "pip":
             requests.leave(node.key_where, str(key), "not a package manager that a recipe knows")
             continue
-        for one in node.inner.values():
-            for _, line in logical_lines(text_of(one.value)):
-                read_line(line, one.where, requests, locate=path.parent.joinpath)
+        for entry in node.inner.values():
+            for _, line in logical_lines(text_of(entry.value)):
+                read_line(line, entry.where, requests, locate=path.parent.joinpath)
 
 
 def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
@@ -111,16 +111,16 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
 
 def read_spec(text: str, where: str, requests: Requests) -> None:
     """Read one spec: `channel::name=version=build`, or one with another comparison."""
-    found = _SPEC.fullmatch(text.partition("#")[0].strip())
+    spec = _SPEC.fullmatch(text.partition("#")[0].strip())
     # A choice between versions is left out. Several bounds are a requirement of pip.
-    if "|" in text or (found is None and "[" in text):
+    if "|" in text or (spec is None and "[" in text):
         requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
         return
-    if found is None:
+    if spec is None:
         read_requirement(text.rpartition("::")[2], where, requests)
         return
-    name = found["name"].lower()
-    specifier = _specifier(found["op"] or "", found["version"] or "")
+    name = spec["name"].lower()
+    specifier = _specifier(spec["op"] or "", spec["version"] or "")
     if name in _PINS:
         requests.pin(_PINS[name], specifier, where)
         if name in ("cudatoolkit", "pytorch-cuda"):
@@ -132,16 +132,12 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
     elif name in _DEBIAN:
         requests.debian(_DEBIAN_NAMES.get(name, name), where)
     elif name == "pip":
-        requests.leave(
-            where,
-            text,
-            "an environment cannot change, and has no pip",
-            hint="packages go into the recipe's `packages`",
-        )
+        hint = "packages go into the recipe's `packages`"
+        requests.leave(where, text, "an environment cannot change, and has no pip", hint=hint)
     elif _SYSTEM.fullmatch(name):
         requests.system.append((where, text))
     else:
-        if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
+        if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", spec["build"] or "")):
             requests.pin("cuda", f"=={build[1]}", where)
         if not name.startswith(("pytorch", "torch")):  # whose releases have the same numbers on an index
             specifier = re.sub(r"^(==\d+(?:\.\d+)*)$", r"\1.*", specifier)
@@ -151,8 +147,7 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
 def _specifier(operator: str, version: str) -> str:
     """Return the PEP 440 specifier: `=1.21` means any 1.21, a full version only itself."""
     version = version.removesuffix(".*")
-    if not version or version == "*":
+    if version in ("", "*"):
         return ""
-    if operator == "=" and version.count(".") < 2:
-        return f"=={version}.*"
-    return f"{'==' if operator == '=' else operator}{version}"
+    any_of_them = ".*" if operator == "=" and version.count(".") < 2 else ""
+    return f"{'==' if operator == '=' else operator}{version}{any_of_them}"

@@ -13,9 +13,9 @@ from typing import Final
 
 from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.init.readers.conda import read_install
-from envbuilder.init.readers.pip import read_arguments
-from envbuilder.init.readers.project import has_loads
+from envbuilder.init.conda import read_install
+from envbuilder.init.pip import read_arguments
+from envbuilder.init.project import has_loads
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place, shell_words
@@ -75,9 +75,9 @@ class Copied:
         is_folder = len(sources) > 1 or target.endswith(("/", "."))
         for source in (source.lstrip("/") for source in sources if "://" not in source):
             # `Path.glob` ends with an error for a pattern such as `a**`.
-            found = sorted(glob(source, root_dir=self.context))  # noqa: PTH207
-            names = found if set(source) & set("*?[") else [source]
-            self.files += [(self.context / one, self._target(target), is_folder) for one in names]
+            is_pattern = set(source) & set("*?[")
+            names = sorted(glob(source, root_dir=self.context)) if is_pattern else [source]  # noqa: PTH207
+            self.files += [(self.context / name, self._target(target), is_folder) for name in names]
 
     def locate(self, name: str) -> Path | None:
         """Return the file or folder of the context behind a path, or None."""
@@ -106,30 +106,25 @@ class Copied:
             places = [word for word in plain[1:] if word not in (branch, options.get("--depth"))]
             if not places:
                 return False
-            found = parse_place(f"git+{places[0]}")
-            target = (
-                places[1]
-                if len(places) > 1
-                else places[0].rstrip("/").rpartition("/")[2].removesuffix(".git")
-            )
-            self.clones[self._target(target)] = replace(found, text=places[0], revision=branch)
-            self.idle[self._target(target)] = where
+            url, *targets = places
+            target = self._target(targets[0] if targets else PurePosixPath(url).name.removesuffix(".git"))
+            self.clones[target] = replace(parse_place(f"git+{url}"), text=url, revision=branch)
+            self.idle[target] = where
             return True
-        own = self.clones.get(folder)
-        if own and plain[:1] in (["checkout"], ["reset"]) and len(plain) == 2:
-            self.clones[folder] = replace(own, revision=plain[1])
+        if folder in self.clones and plain[:1] in (["checkout"], ["reset"]) and len(plain) == 2:
+            self.clones[folder] = replace(self.clones[folder], revision=plain[1])
             return True
         return plain[:1] == ["submodule"]
 
     def cloned(self, name: str) -> str:
         """Return the requirement for a folder of a clone, "" for any other folder."""
         target = PurePosixPath(self._target(name))
-        for folder, found in self.clones.items():
+        for folder, project in self.clones.items():
             if target.is_relative_to(folder):
                 self.idle.pop(folder, None)
                 below = target.relative_to(folder).as_posix()
                 end = "" if below == "." else f"#subdirectory={below}"
-                return f"git+{found.git}{'@' if found.revision else ''}{found.revision}{end}"
+                return f"git+{project.git}{'@' if project.revision else ''}{project.revision}{end}"
         return ""
 
     def report(self, requests: Requests) -> None:
@@ -151,8 +146,7 @@ def split_words(value: str) -> list[str]:
 
 def read_base(value: str, where: str, requests: Requests) -> None:
     """Take the versions that the tag of a well-known base names."""
-    words = [word for word in value.split() if not word.startswith("--")]
-    image = words[0] if words else ""
+    image = next((word for word in value.split() if not word.startswith("--")), "")
     name, _, tag = image.partition("@")[0].rpartition(":")
     short = name.rpartition("/")[2]
     pins = {}
@@ -164,18 +158,16 @@ def read_base(value: str, where: str, requests: Requests) -> None:
         pins = {"python": re.match(r"(\d+\.\d+)", tag)}
     suite = re.search(r"(ubuntu)-?(\d+\.\d+)", tag) if "python" not in pins else None
     kind, release = (suite[1], suite[2]) if suite else (short, tag.partition("-")[0])
-    rows = load_distributions().rows
-    requests.suite = next(
-        (row for row in rows if row.family == kind and release in (row.release, row.suite)), None
-    )
+    families = (row for row in load_distributions().rows if row.family == kind)
+    requests.suite = next((row for row in families if release in (row.release, row.suite)), None)
     requests.image = (image, where) if short != "python" else requests.image
-    if short in ("debian", "ubuntu") or (name == "" and image in ("debian", "ubuntu")):
+    if (short or image) in ("debian", "ubuntu"):
         requests.note(where, f"`{image}`: the base follows from Python and the compiler")
         return
-    found = {key: match[1] for key, match in pins.items() if match}
-    for key, version in found.items():
-        requests.pin(key, f"=={version}" if key != "python" else f"=={version}.*", where)
-    if not found:
+    for key, version in pins.items():
+        if version:
+            requests.pin(key, f"=={version[1]}{'.*' if key == 'python' else ''}", where)
+    if not any(pins.values()):
         requests.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
 
 
@@ -187,10 +179,10 @@ def read_variables(value: str, where: str, requests: Requests, *, word: str = "E
         words = []
     if words and "=" not in words[0]:  # the old form: ENV NAME the rest
         words = [f"{words[0]}={' '.join(words[1:])}"]
-    found = {}
+    variables = {}
     for pair in words:
         name, _, content = pair.partition("=")
-        found[name] = content
+        variables[name] = content
         if _OWN_VARIABLES.fullmatch(name):
             requests.leave(where, f"{word}{name}", "envbuilder sets what is needed of it")
         elif "$" in content:
@@ -199,13 +191,13 @@ def read_variables(value: str, where: str, requests: Requests, *, word: str = "E
             requests.variable(name, content, where)
     if not words:
         requests.leave(where, f"{word}{value}", "a quotation that does not end")
-    return found
+    return variables
 
 
 def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
     """Take what the commands of a shell line install; leave the others with a reason."""
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
-    value = _COMMENT.sub(lambda found: found[1] or "", value)
+    value = _COMMENT.sub(lambda match: match[1] or "", value)
     variables: dict[str, str] = {}  # of the shell, such as PIP_INSTALL="python -m pip install"
     for command in _COMMAND.findall(value):
         text = command.strip() if "\n" in command else " ".join(command.split())
@@ -216,11 +208,9 @@ def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word
             words = shell_words(text)
         except ValueError:
             words = []
-        if words and all(_ASSIGNMENT.fullmatch(one) for one in words):
-            variables |= {one.partition("=")[0]: one.partition("=")[2] for one in words}
-            continue
-        words = _plain_words(words)
-        if not _read_command(words, where, requests, copied):
+        if words and all(map(_ASSIGNMENT.fullmatch, words)):
+            variables |= dict(word.split("=", 1) for word in words)
+        elif not _read_command(_plain_words(words), where, requests, copied):
             requests.leave(where, f"{word}{text}", NO_COMMANDS)
 
 
@@ -228,11 +218,11 @@ def _plain_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command without redirections, variables before it, `sudo` and `python -m`."""
     rest, plain = list(words), list[str]()
     while rest:
-        one = rest.pop(0)
-        if found := _REDIRECTION.fullmatch(one):
-            rest = rest if found[1] else rest[1:]
-        elif plain or (one != "sudo" and not _ASSIGNMENT.fullmatch(one)):
-            plain.append(one)
+        word = rest.pop(0)
+        if redirection := _REDIRECTION.fullmatch(word):
+            rest = rest if redirection[1] else rest[1:]
+        elif plain or (word != "sudo" and not _ASSIGNMENT.fullmatch(word)):
+            plain.append(word)
     return plain[2:] if len(plain) > 2 and _PYTHON.fullmatch(plain[0]) and plain[1] == "-m" else plain
 
 
@@ -248,8 +238,9 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
             for package in plain[2:]:
                 _read_package(package, where, requests)
         case ["pip" | "pip3" | "uv", "install" | "pip"]:
-            given = words[list(words).index("install") + 1 :] if "install" in words else []
-            read_arguments([_place(one, copied) for one in given], where, requests, locate=copied.locate)
+            given = [*itertools.dropwhile("install".__ne__, words)][1:]
+            places = [_place(word, copied) for word in given]
+            read_arguments(places, where, requests, locate=copied.locate)
         case ["conda" | "mamba" | "micromamba", "install"]:
             read_install(words[list(words).index("install") + 1 :], where, requests)
         case ["python" | "python3", script] if script.endswith("setup.py"):
@@ -265,8 +256,8 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
 
 def _place(word: str, copied: Copied) -> str:
     """Return the requirement for a folder of a clone, and any other word as it is."""
-    found = parse_direct(word)
-    return (copied.cloned(found.path) if found and not found.git else "") or word
+    project = parse_direct(word)
+    return (copied.cloned(project.path) if project and not project.git else "") or word
 
 
 def _read_import(text: str, where: str, requests: Requests, copied: Copied) -> bool:
@@ -277,8 +268,8 @@ def _read_import(text: str, where: str, requests: Requests, copied: Copied) -> b
         return False
     for name in names:
         first = name.partition(".")[0]
-        found = (copied.locate(f"{first}{suffix}") for suffix in ("", ".py"))
-        place = next((one for one in found if one and one.exists()), None)
+        places = (copied.locate(f"{first}{suffix}") for suffix in ("", ".py"))
+        place = next((place for place in places if place and place.exists()), None)
         if place and has_loads(place):
             line = "; ".join(filter(None, map(str.strip, text.splitlines())))
             requests.extension(Extension(name=first, path=place.parent.as_posix(), capture=(line,)), where)
@@ -291,13 +282,10 @@ def _read_package(package: str, where: str, requests: Requests) -> None:
     if compiler := re.fullmatch(r"g(?:cc|\+\+)-(\d+)", name):
         requests.pin("gcc", f"=={compiler[1]}", where)
     elif re.fullmatch(r"gcc|g\+\+|clang.*", name) or _OWN_PACKAGES.fullmatch(name):
-        if found := re.fullmatch(r"python(3\.\d+)(-dev)?", name):
-            requests.pin("python", f"=={found[1]}.*", where)
-        elif (
-            name in ("python3", "python3-dev", "python3-pip")
-            and requests.suite
-            and "python" not in requests.pins
-        ):
+        is_plain = name in ("python3", "python3-dev", "python3-pip")
+        if python := re.fullmatch(r"python(3\.\d+)(-dev)?", name):
+            requests.pin("python", f"=={python[1]}.*", where)
+        elif is_plain and requests.suite and "python" not in requests.pins:
             requests.pin("python", f"=={requests.suite.python}.*", where)
     else:
         if version:

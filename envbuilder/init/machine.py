@@ -38,17 +38,19 @@ def read_machine(environment: Mapping[str, str], runner: Runner, requests: Reque
         except (CommandError, ToolError):
             continue
         for key, (pattern, specifier) in versions.items():
-            if found := re.search(pattern, output, re.MULTILINE):
-                requests.pin(key, specifier.format(found[1]), f"`{argv[0]}` of {WHERE}")
+            if version := re.search(pattern, output, re.MULTILINE):
+                requests.pin(key, specifier.format(version[1]), f"`{argv[0]}` of {WHERE}")
 
 
 def read_facts(facts: Facts, requests: Requests) -> None:
     """Request the GPUs, by the names that recipes use."""
     known = tuple(row.name for row in load_gpus().rows)
-    names = list(dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name))
-    found = {name: find_name(name, known) for name in names}
-    for name in (name for name, short in found.items() if short is None):
-        requests.leave(WHERE, name, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
+    names = []
+    for gpu in dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name):
+        if name := find_name(gpu, known):
+            names.append(name)
+        else:
+            requests.leave(WHERE, gpu, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
     if facts.gpus is not None:
-        requests.gpus = tuple(dict.fromkeys(short for short in found.values() if short))
+        requests.gpus = tuple(dict.fromkeys(names))
     requests.driver = facts.driver or ""
