@@ -19,7 +19,7 @@ from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.http.session import HttpSession
 from envbuilder.sources.names import Sources
 from tests.support.attacker import CHUNKED, ENDLESS, HEAD, Attacker, Sent, attacker, reply, then
-from tests.support.downloads import CONTENT, make_deb, make_wheel
+from tests.support.locks import CONTENT, make_deb, make_wheel
 
 pytestmark = pytest.mark.usefixtures("directly")
 SECRET = "s3cr3t-planted"

@@ -28,8 +28,7 @@ from envbuilder.runners.sandbox import Mount, take_over
 from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
-from tests.support.sdist_jobs import HOST, sdist_job
-from tests.support.sdists import locked
+from tests.support.sdists import HOST, locked, sdist_job
 from tests.support.stranger import STRANGER, as_user, reachable_folder
 
 pytestmark = pytest.mark.programs

@@ -25,7 +25,7 @@ from envbuilder.recipe.load import load
 from envbuilder.sources.names import UBUNTU_ARCHIVE
 from tests.support.locks import make_recipe
 from tests.support.package_sources import signing_key, write_deb, write_suite
-from tests.support.redist import served
+from tests.support.serving import served
 from tests.support.workbench import NO_ENGINE, ROOT, Built, build, resolve_context, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]

@@ -12,8 +12,7 @@ import zstandard
 
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
-from tests.support.cluster import REGISTRY
-from tests.support.elsewhere import Far, open_far
+from tests.support.cluster import REGISTRY, Far, open_far
 from tests.support.on_images import SHAPES, World, pack, write_on_image
 from tests.support.registries import PASSWORD, USER, push, registry
 from tests.support.tiny import make_tiny

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_container import need_the_same_layers
 from tests.support.registries import registry
 from tests.support.sdists import make_sdists
 from tests.support.stores import write_keys
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_engines import inside, need_the_same, need_the_same_layers
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, build, cache_with_toolbox, open_folder, run
 
 pytestmark = pytest.mark.builds

@@ -3,10 +3,8 @@
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -28,8 +26,8 @@ from tests.support.package_sources import (
     write_ubuntu,
     write_wheel,
 )
-from tests.support.redist import served
 from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
+from tests.support.serving import Quiet, served, serving
 from tests.support.workbench import ENVBUILDER, attempt, cache_with_toolbox, findings, run
 
 pytestmark = pytest.mark.builds
@@ -365,34 +363,16 @@ def test_an_image_that_cannot_be_had_is_an_error_of_its_registry(
 @contextlib.contextmanager
 def old_registry() -> Iterator[str]:
     """A registry from before 2017, as far as one question goes: its manifests are of schema 1."""
-    manifest = {
-        "schemaVersion": 1,
-        "name": "site/old",
-        "tag": "1",
-        "architecture": "amd64",
-        "fsLayers": [],
-        "history": [],
-    }
+    parts = {"fsLayers": [], "history": []}
+    manifest = {"schemaVersion": 1, "name": "site/old", "tag": "1", "architecture": "amd64", **parts}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/vnd.docker.distribution.manifest.v1+prettyjws")
-            self.end_headers()
-            self.wfile.write(json.dumps(manifest).encode())
+            kind = "application/vnd.docker.distribution.manifest.v1+prettyjws"
+            self.reply(200, json.dumps(manifest).encode(), {"Content-Type": kind})
 
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as host:
+        yield host
 
 
 def test_a_manifest_of_the_old_form_is_refused_by_name(world: World, tmp_path: Path):

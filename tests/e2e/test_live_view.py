@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.silent import silent_server
+from tests.support.serving import silent_server
 from tests.support.tmux import Terminal, terminal
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artifacts
 

@@ -18,17 +18,23 @@ from envbuilder.builder.buildkit.folder import write_folder
 from envbuilder.builder.choice import EngineChoice, EngineName
 from envbuilder.builder.extensions.build import ExtensionBuilder
 from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.pipeline import open_engine, resolve_context
+from envbuilder.builder.pipeline import open_engine
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
-from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest
-from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
-from tests.support.layers import make_layers
-from tests.support.workbench import ENVBUILDER, ROOT, open_folder, recipe_like, run
+from tests.support.stores import Listening
+from tests.support.workbench import (
+    ENVBUILDER,
+    ROOT,
+    make_layers,
+    open_assembly,
+    open_folder,
+    recipe_like,
+    run,
+)
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 PROJECTS = Path(__file__).with_name("projects")
@@ -45,17 +51,6 @@ CAPTURED = {
 }
 
 
-class Listening(Console):
-    """Keeps what a person is told."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text.strip())
-
-
 @dataclasses.dataclass(frozen=True)
 class Made:
     kept: dict[str, CachedExtension]
@@ -65,15 +60,11 @@ class Made:
 def make(recipe: Path) -> Made:
     """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
     run(ENVBUILDER, "lock", recipe)
-    session = sessions.Session(environment=dict(os.environ))
-    shop, console = build_context(session, ROOT / "recipes"), Listening()
-    read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
-    store_sources(read, plan.extensions, resolve_context(shop, offline=False))
-    engine = open_engine(plan, EngineChoice(), dataclasses.replace(shop, console=console))
-    resolve_context(shop, offline=False).fetcher.fetch(engine.artifacts())
+    console = Listening()
+    engine = open_assembly(recipe, console)
     with ThreadPoolExecutor(16) as pool:
         kept = ExtensionBuilder(engine.job, Run(engine.job, pool).root).build()
-    return Made({one.compiled.entry.name: one for one in kept}, console.said)
+    return Made({one.compiled.entry.name: one for one in kept}, [text.strip() for text in console.said])
 
 
 def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
@@ -130,7 +121,7 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
     recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}", capture, sources)
     make(recipe)
-    (composed,) = (one for one in make_layers(recipe) if one.name == "extensions")
+    (composed,) = (layer for layer in make_layers(recipe) if layer.name == "extensions")
 
     shop = build_context(sessions.Session(environment=dict(os.environ)), ROOT / "recipes")
     _, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)

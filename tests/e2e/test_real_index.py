@@ -14,8 +14,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import open_context
 from envbuilder.lock.resolve.wheels import ALWAYS, implied_wheels, resolve_wheels, torch_requirement
-from tests.support.locks import make_recipe
-from tests.support.plain_uv import compiled
+from tests.support.locks import compiled, make_recipe
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
 

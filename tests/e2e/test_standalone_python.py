@@ -14,11 +14,11 @@ import pytest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.lock.file import load_lock
 from tests.support import on_images
-from tests.support.in_container import need_the_same_layers
 from tests.support.registries import push, registry
-from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, mirror, write_from_packages
+from tests.support.serving import served
+from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, write_from_packages
 from tests.support.tiny import ROOTS, make_tiny
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_engines import inside, need_the_same, need_the_same_layers
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.slow]
@@ -51,7 +51,7 @@ def open_world(
     recipe, _ = make_tiny(
         folder / "recipes", NAME, wheels, python=python, pytorch=pytorch, roots=roots, interpreter=archive
     )
-    with mirror(folder / "releases") as address:
+    with served(folder / "releases") as address:
         env = {"UV_PYTHON_INSTALL_MIRROR": address}
         composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE | env)
         yield World(python, recipe, replace(composed, name=NAME), env)

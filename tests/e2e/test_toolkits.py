@@ -29,6 +29,7 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import Repository
 from envbuilder.steps.toolkit import install
 from tests.support import redist
+from tests.support.serving import served
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, resolve_context, run
 
 pytestmark = pytest.mark.builds
@@ -107,7 +108,7 @@ def archive_of_12_4(folder: Path) -> Path:
 @pytest.mark.slow  # and it reads packages of `a100`, 110 MB
 def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -> None:
     wanted = recipe("12.4.2")
-    with redist.served(archive_of_12_4(spacious)) as address:
+    with served(archive_of_12_4(spacious)) as address:
         context = means(address)
         whole = resolve_toolkit(wanted, make_target(wanted), context, old=(), options=OPTIONS)
         parts = without_headers(wanted, whole, load_lock(ROOT / "recipes/a100.lock").wheels)
@@ -172,7 +173,7 @@ def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path
     debs = resolve_toolkit(plain, make_target(plain), context, old=(), options=OPTIONS)
     components = redist.components_11_8(fetched(debs, context), spacious / "cut")
     redist.write_repository(spacious / "repos/ubuntu2004/x86_64", components, spacious / "nvidia.gpg")
-    with redist.served(spacious / "repos") as address:
+    with served(spacious / "repos") as address:
         own = Repository(
             name="nvidia-ubuntu2004", url=f"{address}ubuntu2004/x86_64/", suite="/", components=(), keys=("nvidia.gpg",)
         )  # fmt: skip

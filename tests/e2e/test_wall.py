@@ -26,7 +26,7 @@ from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
 from tests.support.conditions import USER, Conditions
 from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES
-from tests.support.sdist_jobs import HOST
+from tests.support.sdists import HOST
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     NO_ENGINE,

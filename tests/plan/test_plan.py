@@ -21,7 +21,7 @@ from envbuilder.plan.model import (
 )
 from envbuilder.plan.sbom import make_sbom
 from tests.support import bases
-from tests.support.locked_base import locked
+from tests.support.bases import locked
 from tests.support.plans import (
     ADDED,
     CUDA,

@@ -4,7 +4,7 @@ import pytest
 
 from envbuilder.core.findings import Severity
 from envbuilder.runners.required_tools import BWRAP, Tool, check_tools
-from tests.support.programs import SAYS, Machine
+from tests.support.runner import SAYS, Machine
 
 
 def test_a_machine_with_all_tools_has_no_findings():

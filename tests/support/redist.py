@@ -1,17 +1,13 @@
 """Write an archive in the shape of NVIDIA's redistributable one: a manifest, and components cut out of real packages."""
 
-import contextlib
-import functools
 import hashlib
 import io
 import json
 import lzma
 import subprocess
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator, Mapping
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -264,21 +260,3 @@ def nvidia_layout(name: str, tree: Tree) -> dict[str, bytes]:
         place = f"usr/share/doc/{name}/copyright" if path == "LICENSE" else place
         found[place] = content.read_bytes() if isinstance(content, Path) else content
     return found
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP on loopback; gives its address."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()

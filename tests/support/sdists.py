@@ -1,18 +1,28 @@
 """Write source distributions: pure ones and one with a C source, in each form that projects have."""
 
 import io
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from envbuilder.core.cache import Sha256, save_text, sha256_file
+import pytest
+
+from envbuilder.builder.assemble.sandbox import Root
+from envbuilder.builder.choice import EngineName
+from envbuilder.builder.engine import Job
+from envbuilder.core.cache import Sha256, Store, save_text, sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artifact, LockedBuild
+from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.recipe.load import load
 from tests.support.package_sources import write_wheel
+from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.tiny import make_tiny
 from tests.support.workbench import ROOT, resolve_context
 
@@ -180,3 +190,37 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     )
     save_text(path.with_suffix(".lock"), lock_text(new))
     return path
+
+
+HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
+
+
+def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
+    (folder / "cache").mkdir(parents=True)
+    return Job(
+        plan=make_plan(replace(RECIPE, python=python), lock),
+        engine=EngineName.ASSEMBLE,
+        store=Store(folder / "cache"),
+        runner=runner,
+        console=Console(quiet=True),
+        limits=Limits(threads=2, memory=64 << 30, root=True),
+    )
+
+
+def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
+    builds = (LockedBuild(name=one.name, wheels=tools),) if tools else ()
+    return replace(LOCK, wheels=(*LOCK.wheels, one), builds=builds)
+
+
+def sdist_job(folder: Path, files: dict[str, str]) -> Job:
+    """A job whose only source distribution is in its store."""
+    system = Path("/usr/bin/python3")
+    if not system.exists() or not shutil.which("gcc", path="/usr/bin"):
+        pytest.skip("the distribution has no Python or no gcc")
+    python = system.resolve().name.removeprefix("python")
+    path = write_sdist(folder / "files", "zlang", "1.0", files)
+    one = locked(path, "zlang", "1.0")
+    runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+    job = make_job(folder, with_sdist(one), runner, python=python)
+    job.store.add_artifact(one.sha256, path)
+    return job

@@ -4,17 +4,13 @@ Those are not reached from every machine. They were built with the prefix `/inst
 which an environment does not take over (https://github.com/astral-sh/python-build-standalone/blob/main/docs/distributions.rst).
 """
 
-import contextlib
-import functools
 import gzip
 import io
 import re
 import runpy
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -145,17 +141,3 @@ def write_from_packages(packages: Iterable[Artifact], minor: str, releases: Path
         kind="archive", name="cpython", version=f"{version}+{RELEASE}", sha256=sha256_file(archive),
         size=archive.stat().st_size, source=STANDALONE, path=f"{RELEASE}/{archive.name}",
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def mirror(folder: Path) -> Iterator[str]:
-    """Serve the releases in a folder on loopback; gives their address."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()

@@ -9,18 +9,27 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envbuilder.builder.choice import EngineChoice
+from envbuilder.builder.engine import Engine
+from envbuilder.builder.pipeline import open_engine
+from envbuilder.commands import context as sessions
+from envbuilder.commands._build_context import build_context
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.diagnose import diagnose
+from envbuilder.layers.layer import Layer
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
+from envbuilder.lock.resolve.extensions import store_sources
+from envbuilder.plan.make import make_plan
 from envbuilder.runners.toolbox import toolbox_files
-from tests.support.answers import check_answer
+from tests.support.command_line import check_answer
 from tests.support.conditions import Conditions
 from tests.support.disk import RUN, folder_prefix
 from tests.support.stranger import as_user
@@ -185,6 +194,23 @@ def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveConte
     return open_context(
         Store(CACHE), ProcessRunner(environment), environment, Console(quiet=True), offline=False
     )
+
+
+def open_assembly(recipe: Path, console: Console | None = None) -> Engine:
+    """Return the engine that makes the layers of a locked recipe in the user's cache; all that it reads is fetched."""
+    shop = build_context(sessions.Session(environment=dict(os.environ)), recipe.parent)
+    read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
+    resolving = resolve_context()
+    store_sources(read, plan.extensions, resolving)
+    engine = open_engine(plan, EngineChoice(), replace(shop, console=console or shop.console))
+    resolving.fetcher.fetch(engine.artifacts())
+    return engine
+
+
+def make_layers(recipe: Path) -> tuple[Layer, ...]:
+    """Make all layers of a locked recipe in the user's cache, and neither image nor SIF."""
+    with ThreadPoolExecutor(16) as pool:
+        return tuple(layer.result() for layer in open_assembly(recipe).start(pool))
 
 
 def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sdist", "archive")) -> None:

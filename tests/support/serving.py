@@ -1,0 +1,96 @@
+"""Servers on loopback, each for one block of a test: of a handler, of a folder, and one that never answers."""
+
+import contextlib
+import functools
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from envbuilder.sources.http import session
+
+
+def ask_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients repeat a request at once, and use no proxy of the machine."""
+    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01, 0.01))
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Prints no line for each request."""
+
+    def reply(
+        self, status: int, body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Answer. `headers` may have another Content-Length than that of the body."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Folder(Quiet, SimpleHTTPRequestHandler):
+    pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that goes away is what some tests are about."""
+
+
+@contextlib.contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve until the end of the block. Gives host and port."""
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder as `python -m http.server` does, which never sends a part of a file. Gives its address."""
+    with serving(functools.partial(Folder, directory=str(folder))) as host:
+        yield f"http://{host}/"
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[tuple[str, threading.Event]]:
+    """Accept connections and send nothing. The event tells whether a client connected."""
+    asked, held = threading.Event(), []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(listener.accept())
+                asked.set()
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        taker.join()
+        for one, _ in held:
+            one.close()
+        listener.close()
