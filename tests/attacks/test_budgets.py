@@ -478,12 +478,9 @@ def doubled(depth: int = 30) -> bytes:
     for _ in range(depth):
         value = [value, value]
     entry = {
-        "collective_seq_id": 1,
-        "process_group": [value, ""],
-        "profiling_name": value,
-        "input_sizes": value,
+        "collective_seq_id": 1, "process_group": [value, ""], "profiling_name": value, "input_sizes": value,
         "frames": [{"filename": value}],
-    }
+    }  # fmt: skip
     return pickle.dumps({"rank": 0, "entries": [entry]}, protocol=2)
 
 

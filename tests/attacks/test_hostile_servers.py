@@ -173,16 +173,13 @@ def test_an_index_of_the_network_names_no_file_of_this_machine(
 
 
 HOSTILE_PAGES = {
-    "nested": b"[" * 200_000,
-    "nested files": b'{"files": ' * 5_000,
+    "nested": b"[" * 200_000, "nested files": b'{"files": ' * 5_000,
     "number": b'{"meta": {"api-version": "1.0"}, "name": "tool", "files": [{"size": ' + b"9" * 5_000 + b"}]}",
-    "bytes": b'\xff\xfe{"files": []}',
-    "other": b'{"meta": 3, "name": [], "files": {}}',
-    "list": b"[]",
+    "bytes": b'\xff\xfe{"files": []}', "other": b'{"meta": 3, "name": [], "files": {}}', "list": b"[]",
     "nothing": b"",
     "address": b'{"meta": {"api-version": "1.0"}, "name": "tool", "files": [{"filename": "a", "url": "http://[", "hashes": {}}]}',
     "version": b'{"meta": {"api-version": "99.0"}, "name": "tool", "files": []}',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body", HOSTILE_PAGES.values(), ids=HOSTILE_PAGES)

@@ -47,13 +47,8 @@ def project(spacious: Path) -> Path:
 def image(cpu: Built, project: Path) -> Iterator[str]:
     name = "envbuilder-e2e-on-top"
     options = (
-        "--file",
-        ROOT / "Dockerfile.extend",
-        "--network",
-        "none",
-        "--build-arg",
-        f"ENVIRONMENT={cpu.image}",
-    )
+        "--file", ROOT / "Dockerfile.extend", "--network", "none", "--build-arg", f"ENVIRONMENT={cpu.image}",
+    )  # fmt: skip
     run("docker", "build", *options, "--tag", name, project)
     yield name
     run("docker", "image", "rm", "--force", name)

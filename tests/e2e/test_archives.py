@@ -92,13 +92,10 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
     sources = replace(context.sources(), ubuntu=mirrors, ubuntu_keyring=keyring)
     means = replace(context, sources=lambda: sources)
     lock = replace(
-        cpu,
-        recipe=recipe.digest,
-        inputs=recipe_inputs(recipe),
+        cpu, recipe=recipe.digest, inputs=recipe_inputs(recipe),
         debs=resolve_debs(recipe, make_target(recipe), means, options=OPTIONS),
-        wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"),
-        extensions=(),
-    )
+        wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"), extensions=(),
+    )  # fmt: skip
     save_text(path.with_suffix(".lock"), lock_text(lock))
     env = NO_ENGINE | {"ENVBUILDER_UBUNTU_MIRROR": " ".join(mirrors), "PATH": os.environ["PATH"]}
     build(str(path), folder / "out", "--engine", "assemble", env=env)

@@ -20,6 +20,7 @@ from tests.support.workbench import (
     NO_ENGINE,
     ROOT,
     Built,
+    Ended,
     attempt,
     build,
     findings,
@@ -105,7 +106,7 @@ def copied(tiny: Built, spacious: Path) -> Built:
     return dataclasses.replace(tiny, output=spacious / "out")
 
 
-def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
+def verified(built: Built, public: Path) -> Ended:
     return attempt(ENVBUILDER, "verify", "tiny", "--artifacts", built.output, "--key", public, "--json")
 
 
@@ -194,7 +195,7 @@ def rebuilt(own: Built) -> Built:
     return Built("tiny", built.output, built.data)
 
 
-def of_tiny(verb: str, built: Built, *words: object) -> "subprocess.CompletedProcess[str]":
+def of_tiny(verb: str, built: Built, *words: object) -> Ended:
     return attempt(ENVBUILDER, verb, "tiny", *words, "--artifacts", built.output, "--json")
 
 

@@ -69,16 +69,9 @@ def test_what_several_recipes_share_is_made_once(bench: Bench, recipes: Path):
         ("none", "failed, exit code 4"), *((name, "nothing to do") for name in ("one", *SAME, "two")),
     ]  # fmt: skip
     both = attempt(
-        ENVBUILDER,
-        "build",
-        "same",
-        "--recipes",
-        recipes,
-        "--output",
-        recipes.parent / "out",
-        "--offline",
-        env=env,
-    )
+        ENVBUILDER, "build", "same", "--recipes", recipes, "--output", recipes.parent / "out",
+        "--offline", env=env,
+    )  # fmt: skip
     assert (both.returncode, re.findall(r"same@\S+(?= +nothing to do)", both.stdout)) == (0, list(SAME))
 
 
@@ -96,7 +89,7 @@ def test_ctrl_c_ends_every_build_within_two_seconds(bench: Bench, recipes: Path,
     building.communicate(timeout=60)
     assert building.returncode == 130
     assert time.monotonic() - began < 2 * slack
-    # What begins with a dot is nobody's result, and the next build sweeps it (test_faults.py).
+    # What begins with a dot is nobody's result, and the next build sweeps it (test_tiny_faults.py).
     left = {path.suffix for path in (spacious / "out").glob("[!.]*")}
     assert left <= {".log"}
     end = time.monotonic() + 10

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,7 @@ from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
 from tests.support.faults import Bench
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, attempt, build_command, run, start
-
-if TYPE_CHECKING:
-    import subprocess
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Ended, attempt, build_command, run, start
 
 pytestmark = pytest.mark.builds
 WHEELS = {"a": ("numpy",), "b": ("markupsafe",), "c": ("typing-extensions",)}
@@ -46,7 +42,7 @@ class Small:
     def command(self, name: str, output: str) -> tuple[object, ...]:
         return build_command(self.recipes[name], self.folder / output, "--offline")
 
-    def build(self, name: str, *, limit: str, output: str = "out") -> "subprocess.CompletedProcess[str]":
+    def build(self, name: str, *, limit: str, output: str = "out") -> Ended:
         return attempt(*self.command(name, output), env=self.env(limit))
 
     def trees(self, name: str) -> dict[str, Path]:

@@ -7,7 +7,6 @@ are fetched as a lock would fetch them, by hash. Each refusal stands beside the 
 import functools
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tests.support.workbench import (
     CACHE,
     ROOT,
     Built,
+    Ended,
     attempt,
     locked_artifacts,
     open_folder,
@@ -44,7 +44,6 @@ SITE = "opt/env/lib/python3.11/site-packages"
 # Of g++-14's closure, what only debuggers and sanitizers need.
 UNWANTED = ("san", "gprofng", "libcc1", "rpcsvc", "libc-dev-bin")
 
-Ended = subprocess.CompletedProcess[str]
 Inside = Callable[..., Ended]
 
 
@@ -109,28 +108,13 @@ def trixie(inside: Inside, work: Path, means: ResolveContext) -> Inside:
     if not (root / "bin/sh").exists():  # nvcc starts its parts through it
         (root / "bin/sh").symlink_to("dash")
     sandbox = (
-        "bwrap",
-        "--unshare-all",
-        "--ro-bind",
-        root,
-        "/",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--chdir",
-        "/tmp",
-    )
+        "bwrap", "--unshare-all", "--ro-bind", root, "/", "--dev", "/dev", "--tmpfs", "/tmp",
+        "--chdir", "/tmp",
+    )  # fmt: skip
     nvcc = (
-        "--setenv",
-        "PATH",
-        "/usr/bin",
-        "/usr/local/cuda-12.4/bin/nvcc",
-        "-ccbin",
-        "g++-14",
-        "-arch=sm_80",
+        "--setenv", "PATH", "/usr/bin", "/usr/local/cuda-12.4/bin/nvcc", "-ccbin", "g++-14", "-arch=sm_80",
         "-c",
-    )
+    )  # fmt: skip
     return functools.partial(attempt, *sandbox, *nvcc, "/kernel.cu", "-o", "/tmp/kernel.o")
 
 
@@ -225,26 +209,17 @@ def test_torch_1_13_imports_what_some_setuptools_lack(
 ):
     folder = work / f"setuptools-{version}"
     run(
-        uv.find_uv_bin(),
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        folder,
+        uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--target", folder,
         f"setuptools=={version}",
-    )
+    )  # fmt: skip
     # Without site-packages: a virtual environment of Debian's brings a setuptools of its own.
     command = (sys.executable, "-S", "-W", "ignore", "-c", torch_1_13)
     ended = attempt(*command, env={"PYTHONPATH": str(folder)})
     assert (ended.returncode == 0) == works, ended.stderr
     pins = {
-        "pytorch": "1.13.1",
-        "cuda": "",
-        "gpus": (),
-        "extensions": (),
+        "pytorch": "1.13.1", "cuda": "", "gpus": (), "extensions": (),
         "packages": (f"setuptools=={version}",),
-    }
+    }  # fmt: skip
     assert refused(**pins) == (set() if works else {"EB330"})
 
 

@@ -179,35 +179,17 @@ def test_the_projects_own_image_is_built(spacious: Path):
     shutil.copy(ROOT / "scripts/setup", spacious / "context/scripts/setup")
     certificate = spacious / "context/.devcontainer/site.crt"
     run(
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ed25519",
-        "-nodes",
-        "-subj",
-        "/CN=site",
-        "-keyout",
-        spacious / "key",
-        "-out",
-        certificate,
-    )
+        "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=site",
+        "-keyout", spacious / "key", "-out", certificate,
+    )  # fmt: skip
     run("mmdebstrap", "--variant=apt", "bookworm", spacious / "base.tar")
     run("docker", "import", spacious / "base.tar", base)
     try:
         dockerfile = spacious / "context/.devcontainer/Dockerfile"
         run(
-            "docker",
-            "build",
-            "--file",
-            dockerfile,
-            "--tag",
-            image,
-            "--build-arg",
-            f"BASE={base}",
-            spacious / "context",
-            timeout=1800,
-        )
+            "docker", "build", "--file", dockerfile, "--tag", image, "--build-arg", f"BASE={base}",
+            spacious / "context", timeout=1800,
+        )  # fmt: skip
         tried = "command -v dockerd apptainer bwrap git && openssl verify /opt/setup/certificates/site.crt"
         assert run("docker", "run", "--rm", image, "sh", "-c", tried).endswith("site.crt: OK\n")
     finally:

@@ -79,17 +79,9 @@ def test_an_image_that_was_started_without_gpus_says_so(tiny: Built, cuda_torch:
     )
     volumes = [word for file in files for word in ("--volume", file)]
     start = (
-        "docker",
-        "run",
-        "--rm",
-        *volumes,
-        "--env",
-        "PYTHONPATH=/code",
-        tiny.image,
-        "python",
-        "-c",
-        "import torch",
-    )
+        "docker", "run", "--rm", *volumes, "--env", "PYTHONPATH=/code", tiny.image, "python",
+        "-c", "import torch",
+    )  # fmt: skip
     assert attempt(*start).stderr == LOST.format("--gpus all")
 
 

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import pytest
 from envbuilder.core.cache import sha256_file
 from tests.support.stranger import STRANGER, as_user
 from tests.support.tiny import edit_tiny, make_tiny
-from tests.support.workbench import ENVBUILDER, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, Ended, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 WHICH = ("--", "python", "-c", "import os; print(os.environ['WHICH'])")
-Ended = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
-"""Recipes on images of a real registry: locked without Docker, judged by what is inside, each broken base with its finding."""
+"""Recipes on images of a real registry: locked without Docker, judged by what is inside.
 
-import contextlib
+`tests/compat/test_rules_base_image.py` has the finding for each broken base.
+"""
+
 import hashlib
 import json
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from tests.support.package_sources import (
     write_wheel,
 )
 from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
-from tests.support.serving import Quiet, served, serving
+from tests.support.serving import served
 from tests.support.workbench import ENVBUILDER, attempt, cache_with_toolbox, findings, run
 
 pytestmark = pytest.mark.builds
@@ -57,16 +59,6 @@ def push_index(host: str, name: str, packed: bases.Packed, *platforms: tuple[str
     put_manifest(host, f"site/{name}", "1", text, INDEX)
 
 
-def truncated(packed: bases.Packed) -> bases.Packed:
-    """A layer that was cut before it was uploaded: its digest is right, and nobody can unpack it."""
-    return replace(packed, blobs=[packed.blobs[0][:-30], *packed.blobs[1:]])
-
-
-def other_layer(packed: bases.Packed) -> bases.Packed:
-    """A layer that is whole, but not the one that the config names."""
-    return replace(packed, blobs=[*packed.blobs[:-1], bases.pack(bases.Shape([{"x": "y"}])).blobs[0]])
-
-
 def damage(server: Registry, blob: bytes) -> None:
     """Change a byte of a blob where the registry keeps it: it then serves what its digest is not."""
     digest = hashlib.sha256(blob).hexdigest()
@@ -75,21 +67,14 @@ def damage(server: Registry, blob: bytes) -> None:
 
 
 UNKNOWN: dict[str, bytes | str] = {"usr/lib/os-release": "ID=ubuntu\nVERSION_CODENAME=mantic\n"}
-NO_GCC = bases.without(bases.debian(), "usr/bin/gcc", "usr/bin/g++", "usr/bin/x86", "usr/lib/gcc")
-OTHER_CUDA = bases.cuda("11.8.0") | {"etc/alternatives/cuda -> /usr/local/cuda-11.8": ""}
 SHAPES = {
     "debian": bases.debian(),
-    "devel": bases.devel(),
     "bare": bases.Shape([bases.system({"libc6": "2.36-9"})]),
     "older": bases.Shape([bases.system({"libc6": "2.36-8", "ca-certificates": "0"})]),
     "newer": bases.Shape([bases.system({"libc6": "2.36-9+deb12u1", "ca-certificates": "2"})]),
-    "thirteen": bases.over(NO_GCC, bases.gcc("13.2.0") | UNKNOWN),
     "no-os-release": bases.over(bases.debian(), {"usr/lib/.wh.os-release": "", "etc/.wh.os-release": ""}),
     "arm64": replace(bases.debian(), architecture="arm64"),
-    "musl": bases.Shape([{"etc/os-release": "ID=alpine\nVERSION_ID=3.20\n", "lib/ld-musl-x86_64.so.1": bases.elf()}]),
-    "whiteout": bases.over(bases.debian(), {"usr/bin/.wh.x86_64-linux-gnu-gcc-12": ""} | UNKNOWN),
     "no-python": bases.over(bases.without(bases.debian(), "usr/bin/python"), UNKNOWN),
-    "two-cudas": bases.over(bases.devel(), OTHER_CUDA),
 }  # fmt: skip
 DAMAGED = bases.over(bases.debian(), {"only": "here"})
 
@@ -109,8 +94,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         host, good = server.host, bases.pack(bases.debian())
         for name, shape in SHAPES.items():
             push(host, name, bases.pack(shape))
-        push(host, "truncated", truncated(good))
-        push(host, "other-layer", other_layer(good))
         push_index(host, "index", good, ("linux", "arm64"), ("unknown", "unknown"), ("linux", "amd64"))
         push_index(host, "no-platform", good, ("linux", "arm64"), ("linux", "ppc64le"))
         push(host, "wrong-bytes", bases.pack(DAMAGED))
@@ -313,9 +296,6 @@ def test_what_the_new_packages_need_in_the_suites_version_is_moved_to_it(
     [
         ("no-os-release", "EB341", 0, "does not say which distribution it is"),
         ("arm64", "EB339", 3, "the base is for arm64"),
-        ("musl", "EB340", 3, "the C library of the base is musl"),
-        ("whiteout", "EB304", 3, "the base has no gcc, not gcc 12"),
-        ("two-cudas", "EB344", 0, "CUDA 11.8.0 (/usr/local/cuda-11.8) and 12.4.1 (/usr/local/cuda-12.4)"),
     ],
 )
 def test_a_base_that_is_broken_inside_is_told_by_lock_and_then_by_check(
@@ -345,8 +325,6 @@ def refused(world: World, path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("truncated", "EB525", "a layer of"),
-        ("other-layer", "EB525", "is not the one that the config names"),
         ("wrong-bytes", "EB525", "than its digest says"),
         ("no-platform", "EB522", "has no image for linux/amd64"),
         ("absent", "EB522", "there is no"),
@@ -358,51 +336,3 @@ def test_an_image_that_cannot_be_had_is_an_error_of_its_registry(
     found = refused(world, write(tmp_path, world.image(name)))
     assert found["code"] == code
     assert words in found["message"]
-
-
-@contextlib.contextmanager
-def old_registry() -> Iterator[str]:
-    """A registry from before 2017, as far as one question goes: its manifests are of schema 1."""
-    parts = {"fsLayers": [], "history": []}
-    manifest = {"schemaVersion": 1, "name": "site/old", "tag": "1", "architecture": "amd64", **parts}
-
-    class Handler(Quiet):
-        def do_GET(self) -> None:
-            kind = "application/vnd.docker.distribution.manifest.v1+prettyjws"
-            self.reply(200, json.dumps(manifest).encode(), {"Content-Type": kind})
-
-    with serving(Handler) as host:
-        yield host
-
-
-def test_a_manifest_of_the_old_form_is_refused_by_name(world: World, tmp_path: Path):
-    with old_registry() as host:
-        found = refused(world, write(tmp_path, f"{host}/site/old:1"))
-    assert found["code"] == "EB525"
-    assert "schema version 1" in found["message"]
-
-
-def test_a_recipe_that_requires_a_gcc_of_a_base_is_told_what_it_really_has(world: World, tmp_path: Path):
-    path = write(tmp_path, world.image("thirteen"), gcc="9")
-    unseen = attempt(ENVBUILDER, "check", path, "--json", env=world.env)
-    assert "EB338" in [one["code"] for one in json.loads(unseen.stdout)["findings"]]
-    ended = attempt(ENVBUILDER, "lock", path, env=world.env)
-    assert ended.returncode == 3
-    told = "the base has gcc 13.2.0 (/usr/bin/gcc-13), not gcc 9; envbuilder cannot add packages of ubuntu/mantic"
-    assert told in ended.stderr
-    assert 'write `gcc: "13"`' in ended.stderr
-    path.write_text(path.read_text().replace('gcc: "9"', 'gcc: "13"'))
-    assert lock(path, world).debs == ()
-
-
-def test_cuda_that_would_come_twice_is_told_with_the_repair(world: World, tmp_path: Path):
-    more = 'cuda: "12.6"\ngpus: [A100]\n'
-    path = write(tmp_path, world.image("devel"), torch="2.6.0", more=more)
-    ended = attempt(ENVBUILDER, "lock", path, "--json", env=world.env)
-    assert ended.returncode == 3
-    found = {one["code"]: one for one in findings(ended)}["EB343"]
-    told = (
-        "the base has CUDA 12.4.1 (/usr/local/cuda-12.4), and the recipe asks for 12.6: CUDA would come twice"
-    )
-    assert told in found["message"]
-    assert 'write `cuda: "12.4"`' in found["hint"]

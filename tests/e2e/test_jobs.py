@@ -18,7 +18,7 @@ import pytest
 from envbuilder.core.cache import link_or_copy
 from tests.support.cluster import Cluster, Machine, logged, machines, start_slurm, start_ssh, wait_until
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, Built, assert_healthy, attempt, open_folder
+from tests.support.workbench import ENVBUILDER, Built, Ended, assert_healthy, attempt, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -85,9 +85,7 @@ def launch(cluster: Cluster, work: Path, built: Built, where: str, *words: str) 
     return (*machine, ENVBUILDER, "launch", where, str(built.sif), *options, *words)
 
 
-def finish(
-    cluster: Cluster, command: tuple[str, ...], timeout: float = 120
-) -> "subprocess.CompletedProcess[str]":
+def finish(cluster: Cluster, command: tuple[str, ...], timeout: float = 120) -> Ended:
     return subprocess.run(
         command, env=os.environ | cluster.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=timeout, check=False,
@@ -203,15 +201,8 @@ def test_a_script_for_a_site_names_what_its_nodes_lack_and_runs_when_it_is_there
     login.mkdir()
     (desk / "train.py").write_text(PROGRAM)
     options = (
-        "--shape",
-        "tasks",
-        "--ranks-per-node",
-        "1",
-        "--write",
-        login / "job.sh",
-        "--for",
-        "../there.yaml",
-    )
+        "--shape", "tasks", "--ranks-per-node", "1", "--write", login / "job.sh", "--for", "../there.yaml",
+    )  # fmt: skip
     command = (ENVBUILDER, "launch", "slurm", cpu.sif, *options, "--", "train.py", "end")
     written = attempt(*command, cwd=desk)
     assert written.returncode == 0, written.stderr
@@ -249,14 +240,9 @@ def test_a_job_that_slurm_cannot_start_has_no_log_and_it_is_said(cluster, work, 
 def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
     """The job waits for another, which has both nodes."""
     full = (
-        "sbatch",
-        "--parsable",
-        "--exclusive",
-        "--nodes=2",
-        "--chdir=/tmp",
-        "--output=/dev/null",
+        "sbatch", "--parsable", "--exclusive", "--nodes=2", "--chdir=/tmp", "--output=/dev/null",
         "--wrap=sleep 600",
-    )
+    )  # fmt: skip
     cluster.head.run(*full, env=cluster.env)
     output = work / "launch.log"
     command = launch(cluster, work, cpu, "slurm", "--nodes", "2", "--wait", "--smoke")

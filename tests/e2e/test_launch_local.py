@@ -15,6 +15,7 @@ from tests.support.workbench import (
     NOBODY,
     ROOT,
     Built,
+    Ended,
     as_nobody,
     assert_healthy,
     open_folder,
@@ -52,7 +53,7 @@ def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
     return (ENVBUILDER, "launch", "local", "cpu", *options)
 
 
-def launch(work: Path, *argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+def launch(work: Path, *argv: object, **variables: str) -> Ended:
     return subprocess.run(
         [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"} | variables, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=300, check=False,

@@ -65,7 +65,7 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
 def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
     moment: float, cold: dict[str, str], spacious: Path, slack: int
 ):
-    """While the OS layer is made, for every change: test_build_all.py, and test_faults.py after 4 s."""
+    """While the OS layer is made, for every change: test_build_all.py."""
     with terminal(ROOT, spacious, width=80, **cold) as screen:
         build(screen, spacious / "out")
         screen.wait(lambda: steps(screen.screen()), 60)
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
         assert any("interrupted" in line for line in screen.screen())
         assert screen.has_cursor()
     assert took < 2 * slack
-    # What begins with a dot is nobody's result, and the next build sweeps it (test_faults.py).
+    # What begins with a dot is nobody's result, and the next build sweeps it (test_tiny_faults.py).
     left = {path.suffix for path in (spacious / "out").glob("[!.]*")}
     assert left <= {".log"}
     end = time.monotonic() + 10

@@ -10,15 +10,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import driver
-from tests.support.workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
-
-if TYPE_CHECKING:
-    from subprocess import CompletedProcess
+from tests.support.workbench import NOBODY, Built, Ended, as_nobody, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -62,7 +58,7 @@ class Inside:
         self.calls = folder / "calls.py"  # a copy: other users cannot enter every checkout
         shutil.copyfile(Path(__file__).with_name("calls.py"), self.calls)
 
-    def attempt(self, script: str, *binds: str, **env: str) -> "CompletedProcess[str]":
+    def attempt(self, script: str, *binds: str, **env: str) -> Ended:
         binds = binds or (f"{self.made}:{INDEX}:ro",)
         calls = f"{self.calls}:/calls/calls.py"
         mounts = ",".join((f"{self.code}:{CLONED}:ro", f"{self.tmp}:/tmp", calls, *binds))
@@ -134,13 +130,9 @@ def test_every_kind_of_call_finds_its_extension(inside: Inside):
         "os.spawnv(os.P_WAIT, tool(), ['tool'])\n"
     )
     assert said.splitlines() == [
-        f"42 {INDEX}/lite/lite.so",
-        "42",
-        f"42 {INDEX}/inlined/inlined.so",
-        f"{INDEX}/plain/plain.so True",
-        f"{INDEX}/tool/tool",
-        "a program",
-    ]
+        f"42 {INDEX}/lite/lite.so", "42", f"42 {INDEX}/inlined/inlined.so", f"{INDEX}/plain/plain.so True",
+        f"{INDEX}/tool/tool", "a program",
+    ]  # fmt: skip
 
 
 def test_paths_and_times_do_not_matter(inside: Inside):
@@ -427,14 +419,7 @@ def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
     binds = (word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}"))
     script = "from calls import *\nFLAGS[0] = '-DFACTOR=1'\nprint(lite().answer(), lite().__file__[:16])"
     command = (
-        "docker",
-        "run",
-        "--rm",
-        "--user",
-        f"{NOBODY}:{NOBODY}",
-        *binds,
-        "--env",
-        "PYTHONPATH=/calls",
+        "docker", "run", "--rm", "--user", f"{NOBODY}:{NOBODY}", *binds, "--env", "PYTHONPATH=/calls",
         cpu.image,
-    )
+    )  # fmt: skip
     assert run(*command, "python", "-c", script) == "14 /tmp/envbuilder-\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, Built, Ended, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -59,7 +59,7 @@ def script(modules: Path, line: str) -> tuple[str, ...]:
     return ("bash", "-c", load + line)
 
 
-def load(modules: Path, work: Path, line: str, **more: object) -> "subprocess.CompletedProcess[str]":
+def load(modules: Path, work: Path, line: str, **more: object) -> Ended:
     return subprocess.run(
         script(modules, line), cwd=work, text=True, capture_output=True, timeout=120, check=False, **more
     )  # type: ignore[call-overload,no-any-return]

@@ -65,15 +65,10 @@ def make_os(
         store.add_artifact(digest, deb)
         more.append(
             Artifact(
-                kind="deb",
-                name=deb.stem,
-                version="1",
-                sha256=digest,
-                size=deb.stat().st_size,
-                source="debian",
-                path=deb.name,
+                kind="deb", name=deb.stem, version="1", sha256=digest, size=deb.stat().st_size,
+                source="debian", path=deb.name,
             )
-        )
+        )  # fmt: skip
     job = Job(
         plan=dataclasses.replace(plan, epoch=epoch), engine=EngineName.ASSEMBLE, store=store, runner=ProcessRunner(os.environ),
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),

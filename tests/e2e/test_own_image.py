@@ -88,13 +88,6 @@ def test_the_sif_compiles_the_same_extension(own: Own, built: Built, spacious: P
 def test_the_image_builds_the_same_files_without_privileges(own: Own, tiny: Built, spacious: Path):
     mounts = [word for one in (spacious, own.recipe.parent) for word in ("--volume", f"{one}:{one}")]
     options = (
-        "--network",
-        "none",
-        "--user",
-        f"{USER}:{USER}",
-        "--env",
-        "ENVBUILDER_CACHE",
-        "--workdir",
-        spacious,
-    )
+        "--network", "none", "--user", f"{USER}:{USER}", "--env", "ENVBUILDER_CACHE", "--workdir", spacious,
+    )  # fmt: skip
     need_same(own.recipe, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, own.image)

@@ -64,15 +64,8 @@ class Flat:
     @property
     def inside(self) -> tuple[object, ...]:
         return (
-            "apptainer",
-            "exec",
-            "--no-home",
-            "--bind",
-            f"{self.folder}:/work",
-            "--pwd",
-            "/work",
-            self.sif,
-        )
+            "apptainer", "exec", "--no-home", "--bind", f"{self.folder}:/work", "--pwd", "/work", self.sif,
+        )  # fmt: skip
 
     def lock_check(self) -> tuple[int, str]:
         ended = attempt(ENVBUILDER, "lock", "--check", self.recipe)

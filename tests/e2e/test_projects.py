@@ -39,16 +39,10 @@ from tests.support.workbench import (
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 PROJECTS = Path(__file__).with_name("projects")
 CAPTURED = {
-    "scale": "load_at_import",
-    "lazy": "lazy",
-    "gated": "gpu_gated",
-    "hidden": "hides_failure",
-    "first": "flat_folder",
-    "second": "flat_folder",
-    "plugin": "gpu_name_in_path",
-    "sorter": "thrust_cub",
+    "scale": "load_at_import", "lazy": "lazy", "gated": "gpu_gated", "hidden": "hides_failure",
+    "first": "flat_folder", "second": "flat_folder", "plugin": "gpu_name_in_path", "sorter": "thrust_cub",
     "own": "own_std",
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,13 +41,9 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
 ):
     torch, cuda, python, *packages = line.replace("- ", " ").split(" ")
     recipe = make_recipe(
-        folder,
-        pytorch=torch,
-        cuda=cuda,
-        python=python,
-        packages=tuple(packages),
+        folder, pytorch=torch, cuda=cuda, python=python, packages=tuple(packages),
         gpus=("A100",) if cuda else (),
-    )
+    )  # fmt: skip
     target = make_target(recipe)
     environment = dict(os.environ)
     context = open_context(
@@ -61,13 +57,10 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
         ((f"numpy{row.numpy}", row.numpy), (f"setuptools{row.setuptools}", row.setuptools)) if row else ()
     )
     plain = compiled(
-        (*([pin] if pin else []), *ALWAYS, *packages, *implied_wheels(recipe, None)),
-        context.sources(),
-        folder,
-        constraints=[text for text, bound in bounds if bound],
+        (*([pin] if pin else []), *ALWAYS, *packages, *implied_wheels(recipe, None)), context.sources(),
+        folder, constraints=[text for text, bound in bounds if bound],
         finals=[one.partition(" ")[0] for one in caplog.messages if "it is a pre-release" in one],
-        build=build,
-        python=python,
-    )
+        build=build, python=python,
+    )  # fmt: skip
     print(*caplog.messages, sep="\n")
     assert {one.name: one.version for one in found.artifacts} == plain

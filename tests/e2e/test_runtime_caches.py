@@ -41,15 +41,9 @@ def tmp() -> Iterator[Path]:
 def used(*command: object, compiles: bool = False) -> dict[str, str]:
     """Return the variables of the caches that a Python used."""
     own = (
-        "HF_HOME",
-        "TORCH_HOME",
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-        "TMPDIR",
-        "TRITON_CACHE_DIR",
-        "MPLCONFIGDIR",
-        "NUMBA_CACHE_DIR",
-    )
+        "HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR", "TRITON_CACHE_DIR",
+        "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
+    )  # fmt: skip
     unset = [word for name in own for word in ("-u", name)]
     shown = run(
         "env", *unset, *command, "python", "-c", USE.format(compiles=compiles), cwd=Path("/"), timeout=300

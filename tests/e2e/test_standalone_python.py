@@ -126,12 +126,9 @@ def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
         assert not [path for path in paths if path.startswith("usr/bin/python")]
         for built in (world.composed, other):
             said = inside(
-                built,
-                world.recipe,
-                "sh",
-                "-c",
-                f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
-            )
+                built, world.recipe, "sh",
+                "-c", f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
+            )  # fmt: skip
             assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
 
 

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,11 +26,12 @@ from envbuilder.registry.download import read_manifest, read_referrers
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
 from envbuilder.sources.http import session as wire
+from tests.support.damage import flip_alone
 from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
 from tests.support.stranger import STRANGER, as_user, reachable_folder
 from tests.support.toys import EPOCH, LOCK, make_toy
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, run, start
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, run
 
 pytestmark = pytest.mark.builds
 
@@ -172,32 +171,6 @@ def test_faulty_transfers_leave_nothing_corrupt(
     assert saved["pull"] > 10_000 * count
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_a_killed_pull_goes_on_where_it_was(
-    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, sent: signal.Signals, code: int
-):
-    send(toy, named(real.host, "team/toy"), tmp_path)
-    layer = read_layout(toy.image).layers[0].blob.digest
-    proxy.faults = [Fault(method="GET", path=f"/blobs/sha256:{layer}", cut_answer=1_000_000, hold=30)]
-    command = (
-        "env", f"ENVBUILDER_CACHE={tmp_path}/cache", ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1",
-        "--output", tmp_path / "out", "--json",
-    )  # fmt: skip
-    process = start(*command)
-    partial = tmp_path / "out/.toy.pull" / layer
-    while not partial.exists() or not partial.stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, sent)
-    process.communicate()
-    assert process.returncode == code
-    assert not (tmp_path / "out/toy.sif").exists()
-    said = json.loads(run(*command))["data"]
-    assert proxy.resumed >= said["bytes_resumed"] > 0
-    assert (tmp_path / "out/toy.sif").read_bytes() == toy.sif.read_bytes()
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy.sif"]
-
-
 # --------------------------------------------------------------------------------------------------- what is sent
 
 
@@ -248,16 +221,6 @@ def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Reg
         bring(place, tmp_path / "in", tmp_path)
 
 
-def spoil(path: Path) -> None:
-    """Change one byte in the middle of a file of its own: the other names of those bytes keep what they have."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    mode = path.stat().st_mode
-    path.unlink()
-    path.write_bytes(content)
-    path.chmod(mode)
-
-
 @pytest.mark.parametrize("which", ["layer", "config", "manifest"])
 def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, tmp_path: Path, which: str):
     place = named(real.host, "team/toy")
@@ -269,7 +232,7 @@ def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, 
         "config": layout.config_blob,
         "manifest": layout.manifest.descriptor(),
     }[which]
-    spoil(layout.path(blob))
+    flip_alone(layout.path(blob))
     again = bring(place, tmp_path / "in", tmp_path)
     # A manifest is asked for anyway, and the cache has the layers.
     assert again.bytes == (blob.size if which == "config" else 0)
@@ -286,7 +249,7 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
     blob = layout.path(layout.layers[0].blob)
     match damage:
         case "other bytes":
-            spoil(blob)
+            flip_alone(blob)
         case "cut off":
             blob.write_bytes(blob.read_bytes()[:-1])
         case _:
@@ -513,55 +476,11 @@ def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(
     assert list((tmp_path / "none").iterdir()) == []
 
 
-# ------------------------------------------------------------------------------------------------ each bad answer
-
-
-@pytest.mark.parametrize(
-    ("faults", "code", "words"),
-    [
-        ([Fault(path="/manifests/", status=401)] * 9, "EB521", "refuses access"),
-        ([Fault(path="/manifests/", status=403)] * 9, "EB521", "without credentials"),
-        ([Fault(path="/manifests/", status=404)] * 9, "EB522", "there is neither"),
-        ([Fault(path="/manifests/", status=429, retry_after="0")] * 9, "EB523", "too many requests"),
-        ([Fault(path="/blobs/", status=500)] * 9, "EB523", "answered 500"),
-        ([Fault(path="/blobs/", cut_answer=0)] * 9, "EB524", "goes on where it ended"),
-        ([Fault(path="/blobs/", flip=True)] * 9, "EB525", "than its digest says"),
-    ],
-)  # fmt: skip
-def test_a_registry_that_misbehaves_is_told_in_words(
-    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, faults: list[Fault], code: str, words: str
-):
-    send(toy, named(real.host, "team/toy"), tmp_path)
-    proxy.faults = list(faults)
-    ended = attempt(
-        ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1", "--output", tmp_path / "in", "--json",
-        env={"HOME": str(tmp_path)},
-    )  # fmt: skip
-    (finding,) = json.loads(ended.stdout)["findings"]
-    assert (ended.returncode, finding["code"]) == (5, code)
-    assert words in f"{finding['message']} {finding['hint']}"
-    assert not (tmp_path / "in/toy.sif").exists()
-    assert "Traceback" not in ended.stderr
-
-
 def test_a_name_without_a_registry_is_wrong_use(tmp_path: Path):
     ended = attempt(ENVBUILDER, "pull", "toy", "--output", tmp_path, env={"ENVBUILDER_REGISTRY": ""})
     assert (ended.returncode, "is no name of an image" in ended.stderr, "ENVBUILDER_REGISTRY" in ended.stderr) == (
         2, True, True
     )  # fmt: skip
-
-
-def test_a_full_disk_is_told_and_leaves_what_was_there(toy: Outputs, real: Registry, tmp_path: Path):
-    send(toy, named(real.host, "team/toy"), tmp_path)
-    (tmp_path / "small").mkdir()
-    pull_it = f"'{ENVBUILDER}' pull --only sif {real.host}/team/toy:1 --output {tmp_path}/small"
-    script = (
-        f"mount -t tmpfs -o size=2m none {tmp_path}/small && echo old >{tmp_path}/small/toy.sif; "
-        f"{pull_it}; rc=$?; cat {tmp_path}/small/toy.sif; exit $rc"
-    )
-    ended = attempt("unshare", "--map-root-user", "--mount", "sh", "-c", script)
-    assert (ended.returncode, ended.stdout) == (6, "old\n"), ended.stderr
-    assert "free space there" in ended.stderr
 
 
 def test_a_pull_whose_cache_cannot_be_written_fetches_the_whole_file(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import hostile
 from tests.support.cluster import Cluster, machines, start_slurm, start_ssh, wait_until
-from tests.support.workbench import ENVBUILDER, Built, open_folder
+from tests.support.workbench import ENVBUILDER, Built, Ended, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def set_up(cluster: Cluster, sif: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def set_up(cluster: Cluster, sif: Path, *words: str) -> Ended:
     line = (
         ENVBUILDER, "devcontainer", sif, "--ssh", "person@n1", "--write", cluster.folder / "my doors",
         "--profile", cluster.folder / "site.yaml", *words,
@@ -58,8 +58,8 @@ def ssh(cluster: Cluster, tiny: Built) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    def call(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
+def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., Ended]:
+    def call(*words: str, **more: object) -> Ended:
         line = [str(word) for word in (*cluster.head.enter, *ssh, *words)]
         return subprocess.run(line, text=True, capture_output=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
@@ -182,14 +182,9 @@ def test_a_session_is_a_job_and_ends_with_it(cluster, tiny):
     words = ("ssh", "-F", config, "envbuilder-tiny-slurm", "uname -n; command -v python; cat")
     enter = [str(word) for word in (*cluster.head.enter, *words)]
     ended = subprocess.run(
-        enter,
-        env=os.environ | env,
-        input="x" * 300_000,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        enter, env=os.environ | env, input="x" * 300_000, capture_output=True, text=True, timeout=60,
         check=False,
-    )
+    )  # fmt: skip
     assert ended.stdout == "n2\n/opt/env/bin/python\n" + "x" * 300_000, ended.stderr
     need_no_job(cluster)
     with subprocess.Popen(

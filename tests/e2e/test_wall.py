@@ -46,12 +46,9 @@ BREACH = ROOT / "tests/support/breach.py"
 SECRET = "a-password-of-the-proxy"
 # What Apptainer leaves to every program, as the kernel leaves it to every user. It changes nothing of the machine.
 OF_USERS = (
-    "a user namespace",
-    "a user namespace by clone",
-    "a user namespace by clone3",
-    "calls of the kernel",
+    "a user namespace", "a user namespace by clone", "a user namespace by clone3", "calls of the kernel",
     "other sockets",
-)
+)  # fmt: skip
 
 
 @pytest.fixture

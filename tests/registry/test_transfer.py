@@ -5,7 +5,7 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -197,10 +197,13 @@ def test_a_sif_without_layers_of_ours_is_fetched_whole(
     assert machine.has(world.new)
 
 
-def test_a_damaged_layer_in_the_cache_is_fetched(world: World, machine: Machine):
+@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2)])
+def test_a_damaged_layer_in_the_cache_is_fetched(
+    world: World, machine: Machine, damage: Callable[[Path], None]
+):
     machine.pull("old")
     machine.sif.unlink()
-    flip(machine.store.layer(sha256_file(world.layer("python"))) / "layer.tar.zst")
+    damage(machine.store.layer(sha256_file(world.layer("python"))) / "layer.tar.zst")
     done = machine.pull()
     assert machine.has(world.new)
     assert 0.3 * world.size < done.bytes < 0.7 * world.size

@@ -276,15 +276,12 @@ def locked(shape: Shape, reference: str = "site/base:1", registry: str = "") -> 
         return Blob(digest=Sha256(sha256(data).removeprefix("sha256:")), size=len(data), media_type=kind)
 
     return LockedBase(
-        reference=reference,
-        registry=registry,
-        repository="site/base",
+        reference=reference, registry=registry, repository="site/base",
         manifest=blob(packed.manifest, "application/vnd.oci.image.manifest.v1+json"),
         config=blob(packed.config, "application/vnd.oci.image.config.v1+json"),
         layers=tuple(blob(data, kind) for data, kind in zip(packed.blobs, packed.media_types, strict=True)),
-        facts=inside.facts,
-        packages=inside.packages,
-    )
+        facts=inside.facts, packages=inside.packages,
+    )  # fmt: skip
 
 
 BASE = locked(devel())

@@ -7,12 +7,7 @@ from pathlib import Path
 from tests.support.workbench import attempt
 
 # The browser's sandbox does not work as root, and the tests run as root in CI.
-BROWSER = (
-    "chromium-headless-shell",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-)
+BROWSER = ("chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 
 
 def browse(
@@ -21,14 +16,9 @@ def browse(
     """Return what the page prints, and every address on another machine that it requested."""
     log = scratch / "net.json"
     said = attempt(
-        *BROWSER,
-        f"--window-size={size[0]},{size[1]}",
-        f"--user-data-dir={scratch / 'profile'}",
-        f"--log-net-log={log}",
-        *options,
-        page.as_uri(),
-        timeout=120,
-    )
+        *BROWSER, f"--window-size={size[0]},{size[1]}", f"--user-data-dir={scratch / 'profile'}",
+        f"--log-net-log={log}", *options, page.as_uri(), timeout=120,
+    )  # fmt: skip
     assert said.returncode == 0, said.stderr
     return said.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
 

@@ -20,6 +20,7 @@ from tests.support.workbench import (
     NO_ENGINE,
     ROOT,
     Built,
+    Ended,
     attempt,
     build_command,
     cache_with_artifacts,
@@ -90,7 +91,7 @@ class Machine:
     def run(self, *argv: object, **options: object) -> str:
         return run(*self.enter, *argv, **options)  # type: ignore[arg-type]
 
-    def attempt(self, *argv: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    def attempt(self, *argv: object, **options: object) -> Ended:
         return attempt(*self.enter, *argv, **options)  # type: ignore[arg-type]
 
     def processes(self) -> set[str]:
@@ -98,15 +99,9 @@ class Machine:
         lines = self.run("ps", "-e", "-o", "pid=,args=").splitlines()
         words = [line.strip().partition(" ")[2] for line in lines]
         own = (
-            "bash -c while true",
-            "sleep 3600",
-            "ps -e",
-            "slurmd ",
-            "slurmctld ",
-            "munged ",
-            "sshd: ",
+            "bash -c while true", "sleep 3600", "ps -e", "slurmd ", "slurmctld ", "munged ", "sshd: ",
             "/usr/sbin/sshd ",
-        )
+        )  # fmt: skip
         return {line for line in words if not line.startswith(own)}
 
 
@@ -323,9 +318,7 @@ class Far:
     cluster: Cluster
     client: dict[str, str]
 
-    def attempt(
-        self, recipe: Path, name: str, *options: str, fetched: Path | None = None
-    ) -> "subprocess.CompletedProcess[str]":
+    def attempt(self, recipe: Path, name: str, *options: str, fetched: Path | None = None) -> Ended:
         """Build on the head, without a network, from a cache with no layers: what `fetched` has, or else the user's own.
 
         A name that was built has its cache and its artifacts.

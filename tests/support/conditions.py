@@ -150,13 +150,8 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
         os.environ.pop("XDG_RUNTIME_DIR", None)
     if want.shuffle:
         options = [
-            "--shuffle-dirents=yes",
-            "--multi-user=yes",
-            "--share-locks=no",
-            "--quiet",
-            "-o",
-            "nonempty",
-        ]
+            "--shuffle-dirents=yes", "--multi-user=yes", "--share-locks=no", "--quiet", "-o", "nonempty",
+        ]  # fmt: skip
         source = f"{place}.source"  # bind the folder to another name, because under its own name the file system would see itself
         Path(source).mkdir()
         subprocess.run(["mount", "--bind", place, source], check=True)

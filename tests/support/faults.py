@@ -24,6 +24,7 @@ from envbuilder.core.cache import Store, link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.plan.make import make_plan
+from tests.support.damage import flip_alone
 from tests.support.index import Manner, package_index
 from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
@@ -173,12 +174,9 @@ def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
     if (after_it / "out").exists():
         (after_it / "out").rename(bench.output)
     outcome = _judge(
-        bench,
-        after_it / "cache",
-        "full disk",
-        f"{spare >> 20} MiB left after {after:.1f} s, cache {state}",
+        bench, after_it / "cache", "full disk", f"{spare >> 20} MiB left after {after:.1f} s, cache {state}",
         ended.returncode,
-    )
+    )  # fmt: skip
     odd = (
         ()
         if ended.returncode in (0, 6)
@@ -220,20 +218,9 @@ def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
 
 
 def _damage(path: Path, how: str) -> None:
-    content = bytearray(path.read_bytes())
-    match how:
-        case "truncated":
-            content = content[: len(content) // 2]
-        case "empty":
-            content.clear()
-        case "one bit":
-            content[len(content) // 2] ^= 1
-        case "longer":
-            content += b"\0"
-        case _:
-            raise ValueError(how)
-    path.unlink()  # other caches hold the same file
-    path.write_bytes(content)
+    flip_alone(path)  # other caches hold the same file
+    size = path.stat().st_size
+    os.truncate(path, {"one bit": size, "truncated": size // 2, "empty": 0, "longer": size + 1}[how])
 
 
 def cut_download(bench: Bench, after: int) -> Outcome:

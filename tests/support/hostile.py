@@ -16,15 +16,10 @@ print(json.dumps({
 OWN = "/opt/env/bin/python"
 PREFIX = "/opt/env"
 VARIABLES = {
-    "none": "",
-    "PYTHONPATH": "HOME/evil",
-    "PYTHONHOME": "/usr",
-    "LD_PRELOAD": "/lib/x86_64-linux-gnu/libm.so.6",
-    "LD_LIBRARY_PATH": "HOME/evil",
-    "CONDA_PREFIX": "HOME/conda",
-    "BASH_ENV": "HOME/.bashrc",
-    "CC": "HOME/conda/bin/gcc",
-}
+    "none": "", "PYTHONPATH": "HOME/evil", "PYTHONHOME": "/usr",
+    "LD_PRELOAD": "/lib/x86_64-linux-gnu/libm.so.6", "LD_LIBRARY_PATH": "HOME/evil",
+    "CONDA_PREFIX": "HOME/conda", "BASH_ENV": "HOME/.bashrc", "CC": "HOME/conda/bin/gcc",
+}  # fmt: skip
 START_FILE = """\
 echo "the machine's start file was read" >&2
 export PATH="HOME/conda/bin:HOME/.pyenv/shims:$PATH"

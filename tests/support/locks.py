@@ -39,23 +39,10 @@ RECIPE = Recipe(
 
 def make_recipe(folder: Path, **changes: object) -> Recipe:
     values: dict[str, object] = {
-        "name": "test",
-        "path": folder / "test.yaml",
-        "summary": "",
-        "gpus": (),
-        "base": "debian/bookworm",
-        "python": "3.11",
-        "cuda": "",
-        "gcc": "12",
-        "libxcrypt": "4.4",
-        "pytorch": "2.13.0",
-        "packages": ("numpy>=2",),
-        "apt": (),
-        "extensions": (),
-        "env": (),
-        "tests": (),
-        "places": (),
-    }
+        "name": "test", "path": folder / "test.yaml", "summary": "", "gpus": (), "base": "debian/bookworm",
+        "python": "3.11", "cuda": "", "gcc": "12", "libxcrypt": "4.4", "pytorch": "2.13.0",
+        "packages": ("numpy>=2",), "apt": (), "extensions": (), "env": (), "tests": (), "places": (),
+    }  # fmt: skip
     return Recipe(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -66,14 +53,9 @@ def make_artifact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Ar
         "archive": ("cuda", f"{name}/linux-x86_64/{name}-linux-x86_64-{version}-archive.tar.xz"),
     }[kind]
     return Artifact(
-        kind=kind,
-        name=name,
-        version=version,
-        sha256=sha256_text(name + version),
-        size=1,
-        source=source,
+        kind=kind, name=name, version=version, sha256=sha256_text(name + version), size=1, source=source,
         path=path,
-    )
+    )  # fmt: skip
 
 
 def make_parts(cuda: str, source: str = "", *, headers: bool = False) -> tuple[Artifact, ...]:
@@ -128,13 +110,9 @@ def make_means(tmp_path: Path, sources: Sources, runner: Runner | None = None) -
     store = Store(tmp_path / "cache")
     programs = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     return ResolveContext(
-        store=store,
-        runner=runner or programs,
-        sources=lambda: sources,
-        client=no_client,
-        fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).step,
-    )
+        store=store, runner=runner or programs, sources=lambda: sources, client=no_client,
+        fetcher=Fetcher(store, lambda: sources), transfer=Console(quiet=True).step,
+    )  # fmt: skip
 
 
 def compiled(

@@ -102,11 +102,8 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
     cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs
     lock = replace(
-        world.lock,
-        recipe=recipe.digest,
-        inputs=recipe_inputs(recipe),
-        base=base,
+        world.lock, recipe=recipe.digest, inputs=recipe_inputs(recipe), base=base,
         debs=tuple(deb for deb in lacking if deb.name not in there),
-    )
+    )  # fmt: skip
     save_text(path.with_suffix(".lock"), lock_text(lock))
     return path

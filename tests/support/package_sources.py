@@ -194,14 +194,9 @@ def write_mirror(
                 else []
             )
             write_suite(
-                place,
-                suite,
-                {"main": listing},
-                sign,
-                head,
-                processor,
+                place, suite, {"main": listing}, sign, head, processor,
                 {"main": "\n".join(own)} if native else {},
-            )
+            )  # fmt: skip
         if native:
             emulator = write_deb(folder, "qemu-user", "1:10.0", "")
             head = "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: trixie\n"
@@ -277,12 +272,9 @@ def world() -> Iterator[Sources]:
             write_wheel(files, "newglibc", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
         )
         write_wheel(
-            folder / "wheels",
-            "torch",
-            "2.13.0+cpu",
-            tag="cp311-cp311-manylinux_2_28_x86_64",
+            folder / "wheels", "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64",
             requires=("filelock", "setuptools>=77"),
-        )
+        )  # fmt: skip
         yield Sources(
             **debian(folder / "mirror"),
             keyring=folder / "keyring.gpg",
@@ -292,12 +284,9 @@ def world() -> Iterator[Sources]:
 
 
 MOVED = PACKAGES | {
-    "libc6": ("2.36-10", ""),
-    "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
-    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"),
-    "perl": ("5.36", ""),
-    "make": ("4.4", ""),
-}
+    "libc6": ("2.36-10", ""), "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
+    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"), "perl": ("5.36", ""), "make": ("4.4", ""),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -334,19 +323,12 @@ def patched(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
 
 
 UBUNTU = {
-    "base-files": ("13ubuntu10", ""),
-    "ca-certificates": ("1", ""),
-    "libc6": ("2.39-0ubuntu8", ""),
-    "libc6-dev": ("2.39-0ubuntu8", "libc6 (= 2.39-0ubuntu8)"),
-    "libcrypt-dev": ("1:4.4.36-4build1", ""),
-    "gcc-13": ("13.2.0-23ubuntu4", "libc6"),
-    "g++-13": ("13.2.0-23ubuntu4", "gcc-13"),
-    "binutils": ("2.42-4ubuntu2", ""),
-    "make": ("4.3-4.1build2", ""),
-    "python3.12": ("3.12.3-1", "libc6"),
-    "python3.12-dev": ("3.12.3-1", "python3.12"),
-    "usr-is-merged": ("38ubuntu1", ""),
-}
+    "base-files": ("13ubuntu10", ""), "ca-certificates": ("1", ""), "libc6": ("2.39-0ubuntu8", ""),
+    "libc6-dev": ("2.39-0ubuntu8", "libc6 (= 2.39-0ubuntu8)"), "libcrypt-dev": ("1:4.4.36-4build1", ""),
+    "gcc-13": ("13.2.0-23ubuntu4", "libc6"), "g++-13": ("13.2.0-23ubuntu4", "gcc-13"),
+    "binutils": ("2.42-4ubuntu2", ""), "make": ("4.3-4.1build2", ""), "python3.12": ("3.12.3-1", "libc6"),
+    "python3.12-dev": ("3.12.3-1", "python3.12"), "usr-is-merged": ("38ubuntu1", ""),
+}  # fmt: skip
 UNIVERSE = {"ninja-build": ("1.11.1-2", "")}
 UBUNTU_UPDATES = {"gcc-13": ("13.3.0-6ubuntu2", "libc6"), "g++-13": ("13.3.0-6ubuntu2", "gcc-13")}
 UBUNTU_SECURITY = {"python3.12": ("3.12.3-1ubuntu0.9", "libc6"), "ninja-build": ("1.11.1-2ubuntu0.1", "")}

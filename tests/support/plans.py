@@ -43,15 +43,9 @@ START, ADDED, RUNTIME = "start", "added", "runtime"
 
 
 KINDS = {
-    OsStep: OS,
-    InterpreterStep: INTERPRETER,
-    PythonStep: PYTHON,
-    CudaStep: CUDA,
-    ExtensionsStep: EXTENSIONS,
-    StartStep: START,
-    AddedStep: ADDED,
-    RuntimeStep: RUNTIME,
-}
+    OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
+    StartStep: START, AddedStep: ADDED, RuntimeStep: RUNTIME,
+}  # fmt: skip
 
 
 def make_job(folder: Path) -> Job:
@@ -115,15 +109,12 @@ RECIPE = Recipe(
 
 
 LOCK = Lock(
-    recipe=RECIPE.digest,
-    epoch=1_700_000_000,
-    platform="linux/amd64",
+    recipe=RECIPE.digest, epoch=1_700_000_000, platform="linux/amd64",
     inputs=Inputs(debs=digest("debs"), toolkit=digest("toolkit"), wheels=digest("wheels")),
     debs=(deb("gcc-12", "12.2.0-14"), deb("libc6", "2.36-9")),
     toolkit=(deb("nvidia-cuda-toolkit", "12.4.1"),),
-    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")),
-    extensions=(EXTENSION,),
-)
+    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")), extensions=(EXTENSION,),
+)  # fmt: skip
 
 
 TOOLKIT = Toolkit(

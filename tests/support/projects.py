@@ -133,13 +133,10 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
     job = Job(
-        plan=make_plan(RECIPE, LOCK),
-        engine=EngineName.ASSEMBLE,
-        store=Store(folder / "cache"),
-        runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}),
-        console=Console(quiet=True),
+        plan=make_plan(RECIPE, LOCK), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"),
+        runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}), console=Console(quiet=True),
         limits=Limits(threads=2, memory=64 << 30, root=True),
-    )
+    )  # fmt: skip
     return Machine(home=home, job=job, root=Root(os=Path("/"), python=folder / "python"))
 
 

@@ -92,12 +92,9 @@ def write_small(
         minor = release.rpartition(".")[0]
         names = [part.name for part in (*row.parts_of(minor), *row.parts_of(minor, headers=True))]
         write_release(
-            folder,
-            release,
-            {name: (release, {"include/x.h": b""}) for name in names},
-            released=released,
+            folder, release, {name: (release, {"include/x.h": b""}) for name in names}, released=released,
             processors=processors,
-        )
+        )  # fmt: skip
     return folder
 
 
@@ -123,16 +120,12 @@ def nvcc_of(debian: Path, include: Path) -> Tree:
     """Return the tree of `cuda_nvcc` before 13.0, out of Debian's package and the folder with `crt`."""
     own = debian / "usr/lib/nvidia-cuda-toolkit"
     return {
-        **{f"bin/{name}": debian / f"usr/bin/{name}" for name in PROGRAMS},
-        "bin/nvcc": own / "bin/nvcc",
-        "bin/nvcc.profile": PROFILE,
-        **below(own / "bin/crt", "bin/crt"),
-        "nvvm/bin/cicc": own / "bin/cicc",
-        **below(own / "libdevice", "nvvm/libdevice"),
-        **below(include / "crt", "include/crt"),
+        **{f"bin/{name}": debian / f"usr/bin/{name}" for name in PROGRAMS}, "bin/nvcc": own / "bin/nvcc",
+        "bin/nvcc.profile": PROFILE, **below(own / "bin/crt", "bin/crt"), "nvvm/bin/cicc": own / "bin/cicc",
+        **below(own / "libdevice", "nvvm/libdevice"), **below(include / "crt", "include/crt"),
         "include/fatbinary_section.h": include / "fatbinary_section.h",
         "LICENSE": debian / "usr/share/doc/nvidia-cuda-toolkit/copyright",
-    }
+    }  # fmt: skip
 
 
 def stub_of(folder: Path) -> Path:
@@ -160,13 +153,9 @@ def cut_12_4(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
     programs = (f"usr/bin/{name}" for name in (*PROGRAMS, "cuobjdump"))
     license_file = "usr/share/doc/nvidia-cuda-toolkit/copyright"
     deb = unpack(
-        packages["nvidia-cuda-toolkit"],
-        work / "deb",
-        *programs,
-        f"{own}/bin",
-        f"{own}/libdevice",
+        packages["nvidia-cuda-toolkit"], work / "deb", *programs, f"{own}/bin", f"{own}/libdevice",
         license_file,
-    )
+    )  # fmt: skip
     for name in ("libcu++-dev", "libcub-dev", "libthrust-dev"):
         unpack(packages[name], work / "cccl", "usr/include")
     nvcc = unpack(packages["nvidia-cuda-nvcc-cu12"], work / "nvcc") / "nvidia/cuda_nvcc/include"

@@ -198,13 +198,10 @@ HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a dis
 def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
     (folder / "cache").mkdir(parents=True)
     return Job(
-        plan=make_plan(replace(RECIPE, python=python), lock),
-        engine=EngineName.ASSEMBLE,
-        store=Store(folder / "cache"),
-        runner=runner,
-        console=Console(quiet=True),
+        plan=make_plan(replace(RECIPE, python=python), lock), engine=EngineName.ASSEMBLE,
+        store=Store(folder / "cache"), runner=runner, console=Console(quiet=True),
         limits=Limits(threads=2, memory=64 << 30, root=True),
-    )
+    )  # fmt: skip
 
 
 def with_sdist(one: Artifact, *tools: Artifact) -> Lock:

@@ -66,13 +66,8 @@ import small
 print(small.answer(), value("CC").split()[0], sysconfig.get_path("include"))
 """
 _LEFT: Final = (
-    "__pycache__",
-    "dist-packages",
-    "site-packages",
-    "EXTERNALLY-MANAGED",
-    "sitecustomize.py",
-    "test",
-)
+    "__pycache__", "dist-packages", "site-packages", "EXTERNALLY-MANAGED", "sitecustomize.py", "test",
+)  # fmt: skip
 
 
 def write_stand_in(prefix: Path, minor: str, archive: Path) -> None:

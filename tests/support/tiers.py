@@ -39,7 +39,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "cuda": "check_truth toolkits",
     "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
     "images": "rendered foreign_artifacts add devcontainers",
-    "cpu": "artifacts audits faults wheel live_view",
+    "cpu": "artifacts faults wheel live_view",
     "inside": "project_folder load runtime_caches nccl exec launch_local modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
     "extensions": "projects",
@@ -372,14 +372,10 @@ def _save(name: str, commit: str, ended: list[Ended], seconds: float, disk: Disk
     path = RESULTS / "durations.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     known[name] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit,
-        "cores": os.cpu_count(),
-        "fetched": fetched,
-        "seconds": round(seconds, 1),
-        "disk": dataclasses.asdict(disk),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit, "cores": os.cpu_count(),
+        "fetched": fetched, "seconds": round(seconds, 1), "disk": dataclasses.asdict(disk),
         "groups": [dataclasses.asdict(group) for group in ended],
-    }
+    }  # fmt: skip
     path.write_text(json.dumps(known, indent=1) + "\n")
 
 

@@ -62,16 +62,12 @@ def make_lock(
     whole, recipe = load_lock(ROOT / f"recipes/{of}.lock"), load(path)
     toolkit = whole.toolkit if recipe.cuda else ()
     lock = replace(
-        whole,
-        recipe=recipe.digest,
-        inputs=recipe_inputs(recipe),
-        debs=_closure(whole.debs, roots),
+        whole, recipe=recipe.digest, inputs=recipe_inputs(recipe), debs=_closure(whole.debs, roots),
         interpreter=interpreter,
         wheels=tuple(one for one in whole.wheels if one.name.lower().replace("_", "-") in wheels),
-        extensions=(),
-        toolkit=toolkit,
+        extensions=(), toolkit=toolkit,
         tools=replace(whole.tools, toolkit=whole.tools.toolkit if toolkit else ()) if whole.tools else None,
-    )
+    )  # fmt: skip
     save_text(path.with_suffix(".lock"), lock_text(lock))
     return lock
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from envbuilder.builder.choice import EngineChoice
 from envbuilder.builder.engine import Engine
@@ -39,6 +40,7 @@ ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
 CACHE = cache_folder(os.environ)
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
+Ended: TypeAlias = "subprocess.CompletedProcess[str]"
 WITHOUT_NETWORK = ("unshare", "--net", "--")
 # Apptainer's default gzip takes eleven times the CPU, and no test that uses this depends on it.
 WITH_ZSTD = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
@@ -107,7 +109,7 @@ def run(*argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, time
 
 def attempt(
     *argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600
-) -> "subprocess.CompletedProcess[str]":
+) -> Ended:
     """Run a program to its end; a JSON answer of envbuilder is compared with the published schema."""
     ended = subprocess.run(
         [str(word) for word in argv], env=os.environ | (env or {}), cwd=cwd, timeout=timeout,
@@ -146,7 +148,7 @@ def assert_healthy(logs: Path) -> None:
     assert incidents == (), f"what went well has a failure in its log: {[one.place for one in incidents]}"
 
 
-def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
+def findings(ended: Ended) -> list[dict[str, str]]:
     """The findings of a failed command that was called with `--json`; its envelope must agree with its exit code."""
     answer = json.loads(ended.stdout)
     assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), (
