@@ -262,50 +262,30 @@ def test_a_blob_without_end_is_ended(server: Attacker, tmp_path: Path, kind: str
 
 
 def nested(depth: int) -> bytes:
-    return (
-        b'{"schemaVersion": '
-        + b"[" * depth
-        + b"]" * depth
-        + b', "mediaType": '
-        + b"[" * depth
-        + b"]" * depth
-        + b"}"
-    )
+    deep = b"[" * depth + b"]" * depth
+    return b'{"schemaVersion": %b, "mediaType": %b}' % (deep, deep)
+
+
+def described(rest: bytes) -> bytes:
+    """Return a manifest whose config has a digest, and then this."""
+    return b'{"schemaVersion": 2, "config": {"digest": "sha256:%b", %b' % (b"a" * 64, rest)
 
 
 MANIFESTS = {
-    "negative": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": -1}, "layers": []}',
-    "number": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": '
-    + b"9" * 5_000
-    + b"}}",
-    "no number": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": NaN}}',
-    "infinite": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": 1e999}}',
+    "negative": described(b'"size": -1}, "layers": []}'),
+    "number": described(b'"size": %b}}' % (b"9" * 5_000)),
+    "no number": described(b'"size": NaN}}'),
+    "infinite": described(b'"size": 1e999}}'),
     "bytes": b'{"schemaVersion": 2, "config": "\xff"}',
-    "half a character": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "mediaType": "\\ud800"}}',
-    "its bytes": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "mediaType": "\xed\xa0\x80"}}',
-    "size": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1'
-    + b"0" * 400
-    + b"}}",
+    "half a character": described(b'"size": 1, "mediaType": "\\ud800"}}'),
+    "its bytes": described(b'"size": 1, "mediaType": "\xed\xa0\x80"}}'),
+    "size": described(b'"size": 1%b}}' % (b"0" * 400)),
     "version": b'{"schemaVersion": [2]}',
     "type": b'{"schemaVersion": 2, "mediaType": {"a": []}}',
-    "layers": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1}, "layers": 3}',
-    "names": b'{"schemaVersion": 2, "manifests": [{"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "annotations": {"a": 1}}]}',
+    "layers": described(b'"size": 1}, "layers": 3}'),
+    "names": b'{"schemaVersion": 2, "manifests": [{"digest": "sha256:%b", "size": 1, "annotations": {"a": 1}}]}' % (b"a" * 64),
     **{f"nested {depth}": nested(depth) for depth in (*range(700, 1000, 30), 5_000, 100_000)},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", MANIFESTS.values(), ids=MANIFESTS)

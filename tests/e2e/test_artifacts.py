@@ -19,8 +19,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support.cost import LOADED, cpu_seconds, reference
-from tests.support.plans import make_job
-from tests.support.runtimes import said_to_runtimes
+from tests.support.plans import make_job, said_to_runtimes
 from tests.support.workbench import (
     ENVBUILDER,
     NOBODY,

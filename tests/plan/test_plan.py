@@ -41,10 +41,10 @@ from tests.support.plans import (
     digest,
     keys,
     make_plan,
+    said_to_runtimes,
     sdist,
     wheel,
 )
-from tests.support.runtimes import said_to_runtimes
 
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
 

@@ -182,9 +182,7 @@ def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
         if ended.returncode in (0, 6)
         else (f"ended with {ended.returncode}: {ended.stdout[-800:]}{ended.stderr[-800:]}",)
     )
-    return Outcome(
-        fault=outcome.fault, detail=outcome.detail, ended=outcome.ended, wrong=(*odd, *outcome.wrong)
-    )
+    return replace(outcome, wrong=(*odd, *outcome.wrong))
 
 
 def damage(bench: Bench, how: str) -> Outcome:

@@ -1,7 +1,10 @@
 """Recipes, locks and plans without I/O, for tests that need any plan."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
@@ -98,6 +101,24 @@ EXTENSION = LockedExtension(
 )
 
 
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+
+
+def locked_files(files: Mapping[str, str]) -> tuple[SourceFile, ...]:
+    return tuple(
+        SourceFile(path=path, sha256=digest(files[path]), size=len(files[path])) for path in sorted(files)
+    )
+
+
+def make_extension(files: Mapping[str, str] = SOURCES, **change: Any) -> LockedExtension:
+    """Return EXTENSION with files of this content."""
+    return replace(EXTENSION, files=locked_files(files), **change)
+
+
 RECIPE = Recipe(
     name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
     gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=("numpy",), apt=("git",),
@@ -186,3 +207,13 @@ def make_small_printed(
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
     return replace(make_printed(recipe, plan, pytorch_index="https://index.example/pytorch/"), uv="1.2.3")
+
+
+def said_to_runtimes() -> dict[str, set[tuple[str, str]]]:
+    """Return what the table in docs/evidence/gpus.md says: runtime → the variables that image or SIF has for it, or none."""
+    text = (RECIPES.parent / "docs/evidence/gpus.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("\n| runtime | reads | the image or SIF says |")
+    rows = [line.strip("| ").split(" | ") for line in rest.partition("\n\n")[0].splitlines()[2:]]
+    said = {runtime: set(re.findall(r"`(\w+)=([^`]+)`", cell)) for runtime, _, cell, *_ in rows}
+    assert all(said[runtime] or cell == "nothing" for runtime, _, cell, *_ in rows)
+    return said
