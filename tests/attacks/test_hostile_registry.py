@@ -107,7 +107,7 @@ def test_the_challenge_of_another_host_is_not_answered(
     elsewhere.answers["/token"] = reply(200, b'{"token": "x"}')
     with pytest.raises(AccessError):
         read_manifest(make_client(server, tmp_path), here(server))
-    assert [one.path for one in elsewhere.asked] == ["/x"]
+    assert [request.path for request in elsewhere.asked] == ["/x"]
 
 
 def test_an_identity_token_is_not_redirected(server: Attacker, elsewhere: Attacker, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_upload_to_another_port_has_no_password(
     elsewhere.answers["/u"] = reply(201)
     push(server, tmp_path)
     assert asked[-1]
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 def test_a_page_of_referrers_at_another_port_gets_no_password(
@@ -188,7 +188,7 @@ def test_a_page_of_referrers_at_another_port_gets_no_password(
     server.answers[REFERRERS] = first
     elsewhere.answers["/next"] = reply(200, empty)
     read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 @pytest.mark.parametrize("following", [REFERRERS, f"{REFERRERS}?page=2"])
@@ -205,8 +205,8 @@ def test_a_page_of_referrers_is_no_file(server: Attacker, tmp_path: Path) -> Non
     server.answers[REFERRERS] = reply(
         200, make_index([]).content, f'Link: <file://{tmp_path}/index>; rel="next"'
     )
-    found = read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
-    assert found == ()
+    listed = read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
+    assert listed == ()
 
 
 # ----------------------------------------------------------------------------------------------- what is answered

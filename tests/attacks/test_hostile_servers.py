@@ -120,8 +120,8 @@ def test_the_password_of_an_address_stays_at_its_host_and_port(
     server.answers["/again"] = moved(f"{elsewhere.url}x")
     elsewhere.answers["/x"] = reply(200, CONTENT)
     make_fetcher(server, tmp_path, user=f"ann:{SECRET}").fetch([make_deb()])
-    assert [bool(one.authorization) for one in server.asked] == [True, True]
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert [bool(request.authorization) for request in server.asked] == [True, True]
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 @pytest.mark.parametrize("is_link", [True, False])
@@ -134,8 +134,8 @@ def test_what_netrc_has_for_a_host_is_not_sent_to_another_port(
     server.answers["/file"] = moved(f"{elsewhere.url}x")
     elsewhere.answers["/x"] = reply(200, CONTENT)
     make_fetcher(server, tmp_path).fetch([make_wheel()])
-    assert {bool(one.authorization) for one in server.asked} == {True}
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert {bool(request.authorization) for request in server.asked} == {True}
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 def test_a_cookie_is_not_sent_to_another_port(
@@ -146,7 +146,7 @@ def test_a_cookie_is_not_sent_to_another_port(
     )
     elsewhere.answers["/x"] = reply(200, CONTENT)
     fetcher.fetch([make_deb()])
-    assert [one.cookie for one in elsewhere.asked] == [""]
+    assert [request.cookie for request in elsewhere.asked] == [""]
 
 
 def test_what_is_sent_is_not_redirected_to_another_port(server: Attacker, elsewhere: Attacker) -> None:
@@ -372,9 +372,9 @@ def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: 
     )
     elsewhere.answers["/"] = reply(200, b"", "Date: Fri, 31 Dec 9999 23:59:59 -2359")
     began = time.monotonic()
-    found = reach((server.url, elsewhere.url), None)
+    reached = reach((server.url, elsewhere.url), None)
     assert time.monotonic() - began < 20
-    assert found[0].trouble
+    assert reached[0].trouble
 
 
 def test_an_index_of_a_source_distribution_has_a_bound(server: Attacker) -> None:

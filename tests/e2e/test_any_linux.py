@@ -154,10 +154,10 @@ def test_the_sandbox_without_namespaces_keeps_a_hostile_program_in(spacious: Pat
     secret = spacious / "secret"
     secret.write_text("mine")
     with subprocess.Popen(("sleep", "600")) as other:
-        said = run(*plain, "python3", "-c", HOSTILE, secret, other.pid)
+        printed = run(*plain, "python3", "-c", HOSTILE, secret, other.pid)
         assert other.poll() is None
         other.kill()
-    assert said == "0 set() []\n"
+    assert printed == "0 set() []\n"
 
 
 def test_the_sandbox_without_namespaces_ends_with_its_program(spacious: Path, plain: tuple[str, ...]):

@@ -123,5 +123,5 @@ def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, s
     save_text(path.with_suffix(".lock"), lock_text(whole))
     with served(spacious / "apt") as address:
         build(str(path), spacious / "out", env=NO_ENGINE | {"ENVBUILDER_APT_MIRRORS": f"site={address}"})
-    said = run("apptainer", "exec", spacious / "out/sited.sif", "cat", "/usr/share/site-tool/word")
-    assert said == "hello\n"
+    printed = run("apptainer", "exec", spacious / "out/sited.sif", "cat", "/usr/share/site-tool/word")
+    assert printed == "hello\n"

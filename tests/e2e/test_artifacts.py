@@ -242,10 +242,10 @@ def test_a_cuda_source_is_the_same_object_at_another_time_and_in_another_process
         "done; done"
     )
     binds = f"{spacious}:/space,{ROOT}/envbuilder/steps:/steps:ro"
-    said = run(
+    digests = run(
         "apptainer", "exec", "--bind", binds, a100.sif, "sh", "-euc", script, "sh", source
     ).splitlines()
-    alone, steady = said[:2], said[2:]
+    alone, steady = digests[:2], digests[2:]
     assert len(set(alone)) == 2
     assert len(steady) == 2
     assert len(set(steady)) == 1
@@ -317,9 +317,9 @@ def test_image_and_sif_say_to_each_runtime_what_the_table_says(a100: Built):
     files = (
         "test -s /etc/debian_version && test -x /sbin/ldconfig && grep -F /etc/ld.so.conf.d/ /etc/ld.so.conf"
     )
-    own = {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
-    said = run("apptainer", "exec", a100.sif, "sh", "-euc", f"{files} >&2; env", env=own)
-    seen = {line for line in said.splitlines() if line.startswith("NVIDIA_")}
+    shell = {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+    printed = run("apptainer", "exec", a100.sif, "sh", "-euc", f"{files} >&2; env", env=shell)
+    seen = {line for line in printed.splitlines() if line.startswith("NVIDIA_")}
     assert seen == {"NVIDIA_VISIBLE_DEVICES=GPU-1"}
 
 
@@ -352,7 +352,7 @@ def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacio
     assert json.loads(run(*command))["findings"] == []
     lock.write_text(whole.replace('"size": 1', '"size": 2', 1))
     ended = attempt(*command)
-    assert (ended.returncode, [one["code"] for one in findings(ended)]) == (4, ["EB414"])
+    assert (ended.returncode, [finding["code"] for finding in findings(ended)]) == (4, ["EB414"])
     lock.write_text(whole)
     (spacious / "tiny.yaml").write_text(tiny.recipe.read_text().replace("WHICH: tiny", "WHICH: other"))
     (stale,) = json.loads(run(*command))["findings"]
@@ -382,8 +382,8 @@ def test_torch_without_a_toolkit_refuses_a_cuda_extension_as_check_says(cpu: Bui
     shutil.copytree(ROOT / "recipes/fused", tmp_path / "fused")
     (finding,) = findings(attempt(ENVBUILDER, "check", recipe, "--json"))
     assert (finding["code"], "CUDAExtension" in finding["message"]) == ("EB312", True)
-    said = attempt(
+    ended = attempt(
         "apptainer", "exec", "--bind", f"{tmp_path}:/mine", cpu.sif, "python", "/mine/setup.py", "--version"
     )
-    assert said.returncode != 0
-    assert "CUDA_HOME environment variable is not set" in said.stderr
+    assert ended.returncode != 0
+    assert "CUDA_HOME environment variable is not set" in ended.stderr

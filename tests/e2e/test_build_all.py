@@ -41,8 +41,8 @@ def recipes(bench: Bench, spacious: Path) -> Path:
     path.write_text(path.read_text().replace('pytorch: "2.13.0"', 'matrix: {pytorch: ["2.12.0", "2.13.0"]}'))
     for variant in SAME:
         recipe = load(folder / f"{variant}.yaml")
-        own = replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe))
-        save_text(folder / f"{variant}.lock", lock_text(own))
+        locked = replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe))
+        save_text(folder / f"{variant}.lock", lock_text(locked))
     make_tiny(folder, "two", ("markupsafe", "filelock"))
     (folder / "none.yaml").write_text((folder / "one.yaml").read_text())
     return folder

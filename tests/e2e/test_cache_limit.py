@@ -80,13 +80,13 @@ def small(bench: Bench, spacious: Path) -> Iterator[Small]:
 
 def digest(tree: Path) -> str:
     """Return a digest of all paths, modes, links and contents."""
-    found = hashlib.sha256()
+    whole = hashlib.sha256()
     for path in sorted(tree.rglob("*")):
         content = str(path.readlink()).encode() if path.is_symlink() else b""
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
-        found.update(f"{path.relative_to(tree)} {path.lstat().st_mode} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        whole.update(f"{path.relative_to(tree)} {path.lstat().st_mode} {len(content)}\n".encode() + content)
+    return whole.hexdigest()
 
 
 def test_old_trees_go_by_themselves_and_those_in_use_stay(small: Small):

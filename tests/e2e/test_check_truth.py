@@ -170,7 +170,7 @@ def test_the_headers_of_torch_2_6_need_cxx_17(inside: Inside):
 
 @pytest.mark.parametrize(("python", "is_there"), [("3.11", True), ("3.10", False)])
 def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_there: bool):
-    (torch,) = (one for one in locked_artifacts("a100") if one["name"] == "torch")
+    (torch,) = (artifact for artifact in locked_artifacts("a100") if artifact["name"] == "torch")
     links = work / "links"
     links.mkdir(exist_ok=True)
     wheel = links / str(torch["path"]).rpartition("/")[2]
@@ -191,9 +191,9 @@ def torch_1_13(means: ResolveContext) -> str:
     """The line of torch 1.13.1's cpp_extension that imports setuptools' vendored packages, out of the wheel on the index."""
     index = Index(means.sources())
     (listed,) = (
-        one
-        for one in index.files("torch")
-        if re.fullmatch(r"torch-1\.13\.1-cp311-.*x86_64\.whl", one.filename)
+        file
+        for file in index.files("torch")
+        if re.fullmatch(r"torch-1\.13\.1-cp311-.*x86_64\.whl", file.filename)
     )
     with index.open(listed) as wheel:
         source = wheel.read("torch/utils/cpp_extension.py").decode()

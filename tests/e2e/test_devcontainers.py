@@ -90,8 +90,8 @@ def devcontainer(project: Path) -> Callable[..., str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another person")
 def test_a_project_opens_in_the_environment(project: Path, devcontainer: Callable[..., str]):
-    said = json.loads(devcontainer("read-configuration", "--include-merged-configuration").splitlines()[-1])
-    merged = said["mergedConfiguration"]
+    answer = json.loads(devcontainer("read-configuration", "--include-merged-configuration").splitlines()[-1])
+    merged = answer["mergedConfiguration"]
     assert merged["remoteUser"] == "vscode"
     assert merged["hostRequirements"]["gpu"] == "optional"
     for vscode in merged["customizations"]["vscode"]:
@@ -135,8 +135,8 @@ def check_second_environment(project: Path, devcontainer: Callable[..., str]) ->
     (project / "run.py").write_text("import mine\nprint('by torchrun', mine.WHERE)\n")
     assert "by torchrun /workspaces" in devcontainer("exec", "torchrun", "--standalone", "run.py")
     assert devcontainer("exec", "sh", "-c", "find /opt/env -newer /opt/env/pyvenv.cfg | sort") == before
-    said = devcontainer("exec", "sh", "-c", "pip install --no-index torch==2.6.0 2>&1 || true")
-    assert "constraint" in said
+    printed = devcontainer("exec", "sh", "-c", "pip install --no-index torch==2.6.0 2>&1 || true")
+    assert "constraint" in printed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what root's own project does")
@@ -147,8 +147,8 @@ def test_a_project_of_root_opens_by_compose(cpu: Built):
         (folder / "theirs").write_text("of root\n")
         base = ("docker-compose", "--file", "compose.yaml")
         for files in (base, (*base, "--file", "compose.gpu.yaml")):
-            said = run(*files, "config", cwd=folder / ".devcontainer")
-            assert ("nvidia" in said) == (files != base)
+            printed = run(*files, "config", cwd=folder / ".devcontainer")
+            assert ("nvidia" in printed) == (files != base)
         try:
             up = json.loads(run("devcontainer", "up", "--workspace-folder", folder).splitlines()[-1])
             assert (up["outcome"], up["remoteUser"]) == ("success", "vscode")
@@ -164,8 +164,8 @@ def test_a_project_of_root_opens_by_compose(cpu: Built):
 
 def test_the_projects_own_file_is_read_by_the_cli():
     """`test_the_projects_own_image_is_built` builds it before a release: CI has just installed every program of it."""
-    said = run("devcontainer", "read-configuration", "--workspace-folder", ROOT)
-    configuration = json.loads(said.splitlines()[-1])["configuration"]
+    printed = run("devcontainer", "read-configuration", "--workspace-folder", ROOT)
+    configuration = json.loads(printed.splitlines()[-1])["configuration"]
     assert configuration["build"] == {"dockerfile": "Dockerfile", "context": ".."}
     assert configuration["postStartCommand"] == "make setup"
 

@@ -57,7 +57,7 @@ LOST = "envbuilder: this node has GPUs, but this container was started without `
 def test_a_sif_that_was_started_without_nv_says_so(node: driver.Driver, tiny: Built, cuda_torch: Path):
     binds = f"{cuda_torch}:/code,{cuda_torch}/needs.json:/opt/envbuilder/needs.json"
 
-    def told(*options: str, on_node: bool = True, as_user: bool = False) -> str:
+    def warnings(*options: str, on_node: bool = True, as_user: bool = False) -> str:
         inside = ("env", "PYTHONPATH=/code", "python", "-c", "import torch")
         command: tuple[object, ...] = ("apptainer", "exec", "--bind", binds, *options, tiny.sif, *inside)
         command = as_nobody(*command) if as_user else command
@@ -66,9 +66,11 @@ def test_a_sif_that_was_started_without_nv_says_so(node: driver.Driver, tiny: Bu
         return "".join(line for line in ended.stderr.splitlines(keepends=True) if "envbuilder" in line)
 
     line = LOST.format("--nv")
-    assert [told(), told(as_user=True), told("--containall", as_user=True)] == [line] * 3
-    assert [told("--nv"), told("--env", "CUDA_VISIBLE_DEVICES=")] == [""] * 2
-    assert told(on_node=Path("/dev/nvidiactl").exists()) == (line if Path("/dev/nvidiactl").exists() else "")
+    assert [warnings(), warnings(as_user=True), warnings("--containall", as_user=True)] == [line] * 3
+    assert [warnings("--nv"), warnings("--env", "CUDA_VISIBLE_DEVICES=")] == [""] * 2
+    assert warnings(on_node=Path("/dev/nvidiactl").exists()) == (
+        line if Path("/dev/nvidiactl").exists() else ""
+    )
 
 
 def test_an_image_that_was_started_without_gpus_says_so(tiny: Built, cuda_torch: Path):

@@ -144,7 +144,7 @@ def test_the_environments_python_wins(ways, way, name, project, home):
     """Against the start files of conda and pyenv, and each variable that would bring another Python."""
     (project / "seen.py").write_text(hostile.SEEN)
     names = hostile.VARIABLES if name == "all" else [name]
-    variables = {key: value for one in names for key, value in hostile.variables(home, one).items()}
+    variables = {key: value for setting in names for key, value in hostile.variables(home, setting).items()}
     ended = subprocess.run(
         ways[way], input="python seen.py; exit\n", cwd=project, timeout=60, check=False, text=True, capture_output=True,
         env=os.environ | {"HOME": str(home), "APPTAINER_HOME": str(home)} | variables,
@@ -169,11 +169,11 @@ def test_folders_of_a_recipe_are_in_front_of_the_path_in_sif_and_image(spacious)
     built = build(str(recipe), spacious / "out")
     try:
         for start in (("apptainer", "exec", "--no-home", built.sif), ("docker", "run", "--rm", built.image)):
-            said = run(
+            lines = run(
                 *start, "bash", "-c", "command -v python; echo $PATH; bash -lc 'echo $PATH'"
             ).splitlines()
-            assert said[0] == "/opt/env/bin/python"
-            assert [path.startswith("/opt/tool/bin:/opt/env/bin:/usr/local/") for path in said[1:]] == [
+            assert lines[0] == "/opt/env/bin/python"
+            assert [path.startswith("/opt/tool/bin:/opt/env/bin:/usr/local/") for path in lines[1:]] == [
                 True,
                 True,
             ]
@@ -226,9 +226,9 @@ def test_ranks_that_made_different_numbers_of_steps_all_say_so(cpu, project):
     (project / "train.py").write_text(RANKS)
     words = ("torchrun", "--standalone", "--nproc_per_node", "2", "train.py")
     ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--", *words, cwd=project)
-    said = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
-    assert sorted(line[:11] for line in said) == ["rank 0 of 2", "rank 1 of 2"]
-    assert all("ranks made different numbers of steps" in line for line in said)
+    words = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(line[:11] for line in words) == ["rank 0 of 2", "rank 1 of 2"]
+    assert all("ranks made different numbers of steps" in line for line in words)
 
 
 def test_a_smoke_run_of_too_few_ranks_fails(cpu, project):

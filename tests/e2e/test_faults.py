@@ -128,7 +128,8 @@ def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
 
 def test_room_for_the_sif_alone_is_exit_6_before_it_is_begun(bench: Bench, spacious: Path):
     """On another file system than the cache's the image's layers are copies."""
-    output, fetched = spacious / "out", sum(one.size for one in (*bench.lock.debs, *bench.lock.wheels))
+    output = spacious / "out"
+    fetched = sum(package.size for package in (*bench.lock.debs, *bench.lock.wheels))
     command = shlex.join(map(str, build_command(bench.recipe, output, "--offline")))
     ended = _in_small_disk(
         f"{command}; code=$?; ls -A {output}; exit $code",

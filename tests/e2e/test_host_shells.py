@@ -142,11 +142,11 @@ def _all() -> Shell:
     """What most of these export, at once."""
     names = ("conda's compilers", "a module of CUDA", "other GPUs", "parts of another gcc", "two preloaded libraries", "modules' libraries",
              "the project and others", "a Python that is not there", "start files of shells", "conda", "settings of OpenMP", "salloc")  # fmt: skip
-    said = {name for one in names for name in SHELLS[one].said.split(", ") if name}
+    left_out = {name for name in names for name in SHELLS[name].said.split(", ") if name}
     return Shell(
-        variables={key: value for one in names for key, value in SHELLS[one].variables.items()},
-        said=", ".join(sorted(said)),
-        stay={key: value for one in names for key, value in SHELLS[one].stay.items()},
+        variables={key: value for name in names for key, value in SHELLS[name].variables.items()},
+        said=", ".join(sorted(left_out)),
+        stay={key: value for name in names for key, value in SHELLS[name].stay.items()},
     )
 
 
@@ -312,8 +312,8 @@ def test_exec_names_what_it_leaves_out(tiny, machine):
     variables = {"CC": "mpicc", "CUDA_PATH": "/opt/cuda-11", "CFLAGS": "-O3"}
     ended = attempt(ENVBUILDER, "exec", "tiny", *words, env=variables, cwd=machine[1])
     assert ended.stdout == "-O3\n"
-    said = [line.split("environment: ")[1] for line in ended.stderr.splitlines() if "kept out" in line]
-    assert [text.split(maxsplit=1)[0].rstrip(";") for text in said] == ["CC", "CUDA_PATH"]
+    lines = [line.split("environment: ")[1] for line in ended.stderr.splitlines() if "kept out" in line]
+    assert [text.split(maxsplit=1)[0].rstrip(";") for text in lines] == ["CC", "CUDA_PATH"]
 
 
 COMPILE = """
@@ -332,13 +332,13 @@ print("loaded", module.two())
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "printed"),
     [(COMPILE, "compiled\n"), pytest.param(LOAD, "loaded 2\n", marks=pytest.mark.release)],
     ids=["compile", "load"],
 )
-def test_bare_apptainer_compiles_in_a_shell_with_a_modules_gcc(program, said, cpu, tmp_path):
+def test_bare_apptainer_compiles_in_a_shell_with_a_modules_gcc(program, printed, cpu, tmp_path):
     """On a real H200 both ended with `CC=/opt/gcc/bin/gcc`."""
     shell = {"CC": "/opt/gcc/bin/gcc", "CXX": "/opt/gcc/bin/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     ended = attempt("apptainer", "exec", cpu.sif, "python", "-c", program, env=shell, cwd=tmp_path)
-    assert ended.stdout == said, ended.stderr
+    assert ended.stdout == printed, ended.stderr
     assert ended.stderr.count(f"{LINE}CC, CXX (") == 1

@@ -128,7 +128,7 @@ def test_a_base_is_locked_by_the_digest_of_its_tag_with_all_blobs_and_facts(worl
     assert (base.registry, base.repository) == (world.registry.host, "site/debian")
     assert f"sha256:{base.manifest.digest}" == bases.sha256(packed.manifest)
     assert f"sha256:{base.config.digest}" == bases.sha256(packed.config)
-    assert [(f"sha256:{one.digest}", one.size, one.media_type) for one in base.layers] == [
+    assert [(f"sha256:{layer.digest}", layer.size, layer.media_type) for layer in base.layers] == [
         (bases.sha256(data), len(data), kind)
         for data, kind in zip(packed.blobs, packed.media_types, strict=True)
     ]
@@ -151,8 +151,8 @@ def test_a_locked_tag_keeps_its_digest_and_asks_nobody_until_an_upgrade(world: W
     push(host, "moving", bases.pack(bases.over(bases.debian(), bases.gcc("11.3.0"))))
     path.write_text(path.read_text() + "env: {A: b}\n")
     assert lock(path, world).base == first
-    told = run(ENVBUILDER, "lock", path, "--upgrade", env=world.env)
-    assert "+ base has gcc 11.3.0 /usr/bin/gcc-11" in told
+    printed = run(ENVBUILDER, "lock", path, "--upgrade", env=world.env)
+    assert "+ base has gcc 11.3.0 /usr/bin/gcc-11" in printed
     upgraded = load_lock(path.with_suffix(".lock")).base
     assert upgraded
     assert first
@@ -228,10 +228,10 @@ def test_an_ubuntu_image_on_a_machine_without_ubuntus_keys_is_trusted_by_its_own
     }
     path = write(tmp_path, world.image("noble"), gcc="13")
     path.write_text(path.read_text().replace('"3.11"', '"3.12"'))
-    found = lock(path, replace(world, env=world.env | settings))
-    assert {deb.source for deb in found.debs} == {"ubuntu"}
+    locked = lock(path, replace(world, env=world.env | settings))
+    assert {deb.source for deb in locked.debs} == {"ubuntu"}
     assert {"python3.12": "3.12.3-1ubuntu0.9", "gcc-13": "13.3.0-6ubuntu2"}.items() <= {
-        deb.name: deb.version for deb in found.debs
+        deb.name: deb.version for deb in locked.debs
     }.items()
 
 
@@ -241,13 +241,13 @@ def test_packages_come_from_the_image_s_own_repositories_that_answer(world: Worl
     write_flat(apt, write_deb(apt, "libcudnn9", "9.1-1", "libc6", pool="."), tmp_path / "cuda.gpg")
     with served(tmp_path / "repos") as address:
         key = "usr/share/keyrings/cuda-archive-keyring.gpg"
-        own: dict[str, bytes | str] = {
+        files: dict[str, bytes | str] = {
             "etc/apt/sources.list": "deb http://127.0.0.1:9/debian bookworm main\n",  # the tables know it
             "etc/apt/sources.list.d/cuda.list": f"deb [signed-by=/{key}] {address}ubuntu2204/x86_64 /\n",
             "etc/apt/sources.list.d/ml.list": f"deb [signed-by=/{key}] http://127.0.0.2:9/ml /\n",
             key: (tmp_path / "cuda.gpg").read_bytes(),
         }
-        push(world.registry.host, "vendor", bases.pack(bases.over(bases.debian(), own)))
+        push(world.registry.host, "vendor", bases.pack(bases.over(bases.debian(), files)))
         path = write(tmp_path, world.image("vendor"), more="apt: [libcudnn9]\n")
         ended = attempt(ENVBUILDER, "lock", path, env=world.env)
         assert ended.returncode == 0, ended.stderr
@@ -271,10 +271,10 @@ def test_a_base_without_python_gets_a_standalone_build(world: World, tmp_path: P
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"an archive")
     mirror = {"UV_PYTHON_INSTALL_MIRROR": (tmp_path / "pythons").as_uri()}
-    found = lock(write(tmp_path, world.image("no-python")), replace(world, env=world.env | mirror))
-    assert found.interpreter is not None
-    assert (found.interpreter.path, found.interpreter.size) == (build.path(X86_64), len(b"an archive"))
-    assert found.debs == ()
+    locked = lock(write(tmp_path, world.image("no-python")), replace(world, env=world.env | mirror))
+    assert locked.interpreter is not None
+    assert (locked.interpreter.path, locked.interpreter.size) == (build.path(X86_64), len(b"an archive"))
+    assert locked.debs == ()
     assert lock(write(tmp_path, world.image("debian")), world).interpreter is None
 
 
@@ -307,19 +307,19 @@ def test_a_base_that_is_broken_inside_is_told_by_lock_and_then_by_check(
     assert path.with_suffix(".lock").exists() == (exit_code == 0)
     checked = attempt(ENVBUILDER, "check", path, "--json", env=world.env)
     assert checked.returncode == exit_code
-    found = {one["code"]: one for one in json.loads(checked.stdout)["findings"]}
-    assert words in found[code]["message"]
-    assert found[code]["hint"]
-    assert found[code]["where"].startswith(f"{path}:")
+    codes = {finding["code"]: finding for finding in json.loads(checked.stdout)["findings"]}
+    assert words in codes[code]["message"]
+    assert codes[code]["hint"]
+    assert codes[code]["where"].startswith(f"{path}:")
 
 
 def refused(world: World, path: Path) -> dict[str, str]:
     """What is wrong with an image that cannot be had; nothing of it is kept."""
     ended = attempt(ENVBUILDER, "lock", path, "--json", env=world.env)
     assert ended.returncode == 5, ended.stdout + ended.stderr
-    (found,) = findings(ended)
+    (finding,) = findings(ended)
     assert not list((Path(world.env["ENVBUILDER_CACHE"]) / "partial").iterdir())
-    return found
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -333,6 +333,6 @@ def refused(world: World, path: Path) -> dict[str, str]:
 def test_an_image_that_cannot_be_had_is_an_error_of_its_registry(
     world: World, tmp_path: Path, name: str, code: str, words: str
 ):
-    found = refused(world, write(tmp_path, world.image(name)))
-    assert found["code"] == code
-    assert words in found["message"]
+    finding = refused(world, write(tmp_path, world.image(name)))
+    assert finding["code"] == code
+    assert words in finding["message"]

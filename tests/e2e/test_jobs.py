@@ -103,9 +103,9 @@ def started(work: Path) -> bool:
 def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
     """Submit a job of two nodes; returns its number when all four ranks run."""
     ended = finish(cluster, launch(cluster, work, built, "slurm", "--nodes", "2", *words))
-    found = re.match(r"job (\d+) is submitted", ended.stdout)
-    assert found, ended.stdout + ended.stderr
-    return found[1]
+    submitted = re.match(r"job (\d+) is submitted", ended.stdout)
+    assert submitted, ended.stdout + ended.stderr
+    return submitted[1]
 
 
 def wait_for_end(cluster: Cluster, number: str) -> str:
@@ -142,10 +142,10 @@ def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
     assert "0: smoke: passed, 4 ranks, gloo" in log
     assert "this node has no copy" not in log
     for node in cluster.nodes:
-        found = node.run(
+        shown = node.run(
             "sh", "-c", "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
         )
-        digest, path = found.split()
+        digest, path = shown.split()
         assert path == f"/tmp/envbuilder-0/sifs/cpu-{digest}.sif"
 
 
@@ -251,11 +251,11 @@ def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
         (child,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGINT)
         assert running.wait(QUICK) == 130
-    found = re.search(r"job (\d+) goes on; to end it: (scancel \d+)", output.read_text())
-    assert found, output.read_text()
-    state = ("squeue", "--noheader", "--format=%T", "--jobs", found[1])
+    notice = re.search(r"job (\d+) goes on; to end it: (scancel \d+)", output.read_text())
+    assert notice, output.read_text()
+    state = ("squeue", "--noheader", "--format=%T", "--jobs", notice[1])
     assert cluster.head.run(*state, env=cluster.env) == "PENDING\n"
-    cluster.head.run(*found[2].split(), env=cluster.env)
+    cluster.head.run(*notice[2].split(), env=cluster.env)
 
 
 @contextlib.contextmanager
@@ -400,12 +400,12 @@ def test_a_machine_that_is_lost_ends_the_job_everywhere(cluster, work, cpu):
     wait_until("all ranks run", lambda: started(work), STARTED)
     cluster.nodes[1].run("ip", "link", "set", "eth0", "down")
     try:
-        said, _ = running.communicate(timeout=QUICK)
+        printed, _ = running.communicate(timeout=QUICK)
         wait_until("nothing is left", lambda: not cluster.left_over(), QUICK)
     finally:
         cluster.nodes[1].run("ip", "link", "set", "eth0", "up")
     assert running.returncode == 255
-    assert "n2 does not answer over SSH, or the connection broke" in said
+    assert "n2 does not answer over SSH, or the connection broke" in printed
 
 
 @pytest.mark.parametrize("where", ["ssh", "slurm"])

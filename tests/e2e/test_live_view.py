@@ -21,14 +21,14 @@ def cold(cpu: object, spacious: Path) -> dict[str, str]:
 
 def running(cache: str) -> list[str]:
     """Processes that still work for this cache."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and cache.encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
+                processes.append(entry.name)
         except OSError:
             continue
-    return found
+    return processes
 
 
 def build(screen: Terminal, out: Path) -> None:
@@ -60,7 +60,7 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    "moment", [0.1, 9.0, *(pytest.param(one, marks=pytest.mark.release) for one in (3.0, 16.0))]
+    "moment", [0.1, 9.0, *(pytest.param(late, marks=pytest.mark.release) for late in (3.0, 16.0))]
 )
 def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
     moment: float, cold: dict[str, str], spacious: Path, slack: int

@@ -100,13 +100,13 @@ def inside(cpu: Built) -> Iterator[Inside]:
     ]  # fmt: skip
     with open_folder() as folder:
         made = Inside(cpu.sif, folder)
-        said = made(
+        compiled = made(
             "compile_all('/made')",
             f"{made.made}:/made",
             PATH="/usr/local/bin:/usr/bin:/bin",
             ENVBUILDER_START="off",
         )
-        facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(said)
+        facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(compiled)
         (made.made / "index.json").write_text(json.dumps(facts))
         yield made
 
@@ -120,7 +120,7 @@ def _empty_tmp(inside: Inside) -> Iterator[None]:
 
 def test_every_kind_of_call_finds_its_extension(inside: Inside):
     """Without compiler, ninja and CUDA_HOME, without a home, and with nothing on PATH."""
-    said = inside(
+    printed = inside(
         "import ctypes\n"
         "print(lite().answer(), lite().__file__)\n"
         "print(sys.modules['lite'].answer())\n"
@@ -129,7 +129,7 @@ def test_every_kind_of_call_finds_its_extension(inside: Inside):
         "print(tool(), flush=True)\n"
         "os.spawnv(os.P_WAIT, tool(), ['tool'])\n"
     )
-    assert said.splitlines() == [
+    assert printed.splitlines() == [
         f"42 {INDEX}/lite/lite.so", "42", f"42 {INDEX}/inlined/inlined.so", f"{INDEX}/plain/plain.so True",
         f"{INDEX}/tool/tool", "a program",
     ]  # fmt: skip
@@ -137,14 +137,14 @@ def test_every_kind_of_call_finds_its_extension(inside: Inside):
 
 def test_paths_and_times_do_not_matter(inside: Inside):
     """Cloned afresh to another place, and named relative to it."""
-    said = inside(
+    printed = inside(
         "import shutil\n"
         f"shutil.copytree({CLONED!r}, '/tmp/clone', copy_function=shutil.copyfile)\n"
         "os.chdir('/tmp/clone/op')\n"
         "print(lite(sources=['more/../more/extra.cpp', './lite.cpp'], extra_include_paths=['../include']).__file__)\n"
         "shutil.rmtree('/tmp/clone')\n"
     )
-    assert said == f"{INDEX}/lite/lite.so\n"
+    assert printed == f"{INDEX}/lite/lite.so\n"
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
@@ -154,13 +154,13 @@ def test_a_folder_that_cannot_be_written_does_not_matter(inside: Inside, way: st
         if way == "argument"
         else ("", {"TORCH_EXTENSIONS_DIR": "/opt/flat"})
     )
-    said = inside(f"print(lite({argument}).__file__, os.path.exists('/opt/flat'))", **variable)
-    assert said == f"{INDEX}/lite/lite.so False\n"
+    printed = inside(f"print(lite({argument}).__file__, os.path.exists('/opt/flat'))", **variable)
+    assert printed == f"{INDEX}/lite/lite.so False\n"
 
 
 def test_sources_copied_to_the_build_directory_still_find_their_extension(inside: Inside):
     """As StyleGAN3 does it, with the GPU's name in the path; without a home, that folder is one of this node."""
-    said = inside(
+    printed = inside(
         "import shutil\n"
         "place = cpp_extension._get_build_directory('lite', False) + '/digest-nvidia-a100'\n"
         f"shutil.copytree({CLONED!r}, place, copy_function=shutil.copyfile)\n"
@@ -168,7 +168,7 @@ def test_sources_copied_to_the_build_directory_still_find_their_extension(inside
         "print(place[:16], lite(sources=sources, build_directory=place).__file__)\n",
         HOME="/nowhere",
     )
-    assert said == f"/tmp/envbuilder- {INDEX}/lite/lite.so\n"
+    assert printed == f"/tmp/envbuilder- {INDEX}/lite/lite.so\n"
 
 
 def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
@@ -179,8 +179,8 @@ def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
 
 @pytest.mark.alone
 def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside, slack: int):
-    said = inside("together(8, lambda: lite().answer() + inlined().answer())")
-    answers = [json.loads(line) for line in said.splitlines()]
+    printed = inside("together(8, lambda: lite().answer() + inlined().answer())")
+    answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer for answer, _ in answers] == ["84"] * 8
     assert min(seconds for _, seconds in answers) < 2 * 0.05 * slack  # two modules
     assert list(inside.tmp.iterdir()) == []
@@ -246,7 +246,7 @@ def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
     """Before CUDA has started: a process that forks later must not have started it."""
     entries = json.loads((inside.made / "index.json").read_text())["extensions"]
     for_a100 = changed_index(inside, extensions=[entry | {"targets": ["sm_80"]} for entry in entries])
-    said = inside.attempt(
+    ended = inside.attempt(
         "def with_gpus(capabilities, chosen=None):\n"
         "    os.environ['CAPABILITIES'] = capabilities\n"
         "    if chosen is not None: os.environ['CUDA_VISIBLE_DEVICES'] = chosen\n"
@@ -255,12 +255,12 @@ def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
         "    together(1, lambda: with_gpus(*gpus))\n",
         f"{inside.made}:{INDEX}:ro", for_a100, LD_LIBRARY_PATH=f"{INDEX}/driver",
     )  # fmt: skip
-    answers = [json.loads(line)[0] for line in said.stdout.splitlines()]
+    answers = [json.loads(line)[0] for line in ended.stdout.splitlines()]
     what = "the extension `lite` holds code for sm_80, which"
-    assert answers[:2] + answers[3:] == ["42"] * 5, said.stderr
+    assert answers[:2] + answers[3:] == ["42"] * 5, ended.stderr
     assert answers[2].startswith(f"ExtensionError: {what} GPU 90 (sm_90) cannot run\nhint: ")
-    told = [line for line in said.stderr.splitlines() if what in line]
-    assert told == [
+    warnings = [line for line in ended.stderr.splitlines() if what in line]
+    assert warnings == [
         f"envbuilder: {what} GPU 90 (sm_90) cannot run",
         f"envbuilder: {what} GPU 75 (sm_75) cannot run; on that GPU its kernels will fail with `no kernel image is available`",
     ]
@@ -291,7 +291,7 @@ def test_the_others_learn_of_a_failure_and_do_not_try_one_after_the_other(inside
 
 def test_a_killed_compile_holds_up_nobody(inside: Inside):
     """Its compiler may live on and write: the next one compiles in another folder."""
-    said = inside(
+    printed = inside(
         "import signal\n"
         "counted(wait=5)\n"
         "child = os.fork()\n"
@@ -301,7 +301,7 @@ def test_a_killed_compile_holds_up_nobody(inside: Inside):
         "counted()\n"
         "print(unknown().__file__)\n"
     )
-    assert said.endswith("-1/unknown.so\n")
+    assert printed.endswith("-1/unknown.so\n")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_a_folder_that_others_could_have_made_is_not_used(inside: Inside):
 
 
 def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(inside: Inside):
-    said = inside(
+    printed = inside(
         "import shutil, calls\n"
         "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
         "for factor in 2, 1:\n"
@@ -344,11 +344,11 @@ def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(ins
         "    if factor == 2: source.write_text(source.read_text() + '//')\n",
         ENVBUILDER_EXTENSIONS="build",
     )
-    assert [json.loads(line)[0] for line in said.splitlines()] == ["21", "42"]
+    assert [json.loads(line)[0] for line in printed.splitlines()] == ["21", "42"]
 
 
 def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside: Inside):
-    said = inside(
+    printed = inside(
         "import shutil, calls\n"
         "from envbuilder_extensions import compiling\n"
         "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
@@ -361,7 +361,7 @@ def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside
         "together(1, lambda: lite().answer())\n",
         ENVBUILDER_EXTENSIONS="build",
     )
-    assert [json.loads(line)[0] for line in said.splitlines()] == ["42", "42"]
+    assert [json.loads(line)[0] for line in printed.splitlines()] == ["42", "42"]
 
 
 def test_a_cuda_source_without_a_cuda_compiler_is_told(inside: Inside):

@@ -27,8 +27,8 @@ os.write(1, f"rank {os.environ['RANK']} of {int(value)}\\n".encode())  # at once
 def modules(cpu: Built) -> Iterator[Path]:
     with open_folder() as outer:
         folder = outer / "my modules"
-        said = run(ENVBUILDER, "module", "cpu", "--artifacts", cpu.output, "--write", folder)
-        assert said == f"module use '{folder}/modulefiles' && module load cpu\n"
+        printed = run(ENVBUILDER, "module", "cpu", "--artifacts", cpu.output, "--write", folder)
+        assert printed == f"module use '{folder}/modulefiles' && module load cpu\n"
         yield folder
 
 
@@ -40,8 +40,8 @@ def test_versions_are_loaded_by_name_and_the_newest_is_the_default(cpu: Built):
             run(ENVBUILDER, "module", sif, "--version", version, "--write", folder)
         load = f". {LMOD}; module use '{folder}/modulefiles'; module load site"
         for name, version in (("", "2026.11"), ("/2026.9", "2026.9")):
-            said = run("bash", "-c", f"{load}{name}; type -P python; python -c 'print(6 * 7)'")
-            assert said == f"{folder}/commands/site/{version}/python\n42\n"
+            printed = run("bash", "-c", f"{load}{name}; type -P python; python -c 'print(6 * 7)'")
+            assert printed == f"{folder}/commands/site/{version}/python\n42\n"
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_python_is_the_environments_and_can_be_unloaded(modules: Path, work: Pat
         work,
         'python -c "import torch, fused; print(torch.__version__)"; module unload cpu; type -P python3',
     )
-    version, own = ended.stdout.split()
+    version, python = ended.stdout.split()
     assert version.startswith("2.13.0")
-    assert str(modules) not in own
+    assert str(modules) not in python
 
 
 def test_words_arrive_as_they_were_typed_and_the_exit_code_comes_back(modules: Path, work: Path):

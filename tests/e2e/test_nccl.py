@@ -50,10 +50,10 @@ def node(cpu: Built):
 
 def _variables(text: str) -> dict[str, str]:
     if text.startswith("{"):
-        found = json.loads(text)
+        variables = json.loads(text)
     else:
-        found = dict(line.partition("=")[::2] for line in text.splitlines())
-    return {name: value for name, value in found.items() if name.startswith(("NCCL", "GLOO"))}
+        variables = dict(line.partition("=")[::2] for line in text.splitlines())
+    return {name: value for name, value in variables.items() if name.startswith(("NCCL", "GLOO"))}
 
 
 @pytest.mark.parametrize("user", ["0", "65534"])
@@ -102,10 +102,10 @@ def test_the_ranks_of_a_measurement_sum_with_the_torch_inside(cpu: Built):
 
 def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path):
     (spacious / "rank.py").write_text(HANGS)
-    said = run(
+    printed = run(
         "apptainer", "exec", "--bind", spacious, cpu.sif, "python", "-c", HARNESS, spacious / "rank.py", 20
     )
-    assert "ok=False, answer='hangs: process 0, 1 of 2 did not end within 20 s'" in said
+    assert "ok=False, answer='hangs: process 0, 1 of 2 did not end within 20 s'" in printed
     assert "rank.py reduce gloo" not in run("ps", "-eo", "args")
 
 

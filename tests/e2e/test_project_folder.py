@@ -116,11 +116,11 @@ def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat
     write(flat.folder, written | {"pkg/__pycache__/more.pyc": "", "notes.md": ""})
     assert flat.lock_check() == (0, f"the lock of {flat.recipe} is up to date\n")
     write(flat.folder, {"csrc/op.c": FILES["csrc/op.c"] + "// edited\n", "common/new.h": ""})
-    code, said = flat.lock_check()
+    code, printed = flat.lock_check()
     assert code == 4
     assert re.fullmatch(
         r"\+ extension flat: common/new\.h \w+ \(it lies in `common`, which `setup\.py` names at line 3\)\n"
-        r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", said,
+        r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", printed,
     )  # fmt: skip
     started = attempt(
         ENVBUILDER, "exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true"

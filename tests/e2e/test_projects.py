@@ -58,7 +58,10 @@ def make(recipe: Path) -> Made:
     engine = open_assembly(recipe, console)
     with ThreadPoolExecutor(16) as pool:
         kept = ExtensionBuilder(engine.job, Run(engine.job, pool).root).build()
-    return Made({one.compiled.entry.name: one for one in kept}, [text.strip() for text in console.said])
+    return Made(
+        {extension.compiled.entry.name: extension for extension in kept},
+        [text.strip() for text in console.said],
+    )
 
 
 def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
@@ -129,7 +132,7 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
         step, docker.job, exported_tars(layout, (step.name,))[step.name], folder, spacious / "baked"
     )
     assert read_manifest(baked) == read_manifest(composed)
-    assert [one.path for one in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", one.path)]
+    assert [entry.path for entry in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", entry.path)]
     assert baked.digest == composed.digest
 
 
@@ -166,13 +169,13 @@ def test_a_capture_that_ends_says_in_which_line_and_where(
 def test_after_one_changed_source_that_file_alone_is_compiled(spacious: Path):
     (spacious / "pair").mkdir(parents=True)
     binding = '#include <pybind11/pybind11.h>\nint {0}(int);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("f", &{0}); }}\n'
-    own = never_compiled()
-    (spacious / "pair/module.cpp").write_text(own + binding.format("twice"))
-    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return 2 * value; }}\n")
+    comment = never_compiled()
+    (spacious / "pair/module.cpp").write_text(comment + binding.format("twice"))
+    (spacious / "pair/part.cpp").write_text(f"{comment}int twice(int value) {{ return 2 * value; }}\n")
     recipe = write_recipe(spacious, "cpu", "{name: pair, sources: [pair/module.cpp, pair/part.cpp]}")
     first = make(recipe)
     assert sorted(line.partition(" (")[0] for line in first.said) == ["pair: module.cpp", "pair: part.cpp"]
-    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return value + value; }}\n")
+    (spacious / "pair/part.cpp").write_text(f"{comment}int twice(int value) {{ return value + value; }}\n")
     second = make(recipe)
     assert [line.partition(" (")[0] for line in second.said] == ["pair: part.cpp"]
     assert second.kept["pair"].compiled.seconds < first.kept["pair"].compiled.seconds
@@ -186,9 +189,9 @@ def test_two_troubles_at_once_are_each_told_in_words(spacious: Path):
     )  # fmt: skip
     error = failed(recipe)
     assert sorted(finding.code for finding in error.findings) == ["EB612", "EB629"]
-    told = "\n".join(finding.message for finding in error.findings)
-    assert "`glm/glm.hpp` belongs to a submodule" in told
-    assert "syntax.cpp:3" in told
+    messages = "\n".join(finding.message for finding in error.findings)
+    assert "`glm/glm.hpp` belongs to a submodule" in messages
+    assert "syntax.cpp:3" in messages
 
 
 def test_a_repository_is_built_from_its_commit_and_submodules(
@@ -274,8 +277,8 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
     folder, _ = shapes
     kernel = folder / "load_at_import/ops/scale_kernel.cu"
     kernel.write_text(kernel.read_text() + never_compiled())
-    said = [line for line in make(folder / "shapes.yaml").said if line.startswith("load_at_import/scale:")]
-    assert [line.partition(" (")[0] for line in said] == ["load_at_import/scale: scale_kernel.cu"]
+    steps = [line for line in make(folder / "shapes.yaml").said if line.startswith("load_at_import/scale:")]
+    assert [line.partition(" (")[0] for line in steps] == ["load_at_import/scale: scale_kernel.cu"]
 
 
 def test_a_project_with_its_own_architectures_is_compiled_for_the_recipes(shapes: tuple[Path, Made]):

@@ -50,7 +50,7 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
         Store(folder / "cache"), ProcessRunner(environment), environment, Console(quiet=True), offline=False
     )
     with context.store.in_use():
-        found = resolve_wheels(recipe, target, context, toolkit=None, prefer=(), before=None)
+        resolved = resolve_wheels(recipe, target, context, toolkit=None, prefer=(), before=None)
     pin, build = torch_requirement(recipe, target, folders=context.sources().folders)
     row = target.torch
     bounds = (
@@ -59,8 +59,8 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
     plain = compiled(
         (*([pin] if pin else []), *ALWAYS, *packages, *implied_wheels(recipe, None)), context.sources(),
         folder, constraints=[text for text, bound in bounds if bound],
-        finals=[one.partition(" ")[0] for one in caplog.messages if "it is a pre-release" in one],
+        finals=[message.partition(" ")[0] for message in caplog.messages if "it is a pre-release" in message],
         build=build, python=python,
     )  # fmt: skip
     print(*caplog.messages, sep="\n")
-    assert {one.name: one.version for one in found.artifacts} == plain
+    assert {wheel.name: wheel.version for wheel in resolved.artifacts} == plain

@@ -96,9 +96,9 @@ def test_the_environment_uses_it(world: World):
 
 def need_own_python(world: World) -> None:
     code = "import sys, sysconfig; print(sys.base_prefix, sys.prefix, sysconfig.get_config_var('prefix'), sys.version[:4])"
-    said = inside(world.composed, world.recipe, "python", "-c", code)
+    printed = inside(world.composed, world.recipe, "python", "-c", code)
     minor = world.python
-    assert said.split() == ["/opt/python", "/opt/env", "/opt/python", minor.ljust(4, ".")]
+    assert printed.split() == ["/opt/python", "/opt/env", "/opt/python", minor.ljust(4, ".")]
     paths = {entry.path for entry in read_tree(world.composed.layout).entries}
     wanted = (f"bin/python{minor}", f"lib/python{minor}/LICENSE.txt", f"include/python{minor}/Python.h")
     assert {f"opt/python/{path}" for path in wanted} <= paths
@@ -122,14 +122,14 @@ def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
         baked(world) as other,
     ):
         need_own_python(world)
-        paths = [one.path for one in read_tree(world.composed.layout).entries]
+        paths = [entry.path for entry in read_tree(world.composed.layout).entries]
         assert not [path for path in paths if path.startswith("usr/bin/python")]
         for built in (world.composed, other):
-            said = inside(
+            printed = inside(
                 built, world.recipe, "sh",
                 "-c", f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
             )  # fmt: skip
-            assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
+            assert printed.split() == ["42", "gcc", "/opt/python/include/python3.9"]
 
 
 @pytest.mark.release
@@ -145,6 +145,6 @@ def test_an_image_gets_one_too(spacious: Path):
         path = on_images.write_on_image(world, "engine-debian", torch="2.13.0")
         built = build(str(path), spacious / "out", env={"ENVBUILDER_FOLDERS": str(spacious / RELEASE)})
     code = "import sys, numpy; print(sys.base_prefix)"
-    said = inside(replace(built, name="engine-debian"), path, "python", "-c", code)
-    assert said == "/opt/python\n"
+    printed = inside(replace(built, name="engine-debian"), path, "python", "-c", code)
+    assert printed == "/opt/python\n"
     run("docker", "image", "rm", "--force", "envbuilder/engine-debian:latest")

@@ -239,8 +239,8 @@ def test_an_interrupted_build_leaves_no_image(
     """Some seconds after the image began to be loaded, which takes one or two; a build that has ended keeps its image."""
     _, command = clean
     attempt("docker", "image", "rm", "--force", f"envbuilder/{CLEAN}:latest")
-    code, said = end_by(number, command, bench, seconds)
-    if said:  # it had ended, and its process perhaps not yet
+    code, answer = end_by(number, command, bench, seconds)
+    if answer:  # it had ended, and its process perhaps not yet
         assert (code in (0, -number), images(CLEAN)) == (True, ["latest"])
         assert seconds > 0
     else:
@@ -290,14 +290,14 @@ def end_by(
     """Signal a build some seconds after it began to load its image; returns its exit code and stdout."""
     with start(*command, env=used_by(bench)) as building:
         assert building.stderr is not None
-        said = ""
-        while "load envbuilder/clean" not in said:
-            said = building.stderr.readline()
-            assert said, "the build did not say that it loads the image"
+        line = ""
+        while "load envbuilder/clean" not in line:
+            line = building.stderr.readline()
+            assert line, "the build did not say that it loads the image"
         time.sleep(seconds)
         os.kill(building.pid, number)
-        said, _ = building.communicate()
-    return building.returncode, said
+        answer, _ = building.communicate()
+    return building.returncode, answer
 
 
 def used_by(bench: Bench) -> dict[str, str]:
@@ -313,11 +313,11 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
     before = [path.read_bytes() for path in files]
     ended = attempt(*command, env=used_by(bench))
     assert ended.returncode == 6, ended.stderr
-    (found,) = findings(ended)
-    assert found["message"].startswith(
+    (finding,) = findings(ended)
+    assert finding["message"].startswith(
         "the recipe's test `ls /no-such-file` failed in the SIF with exit code 2"
     )
-    assert f"`{output}/{FAILING}.sif.refused`" in found["hint"]
+    assert f"`{output}/{FAILING}.sif.refused`" in finding["hint"]
     assert [path.read_bytes() for path in files] == before
     assert in_the_engine() == image
     assert image.startswith("latest sha256:")
@@ -358,7 +358,7 @@ def test_a_sif_alone_is_verified_by_its_own_lists(bench: Bench, spacious: Path):
     run("apptainer", "build", *WITH_ZSTD, spacious / "changed.sif", tree)
     ended = attempt(ENVBUILDER, "verify", spacious / "changed.sif", "--json", env=nothing)
     assert ended.returncode == 7
-    assert [(one["code"], one["where"]) for one in findings(ended)] == [
+    assert [(finding["code"], finding["where"]) for finding in findings(ended)] == [
         ("EB703", f"/{module.relative_to(tree)}"), ("EB703", "/usr/bin/env"), ("EB701", "/usr/bin/yes"),
         ("EB708", "/var/lib/dpkg/info/tar.md5sums"),
     ]  # fmt: skip

@@ -95,35 +95,35 @@ def in_registry(real: Registry) -> dict[str, str]:
 
 def make_faults(dice: random.Random, *, pushing: bool) -> list[Fault]:
     """One to four things that go wrong; some more often than anyone has patience for, some for good."""
-    found: list[Fault] = []
+    faults: list[Fault] = []
     blob, body = ("/blobs/uploads/", "PUT") if pushing else ("/blobs/sha256", "GET")
     for _ in range(dice.randint(1, 4)):
         match dice.randrange(8):
             case 0:
-                found.append(Fault(method="GET", path="/manifests/", status=500))
+                faults.append(Fault(method="GET", path="/manifests/", status=500))
             case 1:
-                found.append(Fault(path=blob, status=429, retry_after="0"))
+                faults.append(Fault(path=blob, status=429, retry_after="0"))
             case 2:
-                found += [Fault(path=blob, status=503)] * dice.choice([1, 3, 60])
+                faults += [Fault(path=blob, status=503)] * dice.choice([1, 3, 60])
             case 3:
-                found.append(Fault(path="/blobs/", delay=0.05))
+                faults.append(Fault(path="/blobs/", delay=0.05))
             case 4 if pushing:
-                found += [Fault(method=body, path=blob, cut_request=dice.randrange(1_400_000))] * 2
-                found.append(Fault(method="PATCH", path=blob, cut_request=50_000, after=dice.randint(1, 4)))
+                faults += [Fault(method=body, path=blob, cut_request=dice.randrange(1_400_000))] * 2
+                faults.append(Fault(method="PATCH", path=blob, cut_request=50_000, after=dice.randint(1, 4)))
             case 5 if pushing:
-                found.append(
+                faults.append(
                     Fault(method=dice.choice(["PUT", "PATCH", "POST"]), path=blob, cut_answer=0, status=502)
                 )
             case 6 if pushing:
-                found += [Fault(path=blob, cut_request=0, after=dice.randint(1, 9))] * 60
+                faults += [Fault(path=blob, cut_request=0, after=dice.randint(1, 9))] * 60
             case 6:
-                found.append(Fault(method="GET", path=dice.choice(["/manifests/", blob]), flip=True))
+                faults.append(Fault(method="GET", path=dice.choice(["/manifests/", blob]), flip=True))
             case _:
                 cuts = [dice.randrange(100_000, 1_400_000) for _ in range(dice.randint(1, 3))]
-                found += [Fault(method=body, path=blob, cut_answer=cut) for cut in cuts]
+                faults += [Fault(method=body, path=blob, cut_answer=cut) for cut in cuts]
                 if pushing:
-                    found.append(Fault(method="HEAD", path="/blobs/", status=500))
-    return found
+                    faults.append(Fault(method="HEAD", path="/blobs/", status=500))
+    return faults
 
 
 @pytest.mark.release  # one fault at a time: test_travel.py
@@ -160,7 +160,7 @@ def test_faulty_transfers_leave_nothing_corrupt(
         assert same(toy, Outputs(folder=folder, name="toy"))
         assert sorted(path.name for path in folder.iterdir()) == ["toy.oci", "toy.sif"]
         shutil.rmtree(folder)
-    corrupt = [digest for digest, found in in_registry(real).items() if digest != found]
+    corrupt = [digest for digest, actual in in_registry(real).items() if digest != actual]
     with_faults = f"{count} transfers, {sum(ends.values())} attempts: {dict(sorted(ends.items()))}"
     print(f"\n{with_faults}\nbytes resumed: {dict(saved)}; corrupt: {len(corrupt)}")
     assert corrupt == []
@@ -191,7 +191,7 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
 ):
     place = named(real.host, "marks/toy")
     pushed = send(toy, place, tmp_path)
-    image, sif = (read_manifest(quick(tmp_path), one) for one in (place, sif_reference(place)))
+    image, sif = (read_manifest(quick(tmp_path), reference) for reference in (place, sif_reference(place)))
     assert image.digest == json.loads((toy.image / "index.json").read_text())["manifests"][0]["digest"][7:]
     marks = dict(sif.annotations)
     assert (marks["io.envbuilder.image"], marks["io.envbuilder.lock"]) == (
@@ -201,10 +201,10 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
     assert sif.subject
     assert sif.subject.digest == image.digest
     listed = read_referrers(quick(tmp_path), place.with_digest(image.digest))
-    assert {one.artifact_type for one in listed} == {
+    assert {referrer.artifact_type for referrer in listed} == {
         "application/vnd.sylabs.sif.config.v1+json", "application/spdx+json", "application/vnd.in-toto+json"
     }  # fmt: skip
-    assert {dict(one.annotations)["io.envbuilder.lock"] for one in listed} == {f"sha256:{LOCK}"}
+    assert {dict(referrer.annotations)["io.envbuilder.lock"] for referrer in listed} == {f"sha256:{LOCK}"}
     assert pushed.attached == 4
 
 
@@ -215,8 +215,8 @@ def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Reg
     )
     place = named(real.host, "mixed/toy")
     send(toy, place, tmp_path)
-    one = quick(tmp_path)
-    push(other, place, one, forms=("image",), memory=tmp_path / "m.json", console=Console(quiet=True))
+    client = quick(tmp_path)
+    push(other, place, client, forms=("image",), memory=tmp_path / "m.json", console=Console(quiet=True))
     with pytest.raises(RegistryError, match="there is no SIF of"):
         bring(place, tmp_path / "in", tmp_path)
 
@@ -270,11 +270,11 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
 
 def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path: Path):
     place = f"{real.host}/team/tiny"
-    said = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--artifacts", tiny.output, "--json"))[
+    answer = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--artifacts", tiny.output, "--json"))[
         "data"
     ]
     digest = str(tiny.data["manifest"])
-    assert said["image"] == f"{place}:1@{digest}"
+    assert answer["image"] == f"{place}:1@{digest}"
     got = tmp_path / "got.sif"
     env = {"APPTAINER_CACHEDIR": str(tmp_path / "cache")}
     run("apptainer", "pull", "--no-https", got, f"oras://{place}:1-sif", env=env)
@@ -285,8 +285,8 @@ def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path
     try:
         shown = run("docker", "image", "inspect", "--format", "{{index .RepoDigests}}", f"{place}:1")
         assert f"{place}@{digest}" in shown
-        said = run("docker", "run", "--rm", f"{place}:1", "python", "-c", "import filelock; print(6 * 7)")
-        assert said == "42\n"
+        printed = run("docker", "run", "--rm", f"{place}:1", "python", "-c", "import filelock; print(6 * 7)")
+        assert printed == "42\n"
     finally:
         run("docker", "image", "rm", f"{place}:1")
 
@@ -312,24 +312,25 @@ def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Re
         os.chown(lab, -1, int(group))
         lab.chmod(0o2770)
         for parent in (folder / "new", home, lab):
-            said = closed("build", tiny.recipe, "--output", parent / "built/here")
-            said += closed("pull", place, "--output", parent / "pulled/here")
-            said += closed("module", parent / "built/here/tiny.sif", "--write", parent / "modules/here")
+            warnings = closed("build", tiny.recipe, "--output", parent / "built/here")
+            warnings += closed("pull", place, "--output", parent / "pulled/here")
+            warnings += closed("module", parent / "built/here/tiny.sif", "--write", parent / "modules/here")
             wanted = f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or choose another `--"
-            assert (said.count(wanted), "cannot" in said) == ((3, True) if parent is home else (0, False)), (
-                said
-            )
+            assert (warnings.count(wanted), "cannot" in warnings) == (
+                (3, True) if parent is home else (0, False)
+            ), warnings
         assert unreadable(folder / "new") == {"tiny.log"}  # of a build: it may show its environment
         assert unreadable(lab, group) == {"tiny.log"}
         assert unreadable(lab)
-        own = [
+        files = [
             path for path in lab.rglob("*") if path.parent.name != "sha256"
         ]  # a blob is a link to the cache's
-        assert {path.lstat().st_gid for path in own} == {int(group)}
+        assert {path.lstat().st_gid for path in files} == {int(group)}
         (folder / "link").symlink_to(home / "built")
-        said = closed("module", folder / "link/here/tiny.sif", "--write", folder / "new/modules/here")
+        warnings = closed("module", folder / "link/here/tiny.sif", "--write", folder / "new/modules/here")
         assert (
-            f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or give the path of a SIF" in said
+            f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or give the path of a SIF"
+            in warnings
         )
 
 
@@ -346,8 +347,8 @@ def test_others_tools_pull_each_platform_of_one_name(toy: Outputs, real: Registr
         assert sha256_file(got) == sha256_file(outputs.sif)
         copy = ("copy", "-q", "--src-tls-verify=false", f"docker://{place}", f"oci:{tmp_path}/{name}:1")
         run("skopeo", f"--override-arch={name}", *copy)
-        found = json.loads((tmp_path / name / "index.json").read_text())["manifests"][0]["digest"]
-        assert found == f"sha256:{digest}"
+        listed = json.loads((tmp_path / name / "index.json").read_text())["manifests"][0]["digest"]
+        assert listed == f"sha256:{digest}"
         run("docker", "pull", "-q", f"--platform=linux/{name}", place)
         try:
             machine = run("docker", "image", "inspect", "--format", "{{.Architecture}}", place)
@@ -392,8 +393,8 @@ def test_a_login_is_needed_used_and_never_shown(toy: Outputs, tmp_path: Path):
         denied = attempt(ENVBUILDER, "pull", place, "--output", tmp_path / "in", "-vv", env=env)
         assert denied.returncode == 5
         assert f"with the credentials of `{USER}`" in denied.stderr
-        said = "".join(one.stdout + one.stderr for one in (refused, taken, denied))
-        assert [secret for secret in (PASSWORD, auth, wrong) if secret in said] == []
+        printed = "".join(ended.stdout + ended.stderr for ended in (refused, taken, denied))
+        assert [secret for secret in (PASSWORD, auth, wrong) if secret in printed] == []
 
 
 def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Outputs, tmp_path: Path):

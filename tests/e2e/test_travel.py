@@ -118,7 +118,7 @@ def edit(tiny: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edit
         build(str(recipe), folder / "new", env=NO_ENGINE | {"ENVBUILDER_VERSIONS": "2"})
         for kind in ("sif", "oci", "json"):
             link_tree(folder / f"new/edited.{kind}", folder / f"new/tiny.{kind}")
-        old, new = (Outputs(folder=one, name="tiny") for one in (tiny.output, folder / "new"))
+        old, new = (Outputs(folder=output, name="tiny") for output in (tiny.output, folder / "new"))
         for tag, outputs in (("old", old), ("new", new)):
             push(
                 outputs, place(real.host, tag), Client({"HOME": str(folder)}, FakeRunner()), forms=FORMS,
@@ -144,15 +144,15 @@ def job_ends(edit: Edit) -> Iterator[Callable[[], list[int | None]]]:
     """Start four jobs from the SIF of before the edit; return what tells how each has ended."""
     running = [start("apptainer", "exec", edit.running, "python", "-c", JOB) for _ in range(4)]
     try:
-        for one in running:
-            assert one.stdout
-            assert one.stdout.readline() == "runs\n", one.communicate()[1]
-        yield lambda: [one.poll() for one in running]
+        for job in running:
+            assert job.stdout
+            assert job.stdout.readline() == "runs\n", job.communicate()[1]
+        yield lambda: [job.poll() for job in running]
     finally:
-        for one in running:
+        for job in running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGKILL)
-            one.communicate()
+                os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
 
 
 @pytest.fixture

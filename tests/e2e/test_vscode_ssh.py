@@ -50,10 +50,10 @@ def set_up(cluster: Cluster, sif: Path, *words: str) -> Ended:
 @pytest.fixture(scope="module")
 def ssh(cluster: Cluster, tiny: Built) -> tuple[object, ...]:
     """The command line that reaches the environment."""
-    said = set_up(cluster, tiny.sif)
-    assert said.returncode == 0, said.stderr
+    written = set_up(cluster, tiny.sif)
+    assert written.returncode == 0, written.stderr
     config = cluster.folder / "my doors/tiny.config"
-    assert said.stdout.startswith(f"{config}: `ssh -F '{config}' envbuilder-tiny`")  # its path has a blank
+    assert written.stdout.startswith(f"{config}: `ssh -F '{config}' envbuilder-tiny`")  # its path has a blank
     return ("ssh", "-F", config, "envbuilder-tiny")
 
 
@@ -129,8 +129,8 @@ def test_a_socket_is_forwarded(cluster, ssh):
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "1\n"
-        said = cluster.head.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20778")
-        assert (said, running.wait(30)) == ("hello", 0)
+        received = cluster.head.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20778")
+        assert (received, running.wait(30)) == ("hello", 0)
 
 
 def test_nothing_is_left_when_a_session_has_ended(session, cluster):

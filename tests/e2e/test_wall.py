@@ -59,8 +59,8 @@ def place() -> Iterator[Path]:
 
 def hostile_test(hidden: Path) -> str:
     """Return `tests` of a recipe that fail if they reach anything, or see a file of the user."""
-    head, found, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
-    assert found
+    head, ends, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
+    assert ends
     code = head.replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/usr/bin/env']")
     code += f"""
 if os.path.exists({str(hidden)!r}) or os.path.exists({str(ROOT)!r}):
@@ -170,7 +170,7 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
         Mount(source=shared, target="/shared"),
     )
     breach = ("/usr/bin/python3", "/breach.py", SECRET, "/shared/file")
-    said = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
+    reached = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
     free = sandboxed(
         HOST, ("/usr/bin/python3", "-c", FREE, str(home), str(work)), why="attack", mounts=mounts
     )
@@ -185,7 +185,7 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
         supervisor.send_signal(signal.SIGCONT)
         with contextlib.suppress(CommandError):  # its tracer was ended
             attacked.result()
-    print(json.dumps([said, (work / "reached").read_text().split()]))
+    print(json.dumps([reached, (work / "reached").read_text().split()]))
 
 
 # What docs/explain/security.md says of such a machine: the modes and times of files are open to a user's build, times to root's.
@@ -208,10 +208,10 @@ def test_a_project_that_ends_its_tracer_reaches_no_file_and_no_service(
         service.listen()
         ended = attempt(*machine, sys.executable, "-c", call)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    said, (tried, *reached) = json.loads(ended.stdout.splitlines()[-1])
+    breached, (tried, *reached) = json.loads(ended.stdout.splitlines()[-1])
     assert tried == "tried"
-    said.pop("a network", None)  # the names of the interfaces; no socket reaches them
-    changed = said.pop("a file that is shown read-only", "[]")
-    assert said == {}
+    breached.pop("a network", None)  # the names of the interfaces; no socket reaches them
+    changed = breached.pop("a file that is shown read-only", "[]")
+    assert breached == {}
     assert {change.split()[0] for change in ast.literal_eval(changed)} | set(reached) <= open_to_it
     assert (secret.read_text(), shared.read_text()) == ("of the user", "of the user")

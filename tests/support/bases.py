@@ -103,7 +103,7 @@ def pack(shape: Shape) -> Packed:
     return Packed(
         config=json.dumps(config).encode(),
         blobs=[packers[number % 2](tar) for number, tar in enumerate(tars)],
-        media_types=[f"application/vnd.oci.image.layer.v1.tar+{one}" for one in packing],
+        media_types=[f"application/vnd.oci.image.layer.v1.tar+{kind}" for kind in packing],
     )
 
 
@@ -179,7 +179,7 @@ def cuda(version: str, *, static: int = 3000, nvcc: bool = True) -> dict[str, by
     parts = {"cuda": version, "cuda_nvcc": f"{minor}.131", "cuda_cudart": f"{minor}.127"}
     files: dict[str, bytes | str] = {
         f"{root}/version.json": json.dumps(
-            {name: {"name": name, "version": one} for name, one in parts.items()}
+            {name: {"name": name, "version": number} for name, number in parts.items()}
         ),
         f"{root}/lib64 -> targets/x86_64-linux/lib": "",
         f"{root}/include -> targets/x86_64-linux/include": "",

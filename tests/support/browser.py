@@ -15,12 +15,12 @@ def browse(
 ) -> tuple[str, set[str]]:
     """Return what the page prints, and every address on another machine that it requested."""
     log = scratch / "net.json"
-    said = attempt(
+    ended = attempt(
         *BROWSER, f"--window-size={size[0]},{size[1]}", f"--user-data-dir={scratch / 'profile'}",
         f"--log-net-log={log}", *options, page.as_uri(), timeout=120,
     )  # fmt: skip
-    assert said.returncode == 0, said.stderr
-    return said.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
 
 
 def picture(page: Path, scratch: Path, shot: Path, size: tuple[int, int] = (1200, 3000)) -> bytes:

@@ -98,11 +98,11 @@ class Machine:
         """Return the command lines of all processes here, except the daemons and this query."""
         lines = self.run("ps", "-e", "-o", "pid=,args=").splitlines()
         words = [line.strip().partition(" ")[2] for line in lines]
-        own = (
+        daemons = (
             "bash -c while true", "sleep 3600", "ps -e", "slurmd ", "slurmctld ", "munged ", "sshd: ",
             "/usr/sbin/sshd ",
         )  # fmt: skip
-        return {line for line in words if not line.startswith(own)}
+        return {line for line in words if not line.startswith(daemons)}
 
 
 @dataclass
@@ -206,14 +206,14 @@ def _connect(head: Machine, nodes: tuple[Machine, ...]) -> None:
 
 def _own_files(folder: Path, machine: Machine) -> None:
     """A /tmp and an /etc/hosts that only this machine sees. A checkout below /tmp stays where it is."""
-    own = folder / machine.name
-    (own / "tmp").mkdir(parents=True)
-    (own / "tmp").chmod(0o1777)
+    files = folder / machine.name
+    (files / "tmp").mkdir(parents=True)
+    (files / "tmp").chmod(0o1777)
     if ROOT.is_relative_to("/tmp"):
-        checkout = own / ROOT.relative_to("/")
+        checkout = files / ROOT.relative_to("/")
         checkout.mkdir(parents=True)
         machine.run("mount", "--bind", ROOT, checkout)
-    machine.run("mount", "--rbind", own / "tmp", "/tmp")
+    machine.run("mount", "--rbind", files / "tmp", "/tmp")
     machine.run("mount", "--bind", folder / "hosts", "/etc/hosts")
 
 

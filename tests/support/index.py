@@ -24,7 +24,7 @@ class Manner:
 @contextlib.contextmanager
 def package_index(lock: Lock, cache: Path, manner: Manner) -> Iterator[str]:
     """Serve the wheels that lie in a cache; gives the index's host and port."""
-    wheels = {one.filename: one for one in lock.wheels}
+    wheels = {wheel.filename: wheel for wheel in lock.wheels}
 
     class Handler(Quiet):
         def do_GET(self) -> None:
@@ -38,9 +38,9 @@ def package_index(lock: Lock, cache: Path, manner: Manner) -> Iterator[str]:
                 return
             project = self.path.strip("/").rpartition("/")[2]
             links = [
-                f'<a href="/files/{name}#sha256={one.sha256}">{name}</a>'
-                for name, one in wheels.items()
-                if re.sub(r"[-_.]+", "-", one.name).lower() == project
+                f'<a href="/files/{name}#sha256={wheel.sha256}">{name}</a>'
+                for name, wheel in wheels.items()
+                if re.sub(r"[-_.]+", "-", wheel.name).lower() == project
             ]
             page = f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
             self.reply(200 if links else 404, page.encode(), {"Content-Type": "text/html"})

@@ -66,7 +66,7 @@ def make_parts(cuda: str, source: str = "", *, headers: bool = False) -> tuple[A
         make_artifact(part.name, getattr(part, "version", "") or "1.0", kind=KINDS[type(part)])
         for part in (*row.parts_of(cuda), *(row.parts_of(cuda, headers=True) if headers else ()))
     )
-    return tuple(sorted(parts, key=lambda one: one.name))
+    return tuple(sorted(parts, key=lambda part: part.name))
 
 
 def make_lock(recipe: Recipe) -> Lock:
@@ -81,7 +81,7 @@ def make_lock(recipe: Recipe) -> Lock:
         epoch=EPOCH,
         platform="linux/amd64",
         inputs=recipe_inputs(recipe),
-        debs=tuple(sorted(debs, key=lambda one: one.name)),
+        debs=tuple(sorted(debs, key=lambda deb: deb.name)),
         toolkit=toolkit,
         wheels=(
             make_artifact("numpy", "2.2.0"),
@@ -120,20 +120,20 @@ def compiled(
     build: str = "", python: str = "3.11", glibc: str = "2.36",
 ) -> dict[str, str]:  # fmt: skip
     """Return the versions that one plain `uv pip compile` takes, by name; nothing if no set of packages fits."""
-    (folder / "plain.in").write_text("".join(f"{one}\n" for one in requirements))
-    (folder / "plain-constraints.in").write_text("".join(f"{one}\n" for one in constraints))
+    (folder / "plain.in").write_text("".join(f"{line}\n" for line in requirements))
+    (folder / "plain-constraints.in").write_text("".join(f"{line}\n" for line in constraints))
     main, *more = [*sources.indexes, *([f"{sources.pytorch}{build}/"] if build else [])]
     argv = [
         uv.find_uv_bin(), "pip", "compile", "plain.in", "--constraints", "plain-constraints.in", "--no-config",
         "--cache-dir", "plain-cache", "--python-version", python, "--index-strategy", "unsafe-best-match",
         "--python-platform", f"x86_64-manylinux_{glibc.replace('.', '_')}", "--default-index", main,
-        *(f"--index={one}" for one in more), *(f"--find-links={one}" for one in sources.folders),
-        *(f"--prerelease-package={one}=disallow" for one in finals), "--no-header", "--no-annotate", "--quiet",
+        *(f"--index={url}" for url in more), *(f"--find-links={url}" for url in sources.folders),
+        *(f"--prerelease-package={name}=disallow" for name in finals), "--no-header", "--no-annotate", "--quiet",
     ]  # fmt: skip
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "No solution found" in done.stderr, done.stderr
     pins = [Requirement(line) for line in done.stdout.splitlines()]
-    return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in pins}
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 
 
 def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None = None) -> Artifact:

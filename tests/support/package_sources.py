@@ -75,7 +75,7 @@ def write_deb(
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
     path = f"{pool}/{name}_{version.rpartition(':')[2]}_{processor.debian}.deb"
-    parents = {f"./{one}/" for place in files for one in PurePosixPath(place).parents if one.name}
+    parents = {f"./{folder}/" for place in files for folder in PurePosixPath(place).parents if folder.name}
     members = [
         *((name, "", 0o755) for name in ("./", *sorted(parents))),
         *((f"./{place}", data, 0o755 if "/bin/" in place else 0o644) for place, data in files.items()),
@@ -126,7 +126,7 @@ def write_suite(
     """
     sums = ""
     every = [(processor.debian, indexes), *([(X86_64.debian, native)] if native else [])]
-    for debian, component, listing in ((debian, *one) for debian, some in every for one in some.items()):
+    for debian, component, listing in ((debian, *named) for debian, some in every for named in some.items()):
         path = f"{component}/binary-{debian}/Packages"
         index = folder / "dists" / suite / path
         index.parent.mkdir(parents=True)
@@ -188,14 +188,14 @@ def write_mirror(
                 write_deb(place, name, *rest, pool=pool, processor=processor) for name, rest in some.items()
             )
             head = f"Origin: Debian\nLabel: {label}\nSuite: stable\nCodename: {suite}\n"
-            own = (
+            listings = (
                 [write_deb(folder, name, *rest) for name, rest in native.items()]
                 if suite == "bookworm"
                 else []
             )
             write_suite(
                 place, suite, {"main": listing}, sign, head, processor,
-                {"main": "\n".join(own)} if native else {},
+                {"main": "\n".join(listings)} if native else {},
             )  # fmt: skip
         if native:
             emulator = write_deb(folder, "qemu-user", "1:10.0", "")
@@ -225,7 +225,7 @@ def write_wheel(
     every = {
         **(files or {f"{name}.py": ""}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        + "".join(f"{one}\n" for one in (*headers, *(f"Requires-Dist: {one}" for one in requires))),
+        + "".join(f"{line}\n" for line in (*headers, *(f"Requires-Dist: {line}" for line in requires))),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     record = ""

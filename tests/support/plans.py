@@ -214,6 +214,6 @@ def said_to_runtimes() -> dict[str, set[tuple[str, str]]]:
     text = (RECIPES.parent / "docs/evidence/gpus.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("\n| runtime | reads | the image or SIF says |")
     rows = [line.strip("| ").split(" | ") for line in rest.partition("\n\n")[0].splitlines()[2:]]
-    said = {runtime: set(re.findall(r"`(\w+)=([^`]+)`", cell)) for runtime, _, cell, *_ in rows}
-    assert all(said[runtime] or cell == "nothing" for runtime, _, cell, *_ in rows)
-    return said
+    variables = {runtime: set(re.findall(r"`(\w+)=([^`]+)`", cell)) for runtime, _, cell, *_ in rows}
+    assert all(variables[runtime] or cell == "nothing" for runtime, _, cell, *_ in rows)
+    return variables

@@ -82,22 +82,22 @@ class Machine:
 
     def project(self, name: str, files: Mapping[str, str], **change: object) -> LockedExtension:
         """Return an extension of these files. They are put into the store."""
-        found = []
+        sources = []
         for path, text in files.items():
             (self.home.parent / "new").write_text(text)
             self.job.store.add_artifact(sha256_text(text), self.home.parent / "new")
-            found.append(SourceFile(path=path, sha256=sha256_text(text), size=len(text)))
-        one = LockedExtension(
-            name=name, sources=(), include=(), cflags=(), cuda_cflags=(), files=tuple(found), path=name
+            sources.append(SourceFile(path=path, sha256=sha256_text(text), size=len(text)))
+        extension = LockedExtension(
+            name=name, sources=(), include=(), cflags=(), cuda_cflags=(), files=tuple(sources), path=name
         )
-        return replace(one, **change)
+        return replace(extension, **change)
 
     def hostile(self, name: str, code: str, *, mark: str = "", **files: str) -> LockedExtension:
         """Return a project whose build runs `code`, with HOME as the path of the user's home."""
-        own = own_backend(name, "1.0")
+        project = own_backend(name, "1.0")
         code = code.replace("HOME", str(self.home))
-        own["backend.py"] += f"\n{code}\n# {mark}\n"
-        return self.project(name, {f"{name}/{path}": text for path, text in (own | files).items()})
+        project["backend.py"] += f"\n{code}\n# {mark}\n"
+        return self.project(name, {f"{name}/{path}": text for path, text in (project | files).items()})
 
     def need_untouched(self) -> None:
         """Fail if a file of the home changed, or if a file of the cache has what the secret says."""

@@ -92,7 +92,7 @@ def own_backend(
     name: str, version: str, *, requires: tuple[str, ...] = (), needs: str = ""
 ) -> dict[str, str]:
     """The files of a project with a backend of its own. `needs` is what its pyproject.toml requires, quoted."""
-    lines = "".join(f"Requires-Dist: {one}\\n" for one in requires)
+    lines = "".join(f"Requires-Dist: {name}\\n" for name in requires)
     module = name.replace("-", "_")
     backend = BACKEND.format(name=name, version=version, module=module, requires=lines)
     return {"pyproject.toml": OWN_BACKEND.format(requires=needs), "backend.py": backend}
@@ -165,10 +165,12 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
     """
     path, lock = make_tiny(folder / "here", "sdists", ("filelock",))
-    setuptools = next(one for one in load_lock(ROOT / "recipes/cpu.lock").wheels if one.name == "setuptools")
+    setuptools = next(
+        wheel for wheel in load_lock(ROOT / "recipes/cpu.lock").wheels if wheel.name == "setuptools"
+    )
     files = folder / "files"
     old = write_sdist(files, "old-style", "1.0", setup_only("old-style", "1.0"))
-    own = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")
+    zipped = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")
     torch = write_wheel(files, "torch", "2.13.0", files=TORCH)
     for file, text in own_backend("here", "1.0").items():
         (path.parent / file).write_text(text)
@@ -178,7 +180,7 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     recipe = load(path)
     wheels = (
         locked(old, "old-style", "1.0"),
-        locked(own, "own", "2.0"),
+        locked(zipped, "own", "2.0"),
         replace(locked(torch, "torch", "2.13.0"), kind="wheel"),
     )
     new = replace(
@@ -216,8 +218,8 @@ def sdist_job(folder: Path, files: dict[str, str]) -> Job:
         pytest.skip("the distribution has no Python or no gcc")
     python = system.resolve().name.removeprefix("python")
     path = write_sdist(folder / "files", "zlang", "1.0", files)
-    one = locked(path, "zlang", "1.0")
+    wheel = locked(path, "zlang", "1.0")
     runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(folder)})
-    job = make_job(folder, with_sdist(one), runner, python=python)
-    job.store.add_artifact(one.sha256, path)
+    job = make_job(folder, with_sdist(wheel), runner, python=python)
+    job.store.add_artifact(wheel.sha256, path)
     return job

@@ -91,6 +91,6 @@ def silent_server() -> Iterator[tuple[str, threading.Event]]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         taker.join()
-        for one, _ in held:
-            one.close()
+        for connection, _ in held:
+            connection.close()
         listener.close()

@@ -78,8 +78,8 @@ def write_stand_in(prefix: Path, minor: str, archive: Path) -> None:
     files |= {f"lib/{name}/{path.relative_to(library)}": path.read_bytes() for path in _files(library)}
     files |= {f"include/{name}/{path.relative_to(headers)}": path.read_bytes() for path in _files(headers)}
     # Debian's own one includes that of the processor.
-    own = prefix.glob(f"include/*-linux-gnu/{name}/pyconfig.h")
-    files |= {f"include/{name}/pyconfig.h": path.read_bytes() for path in own}
+    settings = prefix.glob(f"include/*-linux-gnu/{name}/pyconfig.h")
+    files |= {f"include/{name}/pyconfig.h": path.read_bytes() for path in settings}
     files |= {f"lib/{name}/{path.name}": _told(path) for path in library.glob("_sysconfigdata_*.py")}
     files[f"bin/{name}"] = (prefix / "bin" / name).read_bytes()
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -126,11 +126,11 @@ def write_from_packages(packages: Iterable[Artifact], minor: str, releases: Path
     """Write an archive out of the Debian packages of this Python among `packages`, below a mirror's folder. Returns its artifact."""
     version = f"{minor}.0"
     archive = releases / RELEASE / archive_name(version, RELEASE, "x86_64")
-    wanted = [one for one in packages if one.name in {name.format(minor) for name in PACKAGES}]
+    wanted = [package for package in packages if package.name in {name.format(minor) for name in PACKAGES}]
     resolve_context().fetcher.fetch(wanted)
     with tempfile.TemporaryDirectory() as folder:
-        for one in wanted:
-            run("dpkg-deb", "--extract", CACHE / "artefacts" / one.sha256[:2] / one.sha256, folder)
+        for package in wanted:
+            run("dpkg-deb", "--extract", CACHE / "artefacts" / package.sha256[:2] / package.sha256, folder)
         write_stand_in(Path(folder, "usr"), minor, archive)
     return Artifact(
         kind="archive", name="cpython", version=f"{version}+{RELEASE}", sha256=sha256_file(archive),

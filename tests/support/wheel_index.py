@@ -231,7 +231,7 @@ def put_uv(site: Site, *more: dict[str, object], version: str = "0.13.9") -> Non
             "3.16.2", "20261202", "x86_64", url="https://example.org/20261202/another-form.tar.zst"
         ),
     ]
-    table = json.dumps({f"build-{at}": one for at, one in enumerate([*others, *wanted, *more])}).encode()
+    table = json.dumps({f"build-{at}": row for at, row in enumerate([*others, *wanted, *more])}).encode()
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
         member = tarfile.TarInfo(f"uv-{version}/crates/uv-python/download-metadata.json")

@@ -161,7 +161,7 @@ def recipe_like(like: str, path: Path, *extensions: str) -> Path:
     """Write a recipe with the pins of another one, of which it has the lock, and with these extensions."""
     text = (ROOT / f"recipes/{like}.yaml").read_text()
     pins = re.sub(r"^(extensions|tests):.*\n(?:[ #].*\n|\n)*", "", text, flags=re.MULTILINE)
-    path.write_text(pins + "\nextensions:\n" + "".join(f"  - {one}\n" for one in extensions))
+    path.write_text(pins + "\nextensions:\n" + "".join(f"  - {extension}\n" for extension in extensions))
     if not path.with_suffix(".lock").exists():
         shutil.copyfile(ROOT / f"recipes/{like}.lock", path.with_suffix(".lock"))
     return path
@@ -224,10 +224,10 @@ def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sd
 
 def cache_with_toolbox(folder: Path) -> Path:
     """Return a new cache with nothing but the packages of the toolbox."""
-    own, new = Store(CACHE), Store(folder)
+    users, new = Store(CACHE), Store(folder)
     resolve_context().fetcher.fetch(toolbox_files())
-    for one in toolbox_files():
-        new.add_artifact(one.sha256, own.artifact(one.sha256))
+    for file in toolbox_files():
+        new.add_artifact(file.sha256, users.artifact(file.sha256))
     return folder
 
 
@@ -245,7 +245,7 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
     # A file may be one of the environment's and of its tools: those for every processor are.
-    for digest in {str(one["sha256"]) for one in locked_artifacts(recipe)}:
+    for digest in {str(artifact["sha256"]) for artifact in locked_artifacts(recipe)}:
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artefacts" / digest[:2] / digest
