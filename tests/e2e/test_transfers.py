@@ -126,7 +126,7 @@ def make_faults(dice: random.Random, *, pushing: bool) -> list[Fault]:
     return faults
 
 
-@pytest.mark.release  # one fault at a time: test_travel.py
+@pytest.mark.release  # one fault at a time: tests/registry/test_transfer.py
 def test_faulty_transfers_leave_nothing_corrupt(
     toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

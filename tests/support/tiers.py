@@ -45,7 +45,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "extensions": "projects",
     "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall driver",
     "secrets": "any_linux arm os_layer secrets build_all",
-    "registry": "transfers image_bases travel",
+    "registry": "transfers image_bases",
     "pages": "pages",
 }.items()}  # fmt: skip
 # Shares of the disk: `cuda` takes 10 GB, so what builds `cpu` does not run beside it. The groups that are not named take little.
