@@ -14,6 +14,7 @@ from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
+from envbuilder.core.process import Runner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for
@@ -51,11 +52,11 @@ KINDS = {
 }  # fmt: skip
 
 
-def make_job(folder: Path) -> Job:
-    """Return the job of any plan, with a cache in the folder. Its programs do not run."""
+def make_job(folder: Path, plan: Plan | None = None, runner: Runner | None = None) -> Job:
+    """Return the job of a plan, with a cache in the folder. Without a runner its programs do not run."""
     return Job(
-        plan=make_plan(), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"), runner=FakeRunner(),
-        console=Console(color=False), limits=Limits(threads=2, memory=1 << 30, root=True),
+        plan=plan or make_plan(), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"), runner=runner or FakeRunner(),
+        console=Console(color=False, quiet=runner is not None), limits=Limits(threads=2, memory=64 << 30, root=True),
     )  # fmt: skip
 
 

@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.core.cache import Store, sha256_text
-from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
+from envbuilder.core.cache import sha256_text
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import LockedExtension, SourceFile
 from envbuilder.plan.model import ExtensionsStep
-from tests.support.plans import LOCK, RECIPE, make_plan
+from tests.support.plans import LOCK, RECIPE, make_job, make_plan
 from tests.support.sdists import own_backend
 
 SECRET = "the private key of the user"
@@ -132,11 +129,7 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/python").symlink_to(system)
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
-    job = Job(
-        plan=make_plan(RECIPE, LOCK), engine=EngineName.ASSEMBLE, store=Store(folder / "cache"),
-        runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}), console=Console(quiet=True),
-        limits=Limits(threads=2, memory=64 << 30, root=True),
-    )  # fmt: skip
+    job = make_job(folder, runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}))
     return Machine(home=home, job=job, root=Root(os=Path("/"), python=folder / "python"))
 
 

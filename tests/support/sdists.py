@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.assemble.sandbox import Root
-from envbuilder.builder.choice import EngineName
 from envbuilder.builder.engine import Job
-from envbuilder.core.cache import Sha256, Store, save_text, sha256_file
-from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
+from envbuilder.core.cache import Sha256, save_text, sha256_file
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.recipe.load import load
+from tests.support import plans
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.tiny import make_tiny
@@ -199,11 +197,7 @@ HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a dis
 
 def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
     (folder / "cache").mkdir(parents=True)
-    return Job(
-        plan=make_plan(replace(RECIPE, python=python), lock), engine=EngineName.ASSEMBLE,
-        store=Store(folder / "cache"), runner=runner, console=Console(quiet=True),
-        limits=Limits(threads=2, memory=64 << 30, root=True),
-    )  # fmt: skip
+    return plans.make_job(folder, make_plan(replace(RECIPE, python=python), lock), runner)
 
 
 def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
