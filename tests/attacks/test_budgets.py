@@ -140,9 +140,7 @@ def test_whiteouts_take_time_in_the_number_of_paths():
     """One opaque folder for each folder: 174 s when each looked at every path."""
     count = 8_000
     lower = b"".join(block(f"d{n}", kind=tarfile.DIRTYPE) + block(f"d{n}/f") for n in range(count))
-    upper = b"".join(
-        block(f"d{n}/.wh..wh..opq") + block(f"d{n}/.wh..wh..opq") + block(f"d{n}/new") for n in range(count)
-    )
+    upper = b"".join(2 * block(f"d{n}/.wh..wh..opq") + block(f"d{n}/new") for n in range(count))
     tree = Overlay(lambda _: False)
     with bounded(seconds=6):
         lay(tree, lower + bytes(1024))
@@ -273,9 +271,7 @@ def squashfs(*, size: int = 0, names: int = 1, listed: int | None = None) -> byt
         listing += b"".join(struct.pack("<HhHH", 0, 0, 2, 5) + b"%06d" % number for number in part)
     inodes, at = pack(file)
     root_at = at[len(file) // 8192], len(file) % 8192
-    root = struct.pack("<4H2I", 8, 0o755, 0, 0, EPOCH, 1) + struct.pack(
-        "<4I2HI", 2, len(listing) + 3, 0, 2, 0, 0, none
-    )
+    root = struct.pack("<4H2I4I2HI", 8, 0o755, 0, 0, EPOCH, 1, 2, len(listing) + 3, 0, 2, 0, 0, none)
     inodes, _ = pack(file + root)
     folders, _ = pack(listing)
     ids = struct.pack("<H", 4 | 0x8000) + bytes(4)

@@ -202,9 +202,8 @@ def test_pages_of_referrers_without_end_are_ended(server: Attacker, tmp_path: Pa
 def test_a_page_of_referrers_is_no_file(server: Attacker, tmp_path: Path) -> None:
     planted = Descriptor(media_type=TAGGED.media_type, digest=sha256_bytes(b"planted"), size=1)
     (tmp_path / "index").write_bytes(make_index([planted]).content)
-    server.answers[REFERRERS] = reply(
-        200, make_index([]).content, f'Link: <file://{tmp_path}/index>; rel="next"'
-    )
+    following = f'Link: <file://{tmp_path}/index>; rel="next"'
+    server.answers[REFERRERS] = reply(200, make_index([]).content, following)
     listed = read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
     assert listed == ()
 

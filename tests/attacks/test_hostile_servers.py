@@ -141,9 +141,8 @@ def test_what_netrc_has_for_a_host_is_not_sent_to_another_port(
 def test_a_cookie_is_not_sent_to_another_port(
     server: Attacker, elsewhere: Attacker, fetcher: Fetcher
 ) -> None:
-    server.answers[DEB] = reply(
-        302, b"", f"Location: {elsewhere.url}x", f"Set-Cookie: session={SECRET}; Path=/"
-    )
+    cookie = f"Set-Cookie: session={SECRET}; Path=/"
+    server.answers[DEB] = reply(302, b"", f"Location: {elsewhere.url}x", cookie)
     elsewhere.answers["/x"] = reply(200, CONTENT)
     fetcher.fetch([make_deb()])
     assert [request.cookie for request in elsewhere.asked] == [""]
@@ -367,9 +366,8 @@ def test_a_patient_server_of_a_large_file_is_not_cut(server: Attacker, tmp_path:
 
 
 def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: Attacker) -> None:
-    server.answers["/"] = then(
-        b"HTTP/1.1 302 X\r\nLocation: /\r\nContent-Length: 1000000\r\n\r\n", b"x", 0.05
-    )
+    endless = b"HTTP/1.1 302 X\r\nLocation: /\r\nContent-Length: 1000000\r\n\r\n"
+    server.answers["/"] = then(endless, b"x", 0.05)
     elsewhere.answers["/"] = reply(200, b"", "Date: Fri, 31 Dec 9999 23:59:59 -2359")
     began = time.monotonic()
     reached = reach((server.url, elsewhere.url), None)
@@ -379,9 +377,8 @@ def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: 
 
 def test_an_index_of_a_source_distribution_has_a_bound(server: Attacker) -> None:
     """`scripts/refresh_tables` reads uv's own."""
-    server.answers["/simple/uv/"] = reply(
-        200, b'<a href="/uv-1.0.tar.gz">uv-1.0.tar.gz</a>', kind="text/html"
-    )
+    page = b'<a href="/uv-1.0.tar.gz">uv-1.0.tar.gz</a>'
+    server.answers["/simple/uv/"] = reply(200, page, kind="text/html")
     server.answers["/uv-1.0.tar.gz"] = then(ENDLESS, b"x", 0.05)
     index = Index(Sources(debian=(), indexes=(f"{server.url}simple/",)), SHORT)
     (listed,) = index.files("uv")

@@ -56,10 +56,8 @@ def image(cpu: Built, project: Path) -> Iterator[str]:
 
 def test_the_dockerfile_adds_a_project(image: str):
     user = ("--user", f"{NOBODY}:{NOBODY}", "--read-only", "--network", "none")
-    assert (
-        run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)")
-        == "42\n"
-    )
+    code = "import mine; print(mine.ANSWER)"
+    assert run("docker", "run", "--rm", *user, image, "python", "-c", code) == "42\n"
     assert run("docker", "run", "--rm", *user, image, "python", "numbers_agree.py") == "numbers agree\n"
 
 
@@ -179,9 +177,8 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     assert grown == dataclasses.replace(parent, recipe=grown.recipe, added=grown.added, builds=grown.builds)
 
     numpy = next(wheel for wheel in parent.wheels if wheel.name == "numpy")
-    moved = tuple(
-        dataclasses.replace(wheel, version="9.9") if wheel is numpy else wheel for wheel in parent.wheels
-    )
+    newer = dataclasses.replace(numpy, version="9.9")
+    moved = tuple(newer if wheel is numpy else wheel for wheel in parent.wheels)
     save_text(recipes / "tiny.lock", lock_text(dataclasses.replace(parent, wheels=moved)))
     stale = attempt(ENVBUILDER, "build", "tiny-more", "--recipes", recipes)
     assert stale.returncode == 4

@@ -69,10 +69,8 @@ def test_lock_without_apt_on_the_machine(spacious: Path, world: Sources):
 
 def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
     (spacious / "programs").mkdir()
-    runner, store = (
-        ProcessRunner({"PATH": str(spacious / "programs")}),
-        Store(cache_with_toolbox(spacious / "cache")),
-    )
+    runner = ProcessRunner({"PATH": str(spacious / "programs")})
+    store = Store(cache_with_toolbox(spacious / "cache"))
     context = resolve_context()
     open_sandbox(store, Fetcher(store, context.sources, offline=True), runner, context.transfer)
     argv = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/echo", "inside")
@@ -85,9 +83,8 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
 def test_a_machine_that_refuses_namespaces_builds_the_same_files(
     spacious: Path, tiny: Built, machine: tuple[str, ...]
 ):
-    tests = (
-        'tests:\n  - python -c \'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"\'\n'
-    )
+    code = 'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"'
+    tests = f"tests:\n  - python -c '{code}'\n"
     recipe, _ = make_tiny(spacious / "recipe", more=tests)
     cache = cache_with_toolbox(cache_with_artifacts(spacious, recipe))
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}

@@ -107,9 +107,8 @@ def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, s
     """The recipe's address does not answer any more when the build runs: a setting names a mirror."""
     assert tiny.recipe
     path, lock = spacious / "sited.yaml", load_lock(tiny.recipe.with_suffix(".lock"))
-    listing = write_deb(
-        spacious / "apt", "site-tool", "1.0-1", "libc6", files={"usr/share/site-tool/word": b"hello\n"}
-    )
+    files = {"usr/share/site-tool/word": b"hello\n"}
+    listing = write_deb(spacious / "apt", "site-tool", "1.0-1", "libc6", files=files)
     with signing_key(path.parent / "site.gpg") as sign:
         write_suite(spacious / "apt", "stable", {"main": listing}, sign, HEAD)
     context = resolve_context(os.environ | {"ENVBUILDER_CACHE": str(spacious / "cache")})

@@ -89,9 +89,8 @@ def test_a_recipe_for_both_processors_is_built_pushed_and_pulled_by_one_name():
             made = make_lock(folder / f"both@{name}.yaml", CUDA, of=of)
             if name == X86_64.debian:  # h100's has wheels that are linked from torch's
                 tools = load_lock(ROOT / "recipes/gh200.lock").tools
-                save_text(
-                    folder / f"both@{name}.lock", lock_text(dataclasses.replace(made, toolkit=tools.toolkit))
-                )
+                with_toolkit = dataclasses.replace(made, toolkit=tools.toolkit)
+                save_text(folder / f"both@{name}.lock", lock_text(with_toolkit))
         out, recipes = ("--artifacts", folder / "out"), ("--recipes", folder)
         answer = json.loads(run(ENVBUILDER, "build", "both", "--output", folder / "out", *recipes, "--json", env=NO_ENGINE, timeout=900))  # fmt: skip
         assert [row["name"] for row in answer["data"]] == ["both@amd64", "both@arm64"]

@@ -188,9 +188,8 @@ def test_importing_it_writes_nothing(loaded: Built):
 
 
 def test_torch_is_the_one_of_the_recipe(inside: Inside):
-    version, cuda = inside(
-        "python", "-c", "import torch; print(torch.__version__, torch.version.cuda)"
-    ).split()
+    code = "import torch; print(torch.__version__, torch.version.cuda)"
+    version, cuda = inside("python", "-c", code).split()
     assert version.partition("+")[0] == inside.recipe.pytorch
     assert cuda == (inside.recipe.cuda or "None")
 
@@ -220,9 +219,8 @@ def test_nvcc_is_the_one_of_the_recipe(inside: Inside):
 
 
 def test_the_extension_holds_code_for_the_recipe_and_no_other(a100: Built):
-    file = run(
-        "apptainer", "exec", a100.sif, "python", "-c", "import torch, fused; print(fused.__file__)"
-    ).strip()
+    code = "import torch, fused; print(fused.__file__)"
+    file = run("apptainer", "exec", a100.sif, "python", "-c", code).strip()
     listing = run("apptainer", "exec", a100.sif, "cuobjdump", "--list-elf", "--list-ptx", file)
     assert sorted(set(re.findall(r"\.(sm_\w+)\.cubin", listing))) == ["sm_80"]
     assert ".ptx" not in listing
@@ -333,9 +331,8 @@ def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):
     """0.6 s where the reference takes 0.1 s."""
     command = (ENVBUILDER, "build", loaded.name, "--output", loaded.output)
     assert "nothing to do" in run(*command)
-    took, unit = (
-        min(each) for each in zip(*((cpu_seconds(*command), reference()) for _ in range(3)), strict=True)
-    )
+    both = [(cpu_seconds(*command), reference()) for _ in range(3)]
+    took, unit = (min(each) for each in zip(*both, strict=True))
     assert took < LOADED * 6 * unit
 
 
@@ -382,8 +379,7 @@ def test_torch_without_a_toolkit_refuses_a_cuda_extension_as_check_says(cpu: Bui
     shutil.copytree(ROOT / "recipes/fused", tmp_path / "fused")
     (finding,) = findings(attempt(ENVBUILDER, "check", recipe, "--json"))
     assert (finding["code"], "CUDAExtension" in finding["message"]) == ("EB312", True)
-    ended = attempt(
-        "apptainer", "exec", "--bind", f"{tmp_path}:/mine", cpu.sif, "python", "/mine/setup.py", "--version"
-    )
+    inside = ("apptainer", "exec", "--bind", f"{tmp_path}:/mine", cpu.sif)
+    ended = attempt(*inside, "python", "/mine/setup.py", "--version")
     assert ended.returncode != 0
     assert "CUDA_HOME environment variable is not set" in ended.stderr

@@ -135,9 +135,7 @@ def test_verify_says_that_a_signature_is_good_and_that_none_was_looked_at(copied
     )
     alone = copied.sif.rename(copied.output / "alone.sif")
     assert "no signature was looked at" in verified_text(alone)
-    assert re.search(
-        r"its signature is good, with the key [0-9a-f]{16};", verified_text(alone, "--key", public)
-    )
+    assert re.search(r"its signature is good, with the key \w{16};", verified_text(alone, "--key", public))
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):

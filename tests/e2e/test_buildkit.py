@@ -113,14 +113,10 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
     login = ("bash", "-lc", "command -v python; echo $SITE")
     for plain in (("docker", "run", "--rm", built.image), ("apptainer", "exec", "--no-home", built.sif)):
         assert run(*plain, *login) == "/opt/env/bin/python\na b\n"
-    assert (
-        inside(built, recipe, "python", "-c", "import markupsafe, numpy; print(numpy.zeros(2))")
-        == "[0. 0.]\n"
-    )
-    assert (
-        inside(built, recipe, "sh", "-c", "stat -c %a /everybody /everybody/all; ls /everybody")
-        == "775\n664\nall\n"
-    )
+    code = "import markupsafe, numpy; print(numpy.zeros(2))"
+    assert inside(built, recipe, "python", "-c", code) == "[0. 0.]\n"
+    script = "stat -c %a /everybody /everybody/all; ls /everybody"
+    assert inside(built, recipe, "sh", "-c", script) == "775\n664\nall\n"
     parts = json.loads(run(ENVBUILDER, "show", built.sif, "--sbom"))["packages"]
     versions = {part["name"]: part.get("versionInfo") for part in parts}
     assert versions["site/engine-debian"].startswith("sha256:")
@@ -273,9 +269,8 @@ def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spaciou
 
 @pytest.mark.release
 def test_a_prepared_folder_is_built_by_hand(world: World, spacious: Path):
-    command = run(
-        ENVBUILDER, "build", world.recipe, "--engine", "docker", "--prepare", spacious / "folder"
-    ).strip()
+    prepare = ("build", world.recipe, "--engine", "docker", "--prepare", spacious / "folder")
+    command = run(ENVBUILDER, *prepare).strip()
     run("sh", "-c", f"{command} --quiet")
     printed = run(
         "docker", "run", "--rm", "--network", "none", NAME, "python",

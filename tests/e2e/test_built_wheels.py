@@ -69,9 +69,8 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
         if json.loads(facts.read_text())["name"] == "extensions":
             shutil.rmtree(facts.parent)
     cache_with_toolbox(cache)
-    again = build(
-        str(recipe), tmp_path / "again", "--engine", "assemble", env=env | {"ENVBUILDER_LAYER_STORE": ""}
-    )
+    alone = env | {"ENVBUILDER_LAYER_STORE": ""}
+    again = build(str(recipe), tmp_path / "again", "--engine", "assemble", env=alone)
     log = (again.output / f"{NAME}.log").read_text()
     assert again.digests == composed.digests
     assert "here: in the store" in log

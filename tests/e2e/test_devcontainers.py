@@ -47,9 +47,8 @@ def open_project() -> Iterator[Path]:
         for container in run("docker", "ps", "--all", "--quiet", "--filter", label).split():
             run("docker", "rm", "--force", container)
         # The tool makes an image of the project's own, and of that another with the person's numbers.
-        made = run(
-            "docker", "images", "--format", "{{.Repository}}", "--filter", f"reference=vsc-{folder.name}-*"
-        )
+        filtered = ("--filter", f"reference=vsc-{folder.name}-*")
+        made = run("docker", "images", "--format", "{{.Repository}}", *filtered)
         for image in made.split():
             run("docker", "image", "rm", "--force", image)
 
@@ -74,9 +73,8 @@ def project(request: pytest.FixtureRequest, cpu: Built) -> Iterator[Path]:
 def devcontainer(project: Path) -> Callable[..., str]:
     """The CLI as that person, who needs a name for it, and the right to speak with the engine."""
     passwd = project / "home/passwd"
-    passwd.write_text(
-        Path("/etc/passwd").read_text() + f"person:x:{PERSON}:{PERSON}::{project}/home:/bin/sh\n"
-    )
+    line = f"person:x:{PERSON}:{PERSON}::{project}/home:/bin/sh\n"
+    passwd.write_text(Path("/etc/passwd").read_text() + line)
     engine = Path("/var/run/docker.sock").stat().st_gid
     script = f'mount --bind {passwd} /etc/passwd && exec setpriv --reuid {PERSON} --regid {PERSON} --groups {engine} "$@"'
 

@@ -68,9 +68,8 @@ def test_a_sif_that_was_started_without_nv_says_so(node: driver.Driver, tiny: Bu
     line = LOST.format("--nv")
     assert [warnings(), warnings(as_user=True), warnings("--containall", as_user=True)] == [line] * 3
     assert [warnings("--nv"), warnings("--env", "CUDA_VISIBLE_DEVICES=")] == [""] * 2
-    assert warnings(on_node=Path("/dev/nvidiactl").exists()) == (
-        line if Path("/dev/nvidiactl").exists() else ""
-    )
+    has_gpu = Path("/dev/nvidiactl").exists()
+    assert warnings(on_node=has_gpu) == (line if has_gpu else "")
 
 
 def test_an_image_that_was_started_without_gpus_says_so(tiny: Built, cuda_torch: Path):

@@ -184,9 +184,8 @@ def test_an_edited_extension_is_the_only_layer_made_anew(cpu: Built, spacious: P
     source = recipes / "fused/fused_bias_act_cpu.cpp"
     source.write_text(source.read_text() + "// one more line\n")
     run(ENVBUILDER, "lock", "cpu", "--recipes", recipes)
-    commands = run(
-        ENVBUILDER, "build", "cpu", "--recipes", recipes, "--dry-run", "--output", spacious / "out"
-    )
+    words = ("build", "cpu", "--recipes", recipes, "--dry-run", "--output", spacious / "out")
+    commands = run(ENVBUILDER, *words)
     lines = [line for line in commands.splitlines() if line.startswith("$ ")]
     programs = [re.search(r"/steps/(\w+\.py) /step/spec.json", line) for line in lines]
     assert [program and program[1] for program in programs] == ["extension.py", "extensions.py"]

@@ -129,9 +129,8 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     assert "OMP_NUM_THREADS" not in log
     assert re.search(r"n1 +0 .*\n.*n1 +1 .*\n.*n2 +0 .*\n.*n2 +1 ", log)
     assert_healthy(work / "logs")
-    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
-        f"rank-{rank}.log" for rank in range(4)
-    }
+    ranks = {path.name for path in work.glob("logs/cpu-*/rank-*.log")}
+    assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
 def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
@@ -142,9 +141,8 @@ def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
     assert "0: smoke: passed, 4 ranks, gloo" in log
     assert "this node has no copy" not in log
     for node in cluster.nodes:
-        shown = node.run(
-            "sh", "-c", "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
-        )
+        script = "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
+        shown = node.run("sh", "-c", script)
         digest, path = shown.split()
         assert path == f"/tmp/envbuilder-0/sifs/cpu-{digest}.sif"
 
@@ -218,10 +216,8 @@ def test_a_script_for_a_site_names_what_its_nodes_lack_and_runs_when_it_is_there
 
     place = f"{work}/projects/my project"
     code, log = job()
-    assert (code, f"this node lacks the SIF {work}/shared/sifs/cpu.sif, the folder {place};" in log) == (
-        9,
-        True,
-    ), log
+    lacking = f"this node lacks the SIF {work}/shared/sifs/cpu.sif, the folder {place};"
+    assert (code, lacking in log) == (9, True), log
     shutil.copytree(desk, place)
     (work / "shared/sifs").mkdir(parents=True)
     link_or_copy(cpu.sif, work / "shared/sifs/cpu.sif")
@@ -340,9 +336,8 @@ def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cp
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert_healthy(work / "logs")
     assert "0: smoke: passed, 4 ranks, gloo" in ended.stdout
-    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
-        f"rank-{rank}.log" for rank in range(4)
-    }
+    ranks = {path.name for path in work.glob("logs/cpu-*/rank-*.log")}
+    assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,8 @@ class Inside:
         binds = binds or (f"{self.made}:{INDEX}:ro",)
         calls = f"{self.calls}:/calls/calls.py"
         mounts = ",".join((f"{self.code}:{CLONED}:ro", f"{self.tmp}:/tmp", calls, *binds))
-        settings = (
-            f"{name}={value}" for name, value in {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}.items()
-        )
+        variables = {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}
+        settings = (f"{name}={value}" for name, value in variables.items())
         return attempt(
             *as_nobody("apptainer", "exec", "--bind", mounts, self.sif, "/usr/bin/env", "-u", "CUDA_HOME", *settings),
             "/opt/env/bin/python", "-c", f"import os, sys\nfrom calls import *\n{script}", cwd=Path("/"), timeout=120,
@@ -217,15 +216,11 @@ def test_every_difference_is_told_also_where_a_project_hides_errors(inside: Insi
     raised = [json.loads(line) for line in ended.stdout.splitlines()]
     heads = [f"the image's extension `{'inlined' if 'inlined' in call else 'lite'}` was compiled from something else: {what}"
              for (_, call), what in DIFFERENCES.items()]  # fmt: skip
-    assert [text.splitlines()[0] for text in raised] == [f"ExtensionError: {head}" for head in heads], (
-        ended.stderr
-    )
-    assert [line for line in ended.stderr.splitlines() if "else:" in line] == [
-        f"envbuilder: {head}" for head in heads
-    ]
-    assert ["hint: `envbuilder lock cpu && envbuilder build cpu` where" in text for text in raised] == [
-        True
-    ] * len(heads)
+    wanted = [f"ExtensionError: {head}" for head in heads]
+    assert [text.splitlines()[0] for text in raised] == wanted, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if "else:" in line]
+    assert lines == [f"envbuilder: {head}" for head in heads]
+    assert all("hint: `envbuilder lock cpu && envbuilder build cpu` where" in text for text in raised)
 
 
 def test_the_hook_can_be_switched_off(inside: Inside):
@@ -313,9 +308,8 @@ def test_a_killed_compile_holds_up_nobody(inside: Inside):
     ],
 )
 def test_a_folder_that_will_not_do_is_named_and_another_is_used(inside: Inside, prepare: str, reason: str):
-    ended = inside.attempt(
-        f"os.mkdir('/tmp/mine')\n{prepare}\nprint(unknown(build_directory='/tmp/mine').__file__)"
-    )
+    script = f"os.mkdir('/tmp/mine')\n{prepare}\nprint(unknown(build_directory='/tmp/mine').__file__)"
+    ended = inside.attempt(script)
     assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
     assert f"envbuilder: {reason}" in ended.stderr
 
@@ -366,10 +360,8 @@ def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside
 
 def test_a_cuda_source_without_a_cuda_compiler_is_told(inside: Inside):
     ended = inside.attempt("Path('/tmp/gpu.cu').touch()\ncpp_extension.load('gpu', '/tmp/gpu.cu')")
-    assert (
-        "envbuilder: `gpu` could not be compiled or loaded here: the CUDA compiler was not found"
-        in ended.stderr
-    )
+    reason = "`gpu` could not be compiled or loaded here: the CUDA compiler was not found"
+    assert f"envbuilder: {reason}" in ended.stderr
     assert "OSError: CUDA_HOME environment variable is not set" in ended.stderr
 
 
@@ -384,10 +376,8 @@ def changed_index(inside: Inside, **change: object) -> str:
 def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
     ended = inside.attempt("print(plain())", f"{inside.made}:{INDEX}:ro", changed_index(inside, torch="1.0"))
     assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
-    assert (
-        "envbuilder: torch compiles `plain`: the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
-        in ended.stderr
-    )
+    reason = "the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
+    assert f"envbuilder: torch compiles `plain`: {reason}" in ended.stderr
 
 
 def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself(inside: Inside):

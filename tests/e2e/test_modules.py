@@ -88,17 +88,15 @@ def test_a_program_that_is_not_there_ends_as_in_a_shell(modules: Path, work: Pat
 
 
 def test_input_passes_through_a_pipe(modules: Path, work: Path):
-    ended = load(
-        modules, work, "cat | python -c 'import sys; print(len(sys.stdin.read()))' | cat", input="x" * 300_000
-    )
+    line = "cat | python -c 'import sys; print(len(sys.stdin.read()))' | cat"
+    ended = load(modules, work, line, input="x" * 300_000)
     assert ended.stdout == "300000\n"
 
 
 def test_a_signal_reaches_the_program(modules: Path, work: Path):
     program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print(1, flush=True); time.sleep(60)"
-    running = subprocess.Popen(
-        script(modules, f"exec python -c '{program}'"), cwd=work, stdout=subprocess.PIPE, text=True
-    )
+    argv = script(modules, f"exec python -c '{program}'")
+    running = subprocess.Popen(argv, cwd=work, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert running.stdout.readline() == "1\n"
     # One signal in about fifty did not pass Apptainer. A shell that kept it would keep all of them.

@@ -102,9 +102,8 @@ def test_the_ranks_of_a_measurement_sum_with_the_torch_inside(cpu: Built):
 
 def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path):
     (spacious / "rank.py").write_text(HANGS)
-    printed = run(
-        "apptainer", "exec", "--bind", spacious, cpu.sif, "python", "-c", HARNESS, spacious / "rank.py", 20
-    )
+    inside = ("apptainer", "exec", "--bind", spacious, cpu.sif, "python", "-c")
+    printed = run(*inside, HARNESS, spacious / "rank.py", 20)
     assert "ok=False, answer='hangs: process 0, 1 of 2 did not end within 20 s'" in printed
     assert "rank.py reduce gloo" not in run("ps", "-eo", "args")
 

@@ -81,19 +81,16 @@ def test_the_sif_compiles_the_same_extension(envbuilder: Own, built: Built, spac
     for file in (f"{name}.yaml", f"{name}.lock"):
         shutil.copy(ROOT / "recipes" / file, spacious)
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
-    need_same(
-        spacious / f"{name}.yaml", built, spacious, 65534, *as_nobody("apptainer", "run", envbuilder.sif)
-    )
+    start = as_nobody("apptainer", "run", envbuilder.sif)
+    need_same(spacious / f"{name}.yaml", built, spacious, 65534, *start)
 
 
 @pytest.mark.release
 def test_the_image_builds_the_same_files_without_privileges(envbuilder: Own, tiny: Built, spacious: Path):
-    mounts = [
-        word for folder in (spacious, envbuilder.recipe.parent) for word in ("--volume", f"{folder}:{folder}")
-    ]
+    folders = (spacious, envbuilder.recipe.parent)
+    mounts = [f"--volume={folder}:{folder}" for folder in folders]
     options = (
         "--network", "none", "--user", f"{USER}:{USER}", "--env", "ENVBUILDER_CACHE", "--workdir", spacious,
     )  # fmt: skip
-    need_same(
-        envbuilder.recipe, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, envbuilder.image
-    )
+    start = ("docker", "run", "--rm", *options, *mounts, envbuilder.image)
+    need_same(envbuilder.recipe, tiny, spacious, USER, *start)

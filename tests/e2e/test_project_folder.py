@@ -122,9 +122,8 @@ def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat
         r"\+ extension flat: common/new\.h \w+ \(it lies in `common`, which `setup\.py` names at line 3\)\n"
         r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", printed,
     )  # fmt: skip
-    started = attempt(
-        ENVBUILDER, "exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true"
-    )
+    words = ("exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true")
+    started = attempt(ENVBUILDER, *words)
     assert "`csrc/op.c` changed since it was locked, and the compiled code is older" in started.stderr
     refused = attempt(ENVBUILDER, "build", flat.recipe, "--output", flat.folder / "out", env=NO_ENGINE)
     assert refused.returncode == code

@@ -59,9 +59,8 @@ def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
     recipe = recipes / f"{name}.yaml"
 
     def by(engine: str) -> Built:
-        built = build(
-            str(recipe), spacious / engine, "--engine", engine, env=NO_ENGINE if engine == "assemble" else {}
-        )
+        env = NO_ENGINE if engine == "assemble" else {}
+        built = build(str(recipe), spacious / engine, "--engine", engine, env=env)
         return replace(built, name=name)
 
     need_the_same(by("assemble"), by("docker"))
@@ -73,7 +72,6 @@ def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
     need_the_same(by("assemble"), baked)
     symbols = inside(baked, recipe, "sh", "-c", "nm -D /opt/envbuilder/extensions/*/fused.so")
     assert f" T {changed}\n" in symbols
-    images = run(
-        "docker", "image", "ls", "--quiet", "--filter", f"label=org.opencontainers.image.title={name}"
-    )
+    title = f"label=org.opencontainers.image.title={name}"
+    images = run("docker", "image", "ls", "--quiet", "--filter", title)
     run("docker", "image", "rm", "--force", *images.split())

@@ -45,9 +45,8 @@ def used(*command: object, compiles: bool = False) -> dict[str, str]:
         "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
     )  # fmt: skip
     unset = [word for name in names for word in ("-u", name)]
-    shown = run(
-        "env", *unset, *command, "python", "-c", USE.format(compiles=compiles), cwd=Path("/"), timeout=300
-    )
+    program = ("python", "-c", USE.format(compiles=compiles))
+    shown = run("env", *unset, *command, *program, cwd=Path("/"), timeout=300)
     return dict(json.loads(shown.splitlines()[-1]))
 
 

@@ -98,10 +98,8 @@ def with_trees(bench: Bench) -> Iterator[Path]:
         yield folder / "cache"
 
 
-IN_PYTHON, IN_OS = (
-    "opt/env/lib/python3.11/site-packages/filelock/__init__.py",
-    "usr/lib/python3.11/compileall.py",
-)
+IN_PYTHON = "opt/env/lib/python3.11/site-packages/filelock/__init__.py"
+IN_OS = "usr/lib/python3.11/compileall.py"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +166,8 @@ def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
     recipe, _ = make_tiny(spacious / "recipe", FAILING)
     try:
         run(*build_command(recipe, spacious / "out", "--offline"), env=used_by(bench))
-        edit_tiny(
-            recipe, f"env: {{WHICH: {FAILING}}}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]'
-        )
+        other = 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]'
+        edit_tiny(recipe, f"env: {{WHICH: {FAILING}}}", other)
         yield recipe
     finally:
         run("docker", "image", "rm", "--force", f"envbuilder/{FAILING}:latest")
@@ -314,9 +311,8 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
     ended = attempt(*command, env=used_by(bench))
     assert ended.returncode == 6, ended.stderr
     (finding,) = findings(ended)
-    assert finding["message"].startswith(
-        "the recipe's test `ls /no-such-file` failed in the SIF with exit code 2"
-    )
+    failure = "the recipe's test `ls /no-such-file` failed in the SIF with exit code 2"
+    assert finding["message"].startswith(failure)
     assert f"`{output}/{FAILING}.sif.refused`" in finding["hint"]
     assert [path.read_bytes() for path in files] == before
     assert in_the_engine() == image
@@ -415,9 +411,8 @@ def test_a_vendored_lock_builds_the_same_with_nothing_and_no_network(bench: Benc
     answer = json.loads(run(*vendor, env=bench.env(bench.states[0])))["data"]
     paths = [str(artifact["path"]) for artifact in locked_artifacts(bench.recipe)]
     paths += [artifact.path for artifact in toolbox_files()]
-    assert {file.name for file in (carried / "files").iterdir()} == {
-        path.rpartition("/")[2] for path in paths
-    }
+    names = {file.name for file in (carried / "files").iterdir()}
+    assert names == {path.rpartition("/")[2] for path in paths}
     assert answer["command"].endswith(f"envbuilder build {carried}/tiny.yaml --offline")
     env = NO_ENGINE | {
         "ENVBUILDER_CACHE": str(spacious / "empty"),

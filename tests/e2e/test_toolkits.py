@@ -99,9 +99,8 @@ def fetched(parts: tuple[Artifact, ...], context: ResolveContext) -> Mapping[str
 def archive_of_12_4(folder: Path) -> Path:
     lock = load_lock(ROOT / "recipes/a100.lock")
     runtime = tuple(wheel for wheel in lock.wheels if wheel.name == "nvidia-cuda-runtime-cu12")
-    redist.cut_12_4(
-        folder / "redist", fetched((*lock.toolkit, *runtime), means()), folder / "cut", release="12.4.2"
-    )
+    packages = fetched((*lock.toolkit, *runtime), means())
+    redist.cut_12_4(folder / "redist", packages, folder / "cut", release="12.4.2")
     return folder / "redist"
 
 

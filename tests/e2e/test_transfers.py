@@ -61,9 +61,8 @@ def quick(home: Path) -> Client:
 
 
 def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
-    return push(
-        toy, where, quick(home), forms=FORMS, memory=home / f"{memory}.json", console=Console(quiet=True)
-    )
+    memory_file = home / f"{memory}.json"
+    return push(toy, where, quick(home), forms=FORMS, memory=memory_file, console=Console(quiet=True))
 
 
 def bring(where: Reference, folder: Path, home: Path, forms: Sequence[Form] = FORMS) -> Pulled:
@@ -194,10 +193,8 @@ def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
     image, sif = (read_manifest(quick(tmp_path), reference) for reference in (place, sif_reference(place)))
     assert image.digest == json.loads((toy.image / "index.json").read_text())["manifests"][0]["digest"][7:]
     marks = dict(sif.annotations)
-    assert (marks["io.envbuilder.image"], marks["io.envbuilder.lock"]) == (
-        f"sha256:{image.digest}",
-        f"sha256:{LOCK}",
-    )
+    assert marks["io.envbuilder.image"] == f"sha256:{image.digest}"
+    assert marks["io.envbuilder.lock"] == f"sha256:{LOCK}"
     assert sif.subject
     assert sif.subject.digest == image.digest
     listed = read_referrers(quick(tmp_path), place.with_digest(image.digest))
@@ -270,9 +267,8 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
 
 def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path: Path):
     place = f"{real.host}/team/tiny"
-    answer = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--artifacts", tiny.output, "--json"))[
-        "data"
-    ]
+    words = ("push", "tiny", f"{place}:1", "--artifacts", tiny.output, "--json")
+    answer = json.loads(run(ENVBUILDER, *words))["data"]
     digest = str(tiny.data["manifest"])
     assert answer["image"] == f"{place}:1@{digest}"
     got = tmp_path / "got.sif"
@@ -316,9 +312,8 @@ def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Re
             warnings += closed("pull", place, "--output", parent / "pulled/here")
             warnings += closed("module", parent / "built/here/tiny.sif", "--write", parent / "modules/here")
             wanted = f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or choose another `--"
-            assert (warnings.count(wanted), "cannot" in warnings) == (
-                (3, True) if parent is home else (0, False)
-            ), warnings
+            expected = (3, True) if parent is home else (0, False)
+            assert (warnings.count(wanted), "cannot" in warnings) == expected, warnings
         assert unreadable(folder / "new") == {"tiny.log"}  # of a build: it may show its environment
         assert unreadable(lab, group) == {"tiny.log"}
         assert unreadable(lab)
@@ -328,10 +323,8 @@ def test_what_is_for_others_is_theirs_under_a_closed_umask(tiny: Built, real: Re
         assert {path.lstat().st_gid for path in files} == {int(group)}
         (folder / "link").symlink_to(home / "built")
         warnings = closed("module", folder / "link/here/tiny.sif", "--write", folder / "new/modules/here")
-        assert (
-            f"others cannot enter `{home}`; `chmod go+x {home}` lets them, or give the path of a SIF"
-            in warnings
-        )
+        repair = f"`chmod go+x {home}` lets them, or give the path of a SIF"
+        assert f"others cannot enter `{home}`; {repair}" in warnings
 
 
 def test_others_tools_pull_each_platform_of_one_name(toy: Outputs, real: Registry, tmp_path: Path):
@@ -416,9 +409,8 @@ def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Output
         {push_it}; echo "without: $?"
         SSL_CERT_FILE={tmp_path}/ca.pem {push_it} >/dev/null; echo "with: $?"
         kill $server"""
-    ended = attempt(
-        "unshare", "--net", "bash", "-c", script, env={"ENVBUILDER_CACHE": str(tmp_path / "cache")}
-    )
+    env = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+    ended = attempt("unshare", "--net", "bash", "-c", script, env=env)
     assert ended.stdout == "without: 5\nwith: 0\n", ended.stderr
     assert "the certificate was not accepted" in ended.stderr
 
@@ -469,9 +461,8 @@ def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(
     (tmp_path / "none").mkdir()
     before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()}
     for folder in ("in", "none"):
-        refused = attempt(
-            ENVBUILDER, "pull", half, "--output", tmp_path / folder, "--key", tmp_path / "other.pub"
-        )
+        words = ("pull", half, "--output", tmp_path / folder, "--key", tmp_path / "other.pub")
+        refused = attempt(ENVBUILDER, *words)
         assert (refused.returncode, "the sif at" in refused.stderr) == (7, True)
     assert {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()} == before
     assert list((tmp_path / "none").iterdir()) == []

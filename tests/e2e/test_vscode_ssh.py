@@ -67,9 +67,8 @@ def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., Ended]:
 
 
 def test_a_command_ends_in_the_sif(session, cluster):
-    ended = session(
-        "python", "-c", "'import filelock, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
-    )
+    code = "'import filelock, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
+    ended = session("python", "-c", code)
     assert ended.stdout == f"tiny.sif {PERSON}\n", ended.stderr
     assert session("uname -n; pwd").stdout == f"n1\n{cluster.folder}/a home\n"
 
@@ -123,9 +122,8 @@ def test_files_are_sent(cluster, ssh, session):
 def test_a_socket_is_forwarded(cluster, ssh):
     """Remote-SSH speaks with its server so: a port on the machine is reached from ours."""
     serve = 'python -c \'import socket; s = socket.create_server(("127.0.0.1", 20777)); print(1, flush=True); s.accept()[0].send(b"hello")\''
-    line = [
-        str(word) for word in (*cluster.head.enter, *ssh[:3], "-L", "20778:127.0.0.1:20777", ssh[3], serve)
-    ]
+    forward = ("-L", "20778:127.0.0.1:20777")
+    line = [str(word) for word in (*cluster.head.enter, *ssh[:3], *forward, ssh[3], serve)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "1\n"

@@ -171,9 +171,8 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
     )
     breach = ("/usr/bin/python3", "/breach.py", SECRET, "/shared/file")
     reached = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
-    free = sandboxed(
-        HOST, ("/usr/bin/python3", "-c", FREE, str(home), str(work)), why="attack", mounts=mounts
-    )
+    argv = ("/usr/bin/python3", "-c", FREE, str(home), str(work))
+    free = sandboxed(HOST, argv, why="attack", mounts=mounts)
     with ThreadPoolExecutor(1) as pool:
         attacked = pool.submit(runner.run, free)
         wait_for(work / "ready")

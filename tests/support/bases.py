@@ -27,9 +27,8 @@ Files = Mapping[str, bytes | str]
 
 def elf(machine: int = 62, content: bytes = b"") -> bytes:
     """Return the part of a 64-bit ELF header that the tests read."""
-    return (
-        b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little") + bytes(44) + content
-    )
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little")
+    return head + bytes(44) + content
 
 
 def glibc(version: str, machine: int = 62) -> bytes:
@@ -80,9 +79,8 @@ class Packed:
         kind = "application/vnd.oci.image.manifest.v1+json"
         config = describe(self.config, "application/vnd.oci.image.config.v1+json")
         layers = [describe(data, media) for data, media in zip(self.blobs, self.media_types, strict=True)]
-        return json.dumps(
-            {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
-        ).encode()
+        manifest = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
+        return json.dumps(manifest).encode()
 
 
 def sha256(data: bytes) -> str:
@@ -243,9 +241,7 @@ def devel() -> Shape:
 
 def without(shape: Shape, *starts: str) -> Shape:
     """Return the files without the paths that start with these prefixes."""
-    layers = [
-        {path: text for path, text in files.items() if not path.startswith(starts)} for files in shape.layers
-    ]
+    layers = [{path: files[path] for path in files if not path.startswith(starts)} for files in shape.layers]
     return Shape(layers, env=shape.env, architecture=shape.architecture, more=shape.more)
 
 

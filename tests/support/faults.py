@@ -115,9 +115,8 @@ def copied(bench: Bench, folder: Path) -> Bench:
     def moved(path: Path) -> Path:
         return folder / path.relative_to(bench.folder)
 
-    return replace(
-        bench, folder=folder, recipe=moved(bench.recipe), states=tuple(moved(state) for state in bench.states)
-    )
+    states = tuple(moved(state) for state in bench.states)
+    return replace(bench, folder=folder, recipe=moved(bench.recipe), states=states)
 
 
 def _timed(bench: Bench, cache: Path) -> tuple[float, tuple[str, str]]:

@@ -145,9 +145,8 @@ def write_flat(folder: Path, listing: str, keyring: Path) -> None:
     digest = hashlib.sha256(listing.encode()).hexdigest()
     release = "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitecture: amd64\nDate: Sat, 10 Jun 2023 08:00:00 UTC\n"
     with signing_key(keyring) as sign:
-        (folder / "InRelease").write_bytes(
-            sign(f"{release}SHA256:\n {digest} {len(listing.encode())} Packages\n")
-        )
+        text = f"{release}SHA256:\n {digest} {len(listing.encode())} Packages\n"
+        (folder / "InRelease").write_bytes(sign(text))
 
 
 def fingerprint(keyring: Path) -> str:

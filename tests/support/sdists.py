@@ -163,9 +163,8 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
     """
     path, lock = make_tiny(folder / "here", "sdists", ("filelock",))
-    setuptools = next(
-        wheel for wheel in load_lock(ROOT / "recipes/cpu.lock").wheels if wheel.name == "setuptools"
-    )
+    wheels = load_lock(ROOT / "recipes/cpu.lock").wheels
+    setuptools = next(wheel for wheel in wheels if wheel.name == "setuptools")
     files = folder / "files"
     old = write_sdist(files, "old-style", "1.0", setup_only("old-style", "1.0"))
     zipped = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")

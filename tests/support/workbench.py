@@ -151,9 +151,8 @@ def assert_healthy(logs: Path) -> None:
 def findings(ended: Ended) -> list[dict[str, str]]:
     """The findings of a failed command that was called with `--json`; its envelope must agree with its exit code."""
     answer = json.loads(ended.stdout)
-    assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), (
-        ended.stdout + ended.stderr
-    )
+    is_told = (answer["status"], answer["exit_code"]) == ("failed", ended.returncode)
+    assert is_told, ended.stdout + ended.stderr
     return list(answer["findings"])
 
 
@@ -193,9 +192,8 @@ def link_tree(source: Path, target: Path) -> None:
 
 def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveContext:
     """Return what resolving and fetching need, with the user's cache."""
-    return open_context(
-        Store(CACHE), ProcessRunner(environment), environment, Console(quiet=True), offline=False
-    )
+    runner, console = ProcessRunner(environment), Console(quiet=True)
+    return open_context(Store(CACHE), runner, environment, console, offline=False)
 
 
 def open_assembly(recipe: Path, console: Console | None = None) -> Engine:
