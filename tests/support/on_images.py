@@ -1,6 +1,5 @@
 """Make recipes on registry images, whose root comes from a built recipe."""
 
-import io
 import json
 import os
 import tarfile
@@ -15,6 +14,7 @@ from envbuilder.lock.resolve.base_image import resolve_image
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.recipe.load import load
 from tests.support import bases
+from tests.support.debs import header, make_tar
 from tests.support.registries import Registry
 from tests.support.workbench import ROOT, Built, resolve_context
 
@@ -63,17 +63,13 @@ def blob(built: Built, digest: str) -> bytes:
 
 def open_to_all() -> bytes:
     """A layer with a folder and a file that everybody can write, as some images have, and a pipe."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, kind, mode in (
-            ("everybody", tarfile.DIRTYPE, 0o777),
-            ("everybody/all", tarfile.REGTYPE, 0o666),
-            ("everybody/pipe", tarfile.FIFOTYPE, 0o644),
-        ):
-            member = tarfile.TarInfo(name)
-            member.type, member.mode = kind, mode
-            archive.addfile(member)
-    return out.getvalue()
+    return make_tar(
+        (
+            header("everybody", tarfile.DIRTYPE, mode=0o777),
+            header("everybody/all", mode=0o666),
+            header("everybody/pipe", tarfile.FIFOTYPE),
+        )
+    )
 
 
 def pack(world: World, shape: bases.Shape) -> bases.Packed:

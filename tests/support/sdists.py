@@ -1,8 +1,7 @@
 """Write source distributions: pure ones and one with a C source, in each form that projects have."""
 
-import io
+import gzip
 import shutil
-import tarfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.recipe.load import load
 from tests.support import plans
+from tests.support.debs import make_tar
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.tiny import make_tiny
@@ -124,11 +124,7 @@ def write_sdist(
             for file, text in every.items():
                 archive.writestr(f"{top}/{file}", text)
         return path
-    with tarfile.open(path, "w:gz") as tar:
-        for file, text in every.items():
-            member = tarfile.TarInfo(f"{top}/{file}")
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
+    path.write_bytes(gzip.compress(make_tar((f"{top}/{file}", text, 0o644) for file, text in every.items())))
     return path
 
 

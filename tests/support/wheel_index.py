@@ -1,11 +1,11 @@
 """Serve tiny wheels on loopback, like PyTorch's and NVIDIA's indexes, for `scripts/refresh_tables`."""
 
 import dataclasses
+import gzip
 import io
 import json
 import re
 import shutil
-import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import TABLES
 from scripts.refresh_tables import cuda, standalone, torch
 from scripts.refresh_tables.rows import parse_rows
+from tests.support.debs import make_tar
 from tests.support.serving import Quiet, ask_directly, serving
 
 DAY = date(2026, 12, 1)
@@ -232,12 +233,8 @@ def put_uv(site: Site, *more: dict[str, object], version: str = "0.13.9") -> Non
         ),
     ]
     table = json.dumps({f"build-{at}": row for at, row in enumerate([*others, *wanted, *more])}).encode()
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        member = tarfile.TarInfo(f"uv-{version}/crates/uv-python/download-metadata.json")
-        member.size = len(table)
-        archive.addfile(member, io.BytesIO(table))
-    site.put("uv", f"uv-{version}.tar.gz", stream.getvalue())
+    tar = make_tar([(f"uv-{version}/crates/uv-python/download-metadata.json", table, 0o644)])
+    site.put("uv", f"uv-{version}.tar.gz", gzip.compress(tar))
 
 
 def texts(folder: Path) -> dict[str, str]:
