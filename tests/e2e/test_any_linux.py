@@ -16,11 +16,7 @@ from envbuilder.runners.toolbox import LIBRARIES, LOADER, make_toolbox, open_san
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
-from tests.support.hosts import (
-    CONTAINER_WITHOUT_NAMESPACES,
-    WITHOUT_NAMESPACES,
-    on_rocky,
-)
+from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES, on_rocky
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,

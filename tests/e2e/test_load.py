@@ -401,11 +401,7 @@ def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself
 
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
     """A container of the Docker image can be written, and then `build` is the policy."""
-    mounts = {
-        str(inside.calls): "/calls/calls.py",
-        str(inside.made): INDEX,
-        str(inside.code): CLONED,
-    }
+    mounts = {str(inside.calls): "/calls/calls.py", str(inside.made): INDEX, str(inside.code): CLONED}
     binds = (word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}"))
     script = "from calls import *\nFLAGS[0] = '-DFACTOR=1'\nprint(lite().answer(), lite().__file__[:16])"
     command = (

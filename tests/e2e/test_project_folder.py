@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.diagnose import diagnose
-from tests.support.workbench import (
-    ENVBUILDER,
-    NO_ENGINE,
-    Built,
-    attempt,
-    open_folder,
-    recipe_like,
-    run,
-)
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, open_folder, recipe_like, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 

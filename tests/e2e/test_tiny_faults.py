@@ -223,12 +223,7 @@ def _edit_which(recipe: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "seconds"),
-    [
-        (signal.SIGINT, 0.0),
-        (signal.SIGTERM, 0.3),
-        (signal.SIGINT, 1.0),
-        (signal.SIGTERM, 1.5),
-    ],
+    [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.3), (signal.SIGINT, 1.0), (signal.SIGTERM, 1.5)],
 )
 def test_an_interrupted_build_leaves_no_image(
     bench: Bench, clean: tuple[Path, tuple[object, ...]], number: signal.Signals, seconds: float

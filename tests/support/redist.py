@@ -81,10 +81,7 @@ def write_release(
 
 
 def write_small(
-    folder: Path,
-    *releases: str,
-    released: str = "2024-04-02",
-    processors: tuple[Processor, ...] = (X86_64,),
+    folder: Path, *releases: str, released: str = "2024-04-02", processors: tuple[Processor, ...] = (X86_64,)
 ) -> Path:
     """Write an archive that has these releases, with a header for each component that a toolkit takes."""
     (row,) = (row for row in load_toolkits().rows if row.source == "archive")

@@ -60,12 +60,7 @@ def make_toy(folder: Path, layers: Mapping[str, bytes], platform: str = "linux/a
         Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
     )
     write_sif(
-        layers=made,
-        out=outputs.sif,
-        epoch=EPOCH,
-        definition="# by a test\n",
-        labels={},
-        documents=documents,
+        layers=made, out=outputs.sif, epoch=EPOCH, definition="# by a test\n", labels={}, documents=documents
     )
     return outputs
 

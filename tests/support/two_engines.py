@@ -17,12 +17,7 @@ from envbuilder.layers.layer import load_layer, write_layer
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.program import OUT, PROGRAMS, Program
 from envbuilder.verify.compare import compare
-from tests.support.workbench import (
-    CACHE,
-    ENVBUILDER,
-    Built,
-    run,
-)
+from tests.support.workbench import CACHE, ENVBUILDER, Built, run
 
 IMAGE, STORE = "envbuilder-e2e-by-hand", Store(CACHE)
 
