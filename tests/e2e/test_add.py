@@ -13,9 +13,9 @@ from envbuilder.artifacts.outputs import rejected
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
-from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
 from tests.support.sdists import own_backend, write_sdist
+from tests.support.serving import Manner, package_index
 from tests.support.workbench import (
     CACHE,
     ENVBUILDER,

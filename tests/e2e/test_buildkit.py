@@ -13,10 +13,9 @@ import zstandard
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support.cluster import REGISTRY, Far, open_far
-from tests.support.on_images import SHAPES, World, pack, write_on_image
 from tests.support.registries import PASSWORD, USER, push, registry
 from tests.support.tiny import make_tiny
-from tests.support.two_engines import inside, need_the_same
+from tests.support.two_engines import SHAPES, World, inside, need_the_same, pack, write_on_image
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,

@@ -9,7 +9,7 @@ import zstandard
 
 from envbuilder.lock.model import Lock
 from tests.support.faults import Bench
-from tests.support.index import Manner, package_index
+from tests.support.serving import Manner, package_index
 from tests.support.workbench import CACHE, ENVBUILDER, NO_ENGINE, attempt, build_command, findings
 
 pytestmark = pytest.mark.builds

@@ -13,7 +13,7 @@ import pytest
 
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.lock.file import load_lock
-from tests.support import on_images
+from tests.support import two_engines
 from tests.support.registries import push, registry
 from tests.support.serving import served
 from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, write_from_packages
@@ -140,9 +140,9 @@ def test_an_image_gets_one_too(spacious: Path):
         recipe, lock = make_tiny(spacious / "recipes")
         root = build(str(recipe), spacious / "root", "--engine", "assemble", env=NO_ENGINE)
         root = replace(root, name="tiny")
-        world = on_images.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
-        push(server.host, "engine-debian", on_images.pack(world, on_images.SHAPES["engine-debian"]))
-        path = on_images.write_on_image(world, "engine-debian", torch="2.13.0")
+        world = two_engines.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
+        push(server.host, "engine-debian", two_engines.pack(world, two_engines.SHAPES["engine-debian"]))
+        path = two_engines.write_on_image(world, "engine-debian", torch="2.13.0")
         built = build(str(path), spacious / "out", env={"ENVBUILDER_FOLDERS": str(spacious / RELEASE)})
     code = "import sys, numpy; print(sys.base_prefix)"
     printed = inside(replace(built, name="engine-debian"), path, "python", "-c", code)

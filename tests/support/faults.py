@@ -25,7 +25,7 @@ from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.plan.make import make_plan
 from tests.support.damage import flip_alone
-from tests.support.index import Manner, package_index
+from tests.support.serving import Manner, package_index
 from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     CACHE,

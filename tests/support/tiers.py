@@ -39,10 +39,10 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
     "images": "rendered foreign_artifacts add devcontainers",
     "cpu": "artifacts faults wheel live_view",
-    "inside": "project_folder load runtime_caches nccl exec launch_local modules host_shells attestations",
+    "inside": "project_folder load runtime_caches driver exec launch_local modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
     "extensions": "projects",
-    "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall driver",
+    "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall",
     "secrets": "any_linux arm os_layer secrets build_all",
     "registry": "transfers image_bases",
     "pages": "pages",
@@ -53,7 +53,7 @@ ROOM: Final = 5
 DISK: Final = {
     "cuda": 5, "docker": 2, "images": 2, "cpu": 2, "inside": 1, "cluster": 1, "extensions": 1, "pages": 1, "try-cpu": 1,
 }  # fmt: skip
-RELEASE: Final = ("recipes", "archives", "checkouts", "real_index")  # modules that only `--release` runs
+RELEASE: Final = ("recipes", "archives", "checkouts")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
