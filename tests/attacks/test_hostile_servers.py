@@ -19,6 +19,7 @@ from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.http.session import HttpSession
 from envbuilder.sources.names import Sources
 from tests.support.attacker import CHUNKED, ENDLESS, HEAD, Attacker, Sent, attacker, reply, then
+from tests.support.bounded import within
 from tests.support.locks import CONTENT, make_deb, make_wheel
 
 pytestmark = pytest.mark.usefixtures("directly")
@@ -278,10 +279,8 @@ def test_a_byte_now_and_then_ends_after_one_window(
     server: Attacker, fetcher: Fetcher, answer: Sent, *, is_download: bool
 ) -> None:
     server.answers[DEB] = answer
-    began = time.monotonic()
-    with pytest.raises((FetchError, SourceError), match="comes too slowly"):
+    with within(5), pytest.raises((FetchError, SourceError), match="comes too slowly"):
         fetcher.fetch([make_deb()]) if is_download else fetcher.page(f"{server.url}{DEB[1:]}")
-    assert time.monotonic() - began < 5
 
 
 ENDLESS_ANSWERS: dict[str, Sent] = {
@@ -297,10 +296,8 @@ ENDLESS_ANSWERS: dict[str, Sent] = {
 @pytest.mark.parametrize("answer", ENDLESS_ANSWERS.values(), ids=ENDLESS_ANSWERS)
 def test_frames_without_content_are_ended(server: Attacker, fetcher: Fetcher, answer: Sent) -> None:
     server.answers[DEB] = answer
-    began = time.monotonic()
-    with pytest.raises(FetchError):
+    with within(10), pytest.raises(FetchError):
         fetcher.fetch([make_deb()])
-    assert time.monotonic() - began < 10
     assert server.sent < 256 << 20
 
 
@@ -319,10 +316,8 @@ def test_a_page_without_end_is_ended_at_its_bound(
 
 def test_a_page_that_is_slow_but_not_too_slow_has_a_deadline(server: Attacker, fetcher: Fetcher) -> None:
     server.answers["/list"] = then(ENDLESS, b"x" * 4096, 0.05)
-    began = time.monotonic()
-    with pytest.raises(SourceError, match="it was not complete in 1 s"):
+    with within(5), pytest.raises(SourceError, match="it was not complete in 1 s"):
         fetcher.page(f"{server.url}list")
-    assert time.monotonic() - began < 5
 
 
 def test_a_download_keeps_no_byte_above_its_size(server: Attacker, fetcher: Fetcher, tmp_path: Path) -> None:
@@ -369,9 +364,8 @@ def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: 
     endless = b"HTTP/1.1 302 X\r\nLocation: /\r\nContent-Length: 1000000\r\n\r\n"
     server.answers["/"] = then(endless, b"x", 0.05)
     elsewhere.answers["/"] = reply(200, b"", "Date: Fri, 31 Dec 9999 23:59:59 -2359")
-    began = time.monotonic()
-    reached = reach((server.url, elsewhere.url), None)
-    assert time.monotonic() - began < 20
+    with within(20):
+        reached = reach((server.url, elsewhere.url), None)
     assert reached[0].trouble
 
 

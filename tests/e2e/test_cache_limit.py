@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from envbuilder.builder.engine import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
+from tests.support.cluster import wait_until
 from tests.support.faults import Bench
 from tests.support.tiny import make_tiny
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, Ended, attempt, build_command, run, start
@@ -107,11 +107,8 @@ def test_old_trees_go_by_themselves_and_those_in_use_stay(small: Small):
     with contextlib.ExitStack() as stack:
         stack.enter_context(small.store.lock(f"layer-{c['runtime'].name}"))  # the third build waits for it
         third = start(*small.command("c", "out"), env=small.env("none"))
-        end = time.monotonic() + 120
-        while not c["python"].exists():
-            assert third.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until("the tree is there", lambda: c["python"].exists() or third.poll() is not None, 120)
+        assert third.poll() is None
         with small.left_free(40 * MEGABYTE):
             refused = small.build("b", limit="none", output="other")
         assert refused.returncode == 6, refused.stderr

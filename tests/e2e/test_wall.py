@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.runners.sandbox import Mount
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
+from tests.support.cluster import wait_until
 from tests.support.conditions import USER, Conditions
 from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES
 from tests.support.sdists import HOST
@@ -151,13 +151,6 @@ os.wait()
 """
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not appear"
-        time.sleep(0.01)
-
-
 def attack_without_namespaces(cache: str, folder: str) -> None:
     """Run both attacks in the sandbox of a machine without namespaces, and print what they reached."""
     runner, store = ProcessRunner(os.environ | variables()), Store(Path(cache))
@@ -175,12 +168,12 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
     free = sandboxed(HOST, argv, why="attack", mounts=mounts)
     with ThreadPoolExecutor(1) as pool:
         attacked = pool.submit(runner.run, free)
-        wait_for(work / "ready")
+        wait_until("the program is free", (work / "ready").exists, 60)
         # It would end the program some milliseconds after its tracer, and hide what the program may do.
         (supervisor,) = runner.programs(and_no_more=False)
         supervisor.send_signal(signal.SIGSTOP)
         (work / "go").touch()
-        wait_for(work / "reached")
+        wait_until("it has attacked", (work / "reached").exists, 60)
         supervisor.send_signal(signal.SIGCONT)
         with contextlib.suppress(CommandError):  # its tracer was ended
             attacked.result()
