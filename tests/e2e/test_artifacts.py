@@ -320,7 +320,7 @@ def test_image_and_sif_say_to_each_runtime_what_the_table_says(a100: Built):
 def test_sizes_of_a100(a100: Built):
     assert a100.sif.stat().st_size <= 3.4e9
     assert int(str(a100.data["tree_bytes"])) <= 6.2e9
-    assert sum(int(str(artifact["size"])) for artifact in locked_artifacts("a100")) <= 3.6e9
+    assert sum(artifact.size for artifact in locked_artifacts("a100")) <= 3.6e9
 
 
 def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):

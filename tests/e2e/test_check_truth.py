@@ -18,6 +18,7 @@ import uv
 
 from envbuilder.compat.check import examine, load_tables
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.cache import Store
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -169,13 +170,12 @@ def test_the_headers_of_torch_2_6_need_cxx_17(inside: Inside):
 
 @pytest.mark.parametrize(("python", "is_there"), [("3.11", True), ("3.10", False)])
 def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_there: bool):
-    (torch,) = (artifact for artifact in locked_artifacts("a100") if artifact["name"] == "torch")
+    (torch,) = (artifact for artifact in locked_artifacts("a100") if artifact.name == "torch")
     links = work / "links"
     links.mkdir(exist_ok=True)
-    wheel = links / str(torch["path"]).rpartition("/")[2]
+    wheel = links / torch.filename
     if not wheel.exists():
-        digest = str(torch["sha256"])
-        wheel.symlink_to(CACHE / "artefacts" / digest[:2] / digest)
+        wheel.symlink_to(Store(CACHE).artifact(torch.sha256))
     ended = attempt(
         uv.find_uv_bin(), "pip", "install", "--dry-run", "--no-deps", "--no-index", "--find-links", links,
         "--target", work / "none", "--python-version", python, "--no-config", "--cache-dir", work / "uv", "torch==2.6.0",

@@ -25,7 +25,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.diagnose import diagnose
 from envbuilder.layers.layer import Layer
 from envbuilder.lock.file import load_lock
-from envbuilder.lock.model import lock_artifacts
+from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
@@ -215,8 +215,8 @@ def make_layers(recipe: Path) -> tuple[Layer, ...]:
 
 def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sdist", "archive")) -> None:
     """Fetch what the cache lacks of the packages in a lock of this repository, if they are of these kinds."""
-    fetcher, lock = resolve_context().fetcher, load_lock(ROOT / f"recipes/{recipe}.lock")
-    if lacking := fetcher.missing([one for one in lock_artifacts(lock) if one.kind in kinds]):
+    fetcher = resolve_context().fetcher
+    if lacking := fetcher.missing([one for one in locked_artifacts(recipe) if one.kind in kinds]):
         fetcher.fetch(lacking)
 
 
@@ -229,13 +229,10 @@ def cache_with_toolbox(folder: Path) -> Path:
     return folder
 
 
-def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
-    """Return the artifacts in the lock of a recipe, given by its name here or by its file."""
+def locked_artifacts(recipe: str | Path) -> list[Artifact]:
+    """Return the files in the lock of a recipe, given by its name here or by its file, without those of its image."""
     path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
-    lock = json.loads(path.read_text())
-    tools = lock.get("tools")
-    more = [tools["emulator"], *tools["debs"], *tools["toolkit"]] if tools else []
-    return [*lock["debs"], *lock["toolkit"], *lock["wheels"], *more]
+    return [artifact for artifact in lock_artifacts(load_lock(path)) if artifact.kind != "blob"]
 
 
 def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
@@ -243,7 +240,7 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
     # A file may be one of the environment's and of its tools: those for every processor are.
-    for digest in {str(artifact["sha256"]) for artifact in locked_artifacts(recipe)}:
+    for digest in {artifact.sha256 for artifact in locked_artifacts(recipe)}:
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artefacts" / digest[:2] / digest
