@@ -13,6 +13,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envbuilder.core.cache import sha256_file
+from tests.support.damage import flip_alone
 from tests.support.tiny import WHEELS, make_tiny
 from tests.support.tmux import terminal
 from tests.support.workbench import (
@@ -149,14 +150,6 @@ def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tm
     assert verified(copied, public).returncode == 0
 
 
-def flip_byte(path: Path) -> None:
-    with path.open("r+b") as stream:
-        stream.seek(1 << 20)
-        byte = stream.read(1)
-        stream.seek(1 << 20)
-        stream.write(bytes([byte[0] ^ 1]))
-
-
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
     private, public = key_pair
     run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
@@ -177,7 +170,7 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, key_pair):
     private, public = key_pair
     run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
-    flip_byte(copied.sif)
+    flip_alone(copied.sif)
     ended = verified(copied, public)
     assert ended.returncode == 7
     assert "is not signed with the key" in findings(ended)[0]["message"]
@@ -234,7 +227,7 @@ def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(pair: Built):
 def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(pair: Built, tmp_path: Path):
     private, public = make_keys(tmp_path, KINDS["Ed25519"])
     whole = pair.sif.read_bytes()
-    flip_byte(pair.sif)
+    flip_alone(pair.sif)
     changed = sha256_file(pair.sif)
     nowhere = "127.0.0.1:1/team/tiny:1"  # nobody is asked before the bytes are known to be right
     signed = of_tiny("sign", pair, "--key", private)

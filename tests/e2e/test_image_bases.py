@@ -18,6 +18,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from envbuilder.sources.names import file_path
 from tests.support import bases
+from tests.support.damage import flip
 from tests.support.package_sources import (
     PACKAGES,
     UBUNTU,
@@ -63,7 +64,7 @@ def damage(server: Registry, blob: bytes) -> None:
     """Change a byte of a blob where the registry keeps it: it then serves what its digest is not."""
     digest = hashlib.sha256(blob).hexdigest()
     (data,) = server.folder.glob(f"data/**/{digest}/data")
-    data.write_bytes(bytes([blob[0] ^ 1]) + blob[1:])
+    flip(data)
 
 
 UNKNOWN: dict[str, bytes | str] = {"usr/lib/os-release": "ID=ubuntu\nVERSION_CODENAME=mantic\n"}
