@@ -279,24 +279,17 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
     copy.symlink_to(cpu.sif)
     other = Built("cpu", spacious, {})
     script = work / "job.sh"
-    finish(
-        cluster,
-        launch(
-            cluster, work, other, "slurm", "--nodes", "2", "--write", str(script), "--", "train.py", "end"
-        ),
-    )
+
+    def write(*words: str) -> Ended:
+        command = launch(cluster, work, other, "slurm", "--nodes", "2", *words, "--", "train.py", "end")
+        return finish(cluster, command)
+
+    write("--write", str(script))
     text = script.read_text()
-    shown = finish(
-        cluster, launch(cluster, work, other, "slurm", "--nodes", "2", "--dry-run", "--", "train.py", "end")
-    )
-    assert shown.stdout == text
+    assert write("--dry-run").stdout == text
     script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
-    submit = (
-        "sh",
-        "-c",
-        'cd "$0" && exec sbatch --wait ../job.sh',
-        str(work / "logs"),
-    )  # where its log is then
+    line = 'cd "$0" && exec sbatch --wait ../job.sh'  # in the folder where its log is then
+    submit = ("sh", "-c", line, str(work / "logs"))
     ended = finish(cluster, (*cluster.head.enter, *submit))
     assert ended.returncode != 0
     assert "this script was written for another file" in log_of(work)
