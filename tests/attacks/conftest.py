@@ -4,15 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from envbuilder.sources.http import session
 from tests.support.attacker import Attacker, attacker
+from tests.support.serving import ask_directly
 
 
 @pytest.fixture
 def directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    ask_directly(monkeypatch)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from envbuilder.verify.alone import verify_alone
 from envbuilder.verify.audit.audited_image import read_elf
 from envbuilder.verify.compare import sif_manifest
 from tests.support.bounded import bounded
-from tests.support.debs import write_package
+from tests.support.debs import make_tar, write_package
 from tests.support.elves import library
 
 ROOT = Path(__file__).parents[2]
@@ -129,17 +129,8 @@ def image() -> bytes:
         "rootfs": {"type": "layers", "diff_ids": [diff_id]},
     }
     saved = [{"Config": "config.json", "RepoTags": ["a:b"], "Layers": ["layer.tar"]}]
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in (
-            ("manifest.json", json.dumps(saved).encode()),
-            ("config.json", json.dumps(config).encode()),
-            ("layer.tar", layer),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
+    files = {"manifest.json": json.dumps(saved), "config.json": json.dumps(config), "layer.tar": layer}
+    return make_tar((name, content, 0o644) for name, content in files.items())
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import base64
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from envbuilder.registry.download import MOST_PAGES, fetch_blob, read_blob, read
 from envbuilder.registry.upload import Source, push_blob
 from envbuilder.sources.http import Limits
 from tests.support.attacker import ENDLESS, Attacker, Sent, attacker, reply, then
+from tests.support.bounded import within
 from tests.support.runner import FakeRunner
 
 pytestmark = pytest.mark.usefixtures("directly")
@@ -107,7 +107,7 @@ def test_the_challenge_of_another_host_is_not_answered(
     elsewhere.answers["/token"] = reply(200, b'{"token": "x"}')
     with pytest.raises(AccessError):
         read_manifest(make_client(server, tmp_path), here(server))
-    assert [one.path for one in elsewhere.asked] == ["/x"]
+    assert [request.path for request in elsewhere.asked] == ["/x"]
 
 
 def test_an_identity_token_is_not_redirected(server: Attacker, elsewhere: Attacker, tmp_path: Path) -> None:
@@ -132,10 +132,8 @@ def test_a_token_that_is_none_is_told(server: Attacker, tmp_path: Path, answer: 
 
 def test_a_long_challenge_is_read_at_once(server: Attacker, tmp_path: Path) -> None:
     server.answers[MANIFEST] = reply(401, b"{}", "WWW-Authenticate: Bearer " + "a" * 65_000)
-    began = time.monotonic()
-    with pytest.raises(RegistryError):
+    with within(5), pytest.raises(RegistryError):
         read_manifest(make_client(server, tmp_path), here(server))
-    assert time.monotonic() - began < 5
 
 
 # ---------------------------------------------------------------------------------------------- Location and Link
@@ -171,7 +169,7 @@ def test_an_upload_to_another_port_has_no_password(
     elsewhere.answers["/u"] = reply(201)
     push(server, tmp_path)
     assert asked[-1]
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 def test_a_page_of_referrers_at_another_port_gets_no_password(
@@ -188,7 +186,7 @@ def test_a_page_of_referrers_at_another_port_gets_no_password(
     server.answers[REFERRERS] = first
     elsewhere.answers["/next"] = reply(200, empty)
     read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
-    assert [one.authorization for one in elsewhere.asked] == [""]
+    assert [request.authorization for request in elsewhere.asked] == [""]
 
 
 @pytest.mark.parametrize("following", [REFERRERS, f"{REFERRERS}?page=2"])
@@ -202,11 +200,10 @@ def test_pages_of_referrers_without_end_are_ended(server: Attacker, tmp_path: Pa
 def test_a_page_of_referrers_is_no_file(server: Attacker, tmp_path: Path) -> None:
     planted = Descriptor(media_type=TAGGED.media_type, digest=sha256_bytes(b"planted"), size=1)
     (tmp_path / "index").write_bytes(make_index([planted]).content)
-    server.answers[REFERRERS] = reply(
-        200, make_index([]).content, f'Link: <file://{tmp_path}/index>; rel="next"'
-    )
-    found = read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
-    assert found == ()
+    following = f'Link: <file://{tmp_path}/index>; rel="next"'
+    server.answers[REFERRERS] = reply(200, make_index([]).content, following)
+    listed = read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest))
+    assert listed == ()
 
 
 # ----------------------------------------------------------------------------------------------- what is answered
@@ -228,10 +225,8 @@ def test_an_answer_without_end_is_ended(server: Attacker, tmp_path: Path, answer
         "/token": answer,
         place: answer,
     }
-    began = time.monotonic()
-    with pytest.raises(RegistryError, match=r"too slowly|more than \d+ bytes|not complete"):
+    with within(5), pytest.raises(RegistryError, match=r"too slowly|more than \d+ bytes|not complete"):
         read_blob(client, here(server), blob) if part == "blob" else read_manifest(client, here(server))
-    assert time.monotonic() - began < 5
     assert server.sent < 64 << 20
 
 
@@ -244,68 +239,45 @@ def test_a_refusal_without_end_is_ended(server: Attacker, tmp_path: Path) -> Non
 
 def test_referrers_without_end_are_ended(server: Attacker, tmp_path: Path) -> None:
     server.answers[REFERRERS] = ENDLESS_ANSWERS["slow"]
-    began = time.monotonic()
-    assert read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest)) == ()
-    assert time.monotonic() - began < 5
+    with within(5):
+        assert read_referrers(make_client(server, tmp_path), here(server).with_digest(TAGGED.digest)) == ()
 
 
 @pytest.mark.parametrize("kind", ["slow", "endless"])
 def test_a_blob_without_end_is_ended(server: Attacker, tmp_path: Path, kind: str) -> None:
     blob = Descriptor(digest=sha256_bytes(BLOB), size=len(BLOB))
     server.answers[f"/v2/team/a/blobs/sha256:{blob.digest}"] = ENDLESS_ANSWERS[kind]
-    began = time.monotonic()
-    with pytest.raises(RegistryError, match=r"too slowly|larger than"):
+    with within(5), pytest.raises(RegistryError, match=r"too slowly|larger than"):
         fetch_blob(
             make_client(server, tmp_path), here(server), blob, tmp_path / "p/x", progress=Silent(), stop=threading.Event()
         )  # fmt: skip
-    assert time.monotonic() - began < 5
 
 
 def nested(depth: int) -> bytes:
-    return (
-        b'{"schemaVersion": '
-        + b"[" * depth
-        + b"]" * depth
-        + b', "mediaType": '
-        + b"[" * depth
-        + b"]" * depth
-        + b"}"
-    )
+    deep = b"[" * depth + b"]" * depth
+    return b'{"schemaVersion": %b, "mediaType": %b}' % (deep, deep)
+
+
+def described(rest: bytes) -> bytes:
+    """Return a manifest whose config has a digest, and then this."""
+    return b'{"schemaVersion": 2, "config": {"digest": "sha256:%b", %b' % (b"a" * 64, rest)
 
 
 MANIFESTS = {
-    "negative": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": -1}, "layers": []}',
-    "number": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": '
-    + b"9" * 5_000
-    + b"}}",
-    "no number": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": NaN}}',
-    "infinite": b'{"schemaVersion": 2, "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": 1e999}}',
+    "negative": described(b'"size": -1}, "layers": []}'),
+    "number": described(b'"size": %b}}' % (b"9" * 5_000)),
+    "no number": described(b'"size": NaN}}'),
+    "infinite": described(b'"size": 1e999}}'),
     "bytes": b'{"schemaVersion": 2, "config": "\xff"}',
-    "half a character": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "mediaType": "\\ud800"}}',
-    "its bytes": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "mediaType": "\xed\xa0\x80"}}',
-    "size": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1'
-    + b"0" * 400
-    + b"}}",
+    "half a character": described(b'"size": 1, "mediaType": "\\ud800"}}'),
+    "its bytes": described(b'"size": 1, "mediaType": "\xed\xa0\x80"}}'),
+    "size": described(b'"size": 1%b}}' % (b"0" * 400)),
     "version": b'{"schemaVersion": [2]}',
     "type": b'{"schemaVersion": 2, "mediaType": {"a": []}}',
-    "layers": b'{"schemaVersion": 2, "config": {"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1}, "layers": 3}',
-    "names": b'{"schemaVersion": 2, "manifests": [{"digest": "sha256:'
-    + b"a" * 64
-    + b'", "size": 1, "annotations": {"a": 1}}]}',
+    "layers": described(b'"size": 1}, "layers": 3}'),
+    "names": b'{"schemaVersion": 2, "manifests": [{"digest": "sha256:%b", "size": 1, "annotations": {"a": 1}}]}' % (b"a" * 64),
     **{f"nested {depth}": nested(depth) for depth in (*range(700, 1000, 30), 5_000, 100_000)},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", MANIFESTS.values(), ids=MANIFESTS)

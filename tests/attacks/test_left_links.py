@@ -88,12 +88,12 @@ def test_a_tree_that_becomes_a_link_while_the_build_runs_is_not_read(machine: Ma
 def test_a_link_among_what_a_project_installs_stays_a_link(machine: Machine, name: str) -> None:
     target = {"fifo": "", "private": "HOME/private"}.get(name, f"HOME/private/{name}")
     code = f'{MEANWHILE}    leave("/out/0/tree/opt/env/{name}", {target!r})\n    time.sleep(9)'
-    one = machine.hostile("evil", code)
+    project = machine.hostile("evil", code)
     if name == "fifo":
         with pytest.raises(BuildError, match=r"no regular file|a device"):
-            machine.build(one)
+            machine.build(project)
     else:
-        (built,) = machine.build(one)
+        (built,) = machine.build(project)
         assert (built.folder / f"tree/opt/env/{name}").is_symlink()
         assert not built.compiled.entry.size
     machine.need_untouched()
@@ -140,8 +140,8 @@ def test_the_links_of_a_captured_project_are_neither_read_nor_written_through(
 
 
 def test_a_captured_project_reaches_nothing_beyond_its_sandbox(machine: Machine) -> None:
-    head, found, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
-    assert found
+    head, ends, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
+    assert ends
     secret = str(machine.home)  # HOME is a variable of whoever builds
     code = head.replace("sys.argv[1], sys.argv[2:]", f"{secret!r}, ['/step/spec.json']")
     line = (
@@ -183,9 +183,9 @@ def test_a_library_or_an_answer_that_a_compiled_module_swaps_is_not_read(
 #include <unistd.h>
 __attribute__((destructor)) static void leave(void) {{ {change} }}
 """.replace("HOME", str(machine.home))
-    one = machine.project("key", {"key.c": text}, sources=("key.c",), path="")
+    project = machine.project("key", {"key.c": text}, sources=("key.c",), path="")
     with pytest.raises(BuildError):
-        machine.build(one)
+        machine.build(project)
     machine.need_untouched()
     machine.build(machine.project("key", {"key.c": "int mine;\n"}, sources=("key.c",), path=""))
     machine.need_untouched()

@@ -51,15 +51,9 @@ class Place:
         argv = as_user(self.user, *command, home=self.shared.parent / "home")
         env = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            argv,
-            env=env,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+            argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             timeout=seconds,
-        )
+        )  # fmt: skip
 
     @property
     def is_whole(self) -> bool:

@@ -28,8 +28,7 @@ from envbuilder.runners.sandbox import Mount, take_over
 from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
-from tests.support.sdist_jobs import HOST, sdist_job
-from tests.support.sdists import locked
+from tests.support.sdists import HOST, locked, sdist_job
 from tests.support.stranger import STRANGER, as_user, reachable_folder
 
 pytestmark = pytest.mark.programs
@@ -42,9 +41,8 @@ MINOR = Path(SYSTEM).resolve().name.removeprefix("python")
 
 def run(command: Command) -> str:
     """Run a command as a build does, of a user whose variables hold a secret."""
-    return ProcessRunner(
-        os.environ | {"https_proxy": f"http://me:{SECRET}@proxy", "SSH_AUTH_SOCK": SECRET}
-    ).run(command)
+    secrets = {"https_proxy": f"http://me:{SECRET}@proxy", "SSH_AUTH_SOCK": SECRET}
+    return ProcessRunner(os.environ | secrets).run(command)
 
 
 def shown(folder: Path) -> tuple[Path, Mount, Mount]:
@@ -115,9 +113,8 @@ def install(folder: Path, line: str) -> Path:
 def test_a_wheels_start_file_reaches_nothing_when_byte_code_is_made(tmp_path: Path):
     text = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/step/spec.json']")
     text = text.replace("print(json.dumps(reached))", "open('/out/reached', 'w').write(json.dumps(reached))")
-    tree = install(
-        tmp_path, f"exec(bytes.fromhex('{text.encode().hex()}').decode(), dict(__name__='breach'))"
-    )
+    line = f"exec(bytes.fromhex('{text.encode().hex()}').decode(), dict(__name__='breach'))"
+    tree = install(tmp_path, line)
     assert json.loads((tree / "reached").read_text()) == {}
 
 
@@ -153,16 +150,14 @@ def test_what_a_sandbox_wrote_is_the_users_own_without_rights_for_others(tmp_pat
 
 def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
     backend = BREACH.read_text().replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/steps/uv']")
-    backend = backend.replace(
-        "print(json.dumps(reached))", "raise SystemExit('reached ' + json.dumps(reached))"
-    )
+    answer = "raise SystemExit('reached ' + json.dumps(reached))"
+    backend = backend.replace("print(json.dumps(reached))", answer)
     project = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n',
         "own.py": backend,
     }
-    job = replace(
-        sdist_job(tmp_path, project), runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": SECRET})
-    )
+    runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": SECRET})
+    job = replace(sdist_job(tmp_path, project), runner=runner)
     with pytest.raises(CompileError) as failed:
         built_wheels(job.plan.python, job, lambda: HOST)
     assert "reached {}" in failed.value.message, failed.value.message

@@ -22,7 +22,7 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.system import Limits
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.plan.model import OsStep, Plan
-from tests.support.locked_base import BASE
+from tests.support.bases import BASE
 from tests.support.plans import make_small_printed
 from tests.support.runner import FakeRunner
 

@@ -37,7 +37,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.system import Limits
 from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.layers.layer import load_layer, read_manifest
-from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.extension import Call, recipe_calls
 from envbuilder.plan.extension import call_key as extension_key
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
@@ -45,17 +45,13 @@ from envbuilder.recipe.load import load
 from tests.support.damage import flip
 from tests.support.elves import gpu_library
 from tests.support.locks import make_parts
+from tests.support.plans import SOURCES, locked_files, make_extension
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
 from tests.support.step_programs import load_program
 from tests.support.stores import Listening, open_shared, write_keys
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
-SOURCES = {
-    "csrc/fused.cpp": "int f();\n",
-    "csrc/fused.cu": "// gpu\n",
-    "csrc/include/fused.h": "#pragma once\n",
-}
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311"}
 
 
@@ -69,25 +65,6 @@ def artifact(name: str, version: str = "1", *, kind: str = "deb") -> Artifact:
         source="s",
         path=name,
     )
-
-
-def locked_files(files: dict[str, str]) -> tuple[SourceFile, ...]:
-    return tuple(
-        SourceFile(path=path, sha256=sha256_text(text), size=len(text))
-        for path, text in sorted(files.items())
-    )
-
-
-def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
-    extension = LockedExtension(
-        name="fused",
-        sources=("csrc/fused.cpp", "csrc/fused.cu"),
-        include=("csrc/include",),
-        cflags=("-O3", "-DNAME=two words"),
-        cuda_cflags=("--use_fast_math",),
-        files=locked_files(SOURCES if files is None else files),
-    )
-    return dataclasses.replace(extension, **change)
 
 
 EXTENSION = make_extension()

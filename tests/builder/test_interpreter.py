@@ -21,7 +21,7 @@ from envbuilder.runners.sandbox import take_over
 from envbuilder.steps import interpreter
 from tests.support.locks import make_artifact
 from tests.support.plans import make_plan
-from tests.support.sdist_jobs import HOST
+from tests.support.sdists import HOST
 from tests.support.standalone import COMPILE, EXTENSION, UNWANTED, write_stand_in
 
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -26,7 +26,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.system import Limits
 from envbuilder.layers.layer import read_manifest, write_layer
-from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import LOGIN, runtime_files, runtime_program
 from envbuilder.plan.model import (
     SYSTEM_PATH,
@@ -40,33 +40,13 @@ from envbuilder.plan.model import (
 )
 from envbuilder.runners.sandbox import Mount
 from tests.support.debs import write_package
-from tests.support.plans import INTERPRETER_ARCHIVE
+from tests.support.plans import INTERPRETER_ARCHIVE, make_extension
 from tests.support.runner import FakeRunner, one_a_line
 
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
 FULL = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
-SOURCES = {
-    "csrc/fused.cpp": "int f();\n",
-    "csrc/fused.cu": "// gpu\n",
-    "csrc/include/fused.h": "#pragma once\n",
-}
 runs_programs = pytest.mark.programs
-
-
-def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
-    files = SOURCES if files is None else files
-    extension = LockedExtension(
-        name="fused",
-        sources=("csrc/fused.cpp", "csrc/fused.cu"),
-        include=("csrc/include",),
-        cflags=("-O3", "-DNAME=two words"),
-        cuda_cflags=("--use_fast_math",),
-        files=tuple(
-            SourceFile(path=path, sha256=sha256_text(text), size=len(text)) for path, text in files.items()
-        ),
-    )
-    return dataclasses.replace(extension, **change)
 
 
 EXTENSION = make_extension()

@@ -6,7 +6,7 @@ from pathlib import Path
 from envbuilder.builder.job import lower_steps
 from envbuilder.builder.upkeep import unpacked_steps
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, ProgramStep, Step
-from tests.support.locked_base import BASE
+from tests.support.bases import BASE
 from tests.support.plans import CUDA, EXTENSIONS, KINDS, OS, PYTHON, START, make_job, make_plan
 
 

@@ -18,8 +18,7 @@ from envbuilder.lock.model import Lock
 from tests.support.plans import RECIPE, deb, make_plan, sdist, wheel
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
-from tests.support.sdist_jobs import HOST, make_job, sdist_job, with_sdist
-from tests.support.sdists import with_source
+from tests.support.sdists import HOST, make_job, sdist_job, with_sdist, with_source
 from tests.support.stores import open_shared, write_keys
 
 

@@ -7,8 +7,7 @@ import jsonschema
 import pytest
 
 from tests.support import command_line
-from tests.support.answers import check_answer, validator
-from tests.support.command_line import Call
+from tests.support.command_line import Call, check_answer, validator
 
 call = command_line.call
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -30,7 +30,7 @@ from envbuilder.sources.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
 from tests.support.locks import make_lock
-from tests.support.silent import silent_server
+from tests.support.serving import silent_server
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from envbuilder.commands import COMMANDS
-from tests.support.cost import LOADED, reference
-from tests.support.idle import Idle, measure
+from tests.support.cost import LOADED, Idle, measure, reference
 
 pytestmark = pytest.mark.programs
 

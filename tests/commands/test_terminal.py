@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.silent import silent_server
+from tests.support.serving import silent_server
 from tests.support.tmux import terminal
 
 ROOT = Path(__file__).parents[2]

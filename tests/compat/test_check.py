@@ -16,7 +16,7 @@ from envbuilder.compat.tables.torch import ArmWheels, index_build
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, list_recipes, load
 from envbuilder.recipe.model import Extension
-from tests.support.check_inputs import RECIPE, TABLES
+from tests.support.locks import RECIPE, TABLES
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CPU = {"cuda": "", "gpus": ()}

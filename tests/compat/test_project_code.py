@@ -8,7 +8,7 @@ import pytest
 from envbuilder.compat.project_code import check_code, check_cuda_code, check_modules, describe_layout
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.extension import Extension
-from tests.support.check_inputs import RECIPE, TABLES
+from tests.support.locks import RECIPE, TABLES
 
 PROJECT = Extension(name="ops", path="ops")
 CAPTURE = Extension(name="ops", path="ops", capture=("import ops",))

@@ -12,8 +12,8 @@ from envbuilder.compat.rules.base_image import is_refused
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import Extension
 from tests.support import bases
-from tests.support.check_inputs import RECIPE, TABLES
-from tests.support.locked_base import base
+from tests.support.bases import base
+from tests.support.locks import RECIPE, TABLES
 
 IMAGE = {"base": "", "image": "site/base:1"}
 CPU = {"cuda": "", "gpus": ()}

@@ -6,7 +6,7 @@ import pytest
 
 from envbuilder.compat.check import examine
 from envbuilder.core.findings import Finding, Severity
-from tests.support.check_inputs import RECIPE, TABLES
+from tests.support.locks import RECIPE, TABLES
 
 GOOD = {
     "PATH": ("/opt/tool/bin:$PATH", "$PATH:/usr/games", "/opt/a/bin:${PATH}:/opt/b/bin"),

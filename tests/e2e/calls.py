@@ -57,10 +57,10 @@ def together(count, work):
             time.sleep(max(0.0, begin - time.monotonic()))
             began = time.monotonic()
             try:
-                said = work()
+                answer = work()
             except Exception as error:  # noqa: BLE001 - it is what is looked at
-                said = f"{type(error).__name__}: {error}"
-            os.write(1, (json.dumps([str(said), time.monotonic() - began]) + "\n").encode())
+                answer = f"{type(error).__name__}: {error}"
+            os.write(1, (json.dumps([str(answer), time.monotonic() - began]) + "\n").encode())
             os._exit(0)
     for child in children:
         os.waitpid(child, 0)

@@ -16,7 +16,6 @@ import pytest
 
 from tests.support import faults, tiers
 from tests.support.disk import CI
-from tests.support.layers import make_layers
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -25,6 +24,7 @@ from tests.support.workbench import (
     Built,
     build,
     fetch_packages,
+    make_layers,
     open_folder,
     run,
 )

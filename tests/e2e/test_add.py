@@ -13,9 +13,9 @@ from envbuilder.artifacts.outputs import rejected
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support import cost
-from tests.support.index import Manner, package_index
 from tests.support.package_sources import write_wheel
 from tests.support.sdists import own_backend, write_sdist
+from tests.support.serving import Manner, package_index
 from tests.support.workbench import (
     CACHE,
     ENVBUILDER,
@@ -47,13 +47,8 @@ def project(spacious: Path) -> Path:
 def image(cpu: Built, project: Path) -> Iterator[str]:
     name = "envbuilder-e2e-on-top"
     options = (
-        "--file",
-        ROOT / "Dockerfile.extend",
-        "--network",
-        "none",
-        "--build-arg",
-        f"ENVIRONMENT={cpu.image}",
-    )
+        "--file", ROOT / "Dockerfile.extend", "--network", "none", "--build-arg", f"ENVIRONMENT={cpu.image}",
+    )  # fmt: skip
     run("docker", "build", *options, "--tag", name, project)
     yield name
     run("docker", "image", "rm", "--force", name)
@@ -61,10 +56,8 @@ def image(cpu: Built, project: Path) -> Iterator[str]:
 
 def test_the_dockerfile_adds_a_project(image: str):
     user = ("--user", f"{NOBODY}:{NOBODY}", "--read-only", "--network", "none")
-    assert (
-        run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)")
-        == "42\n"
-    )
+    code = "import mine; print(mine.ANSWER)"
+    assert run("docker", "run", "--rm", *user, image, "python", "-c", code) == "42\n"
     assert run("docker", "run", "--rm", *user, image, "python", "numbers_agree.py") == "numbers agree\n"
 
 
@@ -83,12 +76,12 @@ def test_the_definition_file_adds_a_project(tiny: Built, spacious: Path):
     (project / "src/below.py").write_text("ANSWER = 42\n")
     sif = extend(tiny.sif, project, spacious)
     inside = as_nobody("env", "PYTHONPATH=/nowhere", "apptainer", "run", sif)
-    said = "import os, plain; print(plain.below.ANSWER, os.path.isfile(plain.__cached__))"
-    assert run(*inside, "python", "-B", "-c", said, cwd=Path("/")) == "42 True\n"
-    own = ("runscript", "env/10-docker2singularity.sh", "env/90-environment.sh", "env/99-base.sh")
+    code = "import os, plain; print(plain.below.ANSWER, os.path.isfile(plain.__cached__))"
+    assert run(*inside, "python", "-B", "-c", code, cwd=Path("/")) == "42 True\n"
+    scripts = ("runscript", "env/10-docker2singularity.sh", "env/90-environment.sh", "env/99-base.sh")
     before, after = (
-        run("apptainer", "exec", one, "sha256sum", *(f"/.singularity.d/{name}" for name in own))
-        for one in (tiny.sif, sif)
+        run("apptainer", "exec", image, "sha256sum", *(f"/.singularity.d/{name}" for name in scripts))
+        for image in (tiny.sif, sif)
     )
     assert before == after
 
@@ -102,8 +95,8 @@ def test_the_definition_file_compiles_the_extension_of_a_project(cpu: Built, spa
     (project / "src/mine/__init__.py").write_text("import torch\nfrom mine._times import times\n")
     sif = extend(cpu.sif, project, spacious, shell={"CC": "/nowhere/gcc", "CXX": "/nowhere/g++"})
     inside = as_nobody("apptainer", "exec", sif, "python", "-c")
-    said = "import torch, mine, fused; print(mine.times(torch.ones(2), 42).tolist())"
-    assert run(*inside, said, cwd=Path("/")) == "[42.0, 42.0]\n"
+    code = "import torch, mine, fused; print(mine.times(torch.ones(2), 42).tolist())"
+    assert run(*inside, code, cwd=Path("/")) == "[42.0, 42.0]\n"
 
 
 SETUP = """
@@ -172,19 +165,20 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
         )
         assert above[: len(below) - 1] == below[:-1]  # the last one describes its image
         assert len(above) == len(below) + 1
-        said = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
+        code = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
         for form in ("sif", "image"):
             line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--artifacts", recipes / "out")
-            assert run(*line, "--", "python", "-c", said) == "42\n"
+            assert run(*line, "--", "python", "-c", code) == "42\n"
     finally:
         run("docker", "image", "rm", "--force", "envbuilder/tiny-more")
-    parent, own = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "tiny-more"))
-    assert [one.name for one in own.added] == ["jinja2", "sourced"]  # the parent has markupsafe
-    assert [one.name for one in own.builds] == ["sourced"]
-    assert own == dataclasses.replace(parent, recipe=own.recipe, added=own.added, builds=own.builds)
+    parent, grown = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "tiny-more"))
+    assert [wheel.name for wheel in grown.added] == ["jinja2", "sourced"]  # the parent has markupsafe
+    assert [build.name for build in grown.builds] == ["sourced"]
+    assert grown == dataclasses.replace(parent, recipe=grown.recipe, added=grown.added, builds=grown.builds)
 
-    numpy = next(one for one in parent.wheels if one.name == "numpy")
-    moved = tuple(dataclasses.replace(one, version="9.9") if one is numpy else one for one in parent.wheels)
+    numpy = next(wheel for wheel in parent.wheels if wheel.name == "numpy")
+    newer = dataclasses.replace(numpy, version="9.9")
+    moved = tuple(newer if wheel is numpy else wheel for wheel in parent.wheels)
     save_text(recipes / "tiny.lock", lock_text(dataclasses.replace(parent, wheels=moved)))
     stale = attempt(ENVBUILDER, "build", "tiny-more", "--recipes", recipes)
     assert stale.returncode == 4
@@ -228,7 +222,7 @@ def test_a_wheel_whose_library_nothing_brings_is_refused_and_the_package_named(
 def test_opencv_python_is_refused_with_the_packages_that_it_lacks(recipes: Path):
     words = ("add", "tiny", "opencv-python", "--as", "tiny-more", "--output", recipes / "out", "--no-load")
     ended = attempt(ENVBUILDER, *words, "--json", env={"ENVBUILDER_RECIPES": str(recipes)})
-    error = next(one for one in findings(ended) if one["severity"] == "error")
+    error = next(finding for finding in findings(ended) if finding["severity"] == "error")
     assert (ended.returncode, error["code"]) == (7, "EB725")
     assert error["message"].startswith("`import cv2` fails: nothing in the image has `libGL.so.1`")
     assert error["hint"].startswith("add `apt: [libgl1, libglib2.0-0")

@@ -16,11 +16,7 @@ from envbuilder.runners.toolbox import LIBRARIES, LOADER, make_toolbox, open_san
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
-from tests.support.hosts import (
-    CONTAINER_WITHOUT_NAMESPACES,
-    WITHOUT_NAMESPACES,
-    on_rocky,
-)
+from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES, on_rocky
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
@@ -69,10 +65,8 @@ def test_lock_without_apt_on_the_machine(spacious: Path, world: Sources):
 
 def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
     (spacious / "programs").mkdir()
-    runner, store = (
-        ProcessRunner({"PATH": str(spacious / "programs")}),
-        Store(cache_with_toolbox(spacious / "cache")),
-    )
+    runner = ProcessRunner({"PATH": str(spacious / "programs")})
+    store = Store(cache_with_toolbox(spacious / "cache"))
     context = resolve_context()
     open_sandbox(store, Fetcher(store, context.sources, offline=True), runner, context.transfer)
     argv = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/echo", "inside")
@@ -85,9 +79,8 @@ def test_a_machine_without_bubblewrap_takes_the_toolboxs(spacious: Path):
 def test_a_machine_that_refuses_namespaces_builds_the_same_files(
     spacious: Path, tiny: Built, machine: tuple[str, ...]
 ):
-    tests = (
-        'tests:\n  - python -c \'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"\'\n'
-    )
+    code = 'import markupsafe._speedups, os; assert os.environ["WHICH"] == "tiny"'
+    tests = f"tests:\n  - python -c '{code}'\n"
     recipe, _ = make_tiny(spacious / "recipe", more=tests)
     cache = cache_with_toolbox(cache_with_artifacts(spacious, recipe))
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
@@ -154,10 +147,10 @@ def test_the_sandbox_without_namespaces_keeps_a_hostile_program_in(spacious: Pat
     secret = spacious / "secret"
     secret.write_text("mine")
     with subprocess.Popen(("sleep", "600")) as other:
-        said = run(*plain, "python3", "-c", HOSTILE, secret, other.pid)
+        printed = run(*plain, "python3", "-c", HOSTILE, secret, other.pid)
         assert other.poll() is None
         other.kill()
-    assert said == "0 set() []\n"
+    assert printed == "0 set() []\n"
 
 
 def test_the_sandbox_without_namespaces_ends_with_its_program(spacious: Path, plain: tuple[str, ...]):

@@ -1,6 +1,7 @@
 """Debian's own security archive, Ubuntu's own archive, one in Ubuntu's shape with real packages, and a recipe's own repository.
 
 `tests/lock/test_resolve.py` and `test_image_bases.py` hold the same for every change, with small packages in archives of their own.
+The sets of requirements are asked of the package index of this machine; `tests/lock/test_like_uv.py` has indexes of its own.
 """
 
 import lzma
@@ -13,18 +14,22 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import Store, save_text
+from envbuilder.core.console import Console
+from envbuilder.core.process import ProcessRunner
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.lock.package_lists import lists_folder, security_updates
-from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.lock.resolve.debs import resolve_debs, resolve_repository_debs
+from envbuilder.lock.resolve.wheels import ALWAYS, implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import UBUNTU_ARCHIVE
-from tests.support.locks import make_recipe, make_task
+from tests.support.locks import compiled, make_recipe, make_task
 from tests.support.package_sources import signing_key, write_deb, write_suite
-from tests.support.redist import served
+from tests.support.serving import served
 from tests.support.workbench import NO_ENGINE, ROOT, Built, build, resolve_context, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
@@ -91,13 +96,10 @@ def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring
     sources = replace(context.sources(), ubuntu=mirrors, ubuntu_keyring=keyring)
     means = replace(context, sources=lambda: sources)
     lock = replace(
-        cpu,
-        recipe=recipe.digest,
-        inputs=recipe_inputs(recipe),
+        cpu, recipe=recipe.digest, inputs=recipe_inputs(recipe),
         debs=resolve_debs(make_task(recipe, means, OPTIONS)),
-        wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"),
-        extensions=(),
-    )
+        wheels=tuple(wheel for wheel in cpu.wheels if wheel.name == "typing-extensions"), extensions=(),
+    )  # fmt: skip
     save_text(path.with_suffix(".lock"), lock_text(lock))
     env = NO_ENGINE | {"ENVBUILDER_UBUNTU_MIRROR": " ".join(mirrors), "PATH": os.environ["PATH"]}
     build(str(path), folder / "out", "--runner", "sandbox", env=env)
@@ -109,9 +111,8 @@ def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, s
     """The recipe's address does not answer any more when the build runs: a setting names a mirror."""
     assert tiny.recipe
     path, lock = spacious / "sited.yaml", load_lock(tiny.recipe.with_suffix(".lock"))
-    listing = write_deb(
-        spacious / "apt", "site-tool", "1.0-1", "libc6", files={"usr/share/site-tool/word": b"hello\n"}
-    )
+    files = {"usr/share/site-tool/word": b"hello\n"}
+    listing = write_deb(spacious / "apt", "site-tool", "1.0-1", "libc6", files=files)
     with signing_key(path.parent / "site.gpg") as sign:
         write_suite(spacious / "apt", "stable", {"main": listing}, sign, HEAD)
     context = resolve_context(os.environ | {"ENVBUILDER_CACHE": str(spacious / "cache")})
@@ -124,5 +125,53 @@ def test_a_package_of_a_recipe_s_repository_is_in_the_environment(tiny: Built, s
     save_text(path.with_suffix(".lock"), lock_text(whole))
     with served(spacious / "apt") as address:
         build(str(path), spacious / "out", env=NO_ENGINE | {"ENVBUILDER_APT_MIRRORS": f"site={address}"})
-    said = run("apptainer", "exec", spacious / "out/sited.sif", "cat", "/usr/share/site-tool/word")
-    assert said == "hello\n"
+    printed = run("apptainer", "exec", spacious / "out/sited.sif", "cat", "/usr/share/site-tool/word")
+    assert printed == "hello\n"
+
+
+SETS = [
+    line
+    for line in Path(__file__).with_name("real_index.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for all sets, whose caches of metadata they share."""
+    return tmp_path_factory.mktemp("real-index")
+
+
+def test_there_are_forty_sets():
+    assert len(SETS) == 40
+
+
+@pytest.mark.parametrize("line", SETS)
+def test_a_lock_has_the_versions_of_a_plain_compile(
+    line: str, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    torch, cuda, python, *packages = line.replace("- ", " ").split(" ")
+    recipe = make_recipe(
+        folder, pytorch=torch, cuda=cuda, python=python, packages=tuple(packages),
+        gpus=("A100",) if cuda else (),
+    )  # fmt: skip
+    target = make_target(recipe)
+    environment = dict(os.environ)
+    context = open_context(
+        Store(folder / "cache"), ProcessRunner(environment), environment, Console(quiet=True), offline=False
+    )
+    with context.store.in_use():
+        resolved = resolve_wheels(recipe, target, context, toolkit=None, prefer=(), before=None)
+    pin, build = torch_requirement(recipe, target, folders=context.sources().folders)
+    row = target.torch
+    bounds = (
+        ((f"numpy{row.numpy}", row.numpy), (f"setuptools{row.setuptools}", row.setuptools)) if row else ()
+    )
+    plain = compiled(
+        (*([pin] if pin else []), *ALWAYS, *packages, *implied_wheels(recipe, None)), context.sources(),
+        folder, constraints=[text for text, bound in bounds if bound],
+        finals=[message.partition(" ")[0] for message in caplog.messages if "it is a pre-release" in message],
+        build=build, python=python,
+    )  # fmt: skip
+    print(*caplog.messages, sep="\n")
+    assert {wheel.name: wheel.version for wheel in resolved.artifacts} == plain

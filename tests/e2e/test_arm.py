@@ -64,7 +64,7 @@ def test_every_program_of_the_environment_is_for_arm(arm: Built, tmp_path: Path)
         if path.is_file() and not path.is_symlink()
     }
     machines = {path: head[18:20] for path, head in programs.items() if head.startswith(b"\x7fELF")}
-    assert {int.from_bytes(one, "little") for one in machines.values()} == {AARCH64.elf}
+    assert {int.from_bytes(machine, "little") for machine in machines.values()} == {AARCH64.elf}
     assert {"fast.so", "bash"} <= {path.name for path in machines}
 
 
@@ -84,17 +84,16 @@ def test_a_recipe_for_both_processors_is_built_pushed_and_pulled_by_one_name():
     """The two environments have the toolkit of CUDA and no torch. It takes half a minute to three."""
     with open_folder() as folder, registry(folder / "registry") as real:
         save_text(folder / "both.yaml", BOTH)
-        for one, of in (("amd64", "h100"), ("arm64", "gh200")):
+        for name, of in (("amd64", "h100"), ("arm64", "gh200")):
             fetch_packages(of, kinds=("deb",))
-            made = make_lock(folder / f"both@{one}.yaml", CUDA, of=of)
-            if one == X86_64.debian:  # h100's has wheels that are linked from torch's
+            made = make_lock(folder / f"both@{name}.yaml", CUDA, of=of)
+            if name == X86_64.debian:  # h100's has wheels that are linked from torch's
                 tools = load_lock(ROOT / "recipes/gh200.lock").tools
-                save_text(
-                    folder / f"both@{one}.lock", lock_text(dataclasses.replace(made, toolkit=tools.toolkit))
-                )
+                with_toolkit = dataclasses.replace(made, toolkit=tools.toolkit)
+                save_text(folder / f"both@{name}.lock", lock_text(with_toolkit))
         out, recipes = ("--artifacts", folder / "out"), ("--recipes", folder)
-        said = json.loads(run(ENVBUILDER, "build", "both", "--output", folder / "out", *recipes, "--json", env=NO_ENGINE, timeout=900))  # fmt: skip
-        assert [one["name"] for one in said["data"]] == ["both@amd64", "both@arm64"]
+        answer = json.loads(run(ENVBUILDER, "build", "both", "--output", folder / "out", *recipes, "--json", env=NO_ENGINE, timeout=900))  # fmt: skip
+        assert [row["name"] for row in answer["data"]] == ["both@amd64", "both@arm64"]
         run(ENVBUILDER, "verify", "both", *out, *recipes)
         env = {"ENVBUILDER_REGISTRY": f"{real.host}/team"}
         private, public = folder / "key.pem", folder / "key.pub"

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,15 +19,14 @@ from envbuilder.core.errors import BuildError
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from tests.support.cost import LOADED, cpu_seconds, reference
-from tests.support.plans import make_job
-from tests.support.runtimes import said_to_runtimes
+from tests.support.plans import make_job, said_to_runtimes
 from tests.support.workbench import (
-    CACHE,
     ENVBUILDER,
     NOBODY,
     NUMBERS,
     ROOT,
     Built,
+    Ended,
     as_nobody,
     attempt,
     findings,
@@ -37,9 +35,6 @@ from tests.support.workbench import (
     resolve_context,
     run,
 )
-
-if TYPE_CHECKING:
-    import subprocess
 
 pytestmark = pytest.mark.builds
 
@@ -51,6 +46,8 @@ began = time.perf_counter()
 fused = load(name="fused", sources=__SOURCES__, extra_cuda_cflags=["--use_fast_math"])
 print(fused.__file__, fused.forward.__name__, time.perf_counter() - began < 0.05)
 """
+# Wheels that bring second copies of CUPTI; libraries of torch and NVIDIA with run paths of their builders' machines.
+KNOWN = {"EB715", "EB720"}
 STATIC = {"libcudadevrt.a", "libcudart_static.a"}  # nvcc links both unless told otherwise, and they are small
 
 
@@ -90,7 +87,7 @@ class Inside:
     recipe: Recipe
     argv: tuple[object, ...]
 
-    def attempt(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def attempt(self, *words: str) -> Ended:
         return attempt(*self.argv, *words, cwd=SMALL)
 
     def __call__(self, *words: str) -> str:
@@ -155,29 +152,11 @@ def test_envbuilder_runs_the_extension_in_the_image(loaded: Built):
     assert run(ENVBUILDER, *command) == "numbers agree\n"
 
 
-@pytest.mark.parametrize("form", ["sif", "image"])
-def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, form: str):
-    (tmp_path / "here.py").write_text("import os, sys; print(os.getcwd()); sys.exit(41)")
-    ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", form, "--", "python", "here.py", cwd=tmp_path)  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
-
-
 def test_apptainer_hands_variables_in(cpu: Built):
     """Those of `--env` and of APPTAINERENV_X, also in place of the image's own."""
     script = "import os; print(*(os.environ.get(name) for name in ('FIRST', 'SECOND', 'PYTORCH_VERSION')))"
     command = ("apptainer", "exec", "--env", "FIRST=1,PYTORCH_VERSION=mine", cpu.sif, "python", "-c", script)
     assert run(*command, env={"APPTAINERENV_SECOND": "2"}) == "1 2 mine\n"
-
-
-@pytest.mark.parametrize("form", ["sif", "image"])
-def test_packages_of_the_users_own_are_kept_out(cpu: Built, form: str):
-    script = "import sys; print(sys.flags.no_user_site)"
-    command = ("exec", cpu.name, "--artifacts", cpu.output, "--in", form, "--", "python", "-c", script)
-    assert run(ENVBUILDER, *command) == "1\n"
-
-
-def test_root_imports_it_by_hand(inside: Inside):
-    assert inside("python", "-c", "import torch, fused") == ""
 
 
 def test_an_ordinary_user_imports_it_in_the_sif(sif: Path):
@@ -205,9 +184,8 @@ def test_importing_it_writes_nothing(loaded: Built):
 
 
 def test_torch_is_the_one_of_the_recipe(inside: Inside):
-    version, cuda = inside(
-        "python", "-c", "import torch; print(torch.__version__, torch.version.cuda)"
-    ).split()
+    code = "import torch; print(torch.__version__, torch.version.cuda)"
+    version, cuda = inside("python", "-c", code).split()
     assert version.partition("+")[0] == inside.recipe.pytorch
     assert cuda == (inside.recipe.cuda or "None")
 
@@ -237,9 +215,8 @@ def test_nvcc_is_the_one_of_the_recipe(inside: Inside):
 
 
 def test_the_extension_holds_code_for_the_recipe_and_no_other(a100: Built):
-    file = run(
-        "apptainer", "exec", a100.sif, "python", "-c", "import torch, fused; print(fused.__file__)"
-    ).strip()
+    code = "import torch, fused; print(fused.__file__)"
+    file = run("apptainer", "exec", a100.sif, "python", "-c", code).strip()
     listing = run("apptainer", "exec", a100.sif, "cuobjdump", "--list-elf", "--list-ptx", file)
     assert sorted(set(re.findall(r"\.(sm_\w+)\.cubin", listing))) == ["sm_80"]
     assert ".ptx" not in listing
@@ -259,10 +236,10 @@ def test_a_cuda_source_is_the_same_object_at_another_time_and_in_another_process
         "done; done"
     )
     binds = f"{spacious}:/space,{ROOT}/envbuilder/steps:/steps:ro"
-    said = run(
+    digests = run(
         "apptainer", "exec", "--bind", binds, a100.sif, "sh", "-euc", script, "sh", source
     ).splitlines()
-    alone, steady = said[:2], said[2:]
+    alone, steady = digests[:2], digests[2:]
     assert len(set(alone)) == 2
     assert len(steady) == 2
     assert len(set(steady)) == 1
@@ -275,17 +252,9 @@ def test_the_extension_can_be_compiled_again_inside(cpu: Built):
         "print(load('again', ['/src/fused/fused_bias_act.cpp', '/src/fused/fused_bias_act_cpu.cpp']).forward.__name__)"
     )
     command = (
-        "docker",
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "-v",
-        f"{ROOT}/recipes:/src:ro",
-        "-e",
-        "HOME=/tmp",
+        "docker", "run", "--rm", "--network", "none", "-v", f"{ROOT}/recipes:/src:ro", "-e", "HOME=/tmp",
         cpu.image,
-    )
+    )  # fmt: skip
     assert run(*command, "python", "-c", script).endswith("forward\n")
 
 
@@ -303,14 +272,6 @@ def test_unmodified_code_finds_what_a_build_has_compiled(built: Built, sif: Path
     assert {name for _, name, _ in tries} == {"forward"}
     assert all(file.startswith("/opt/envbuilder/extensions/fused-") for file, _, _ in tries)
     assert "True" in {quick for _, _, quick in tries}  # other load on the machine only ever adds
-
-
-def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Path):
-    site = tmp_path / ".local/lib/python3.11/site-packages"
-    site.mkdir(parents=True)
-    (site / "numpy.py").write_text("raise ImportError('the user has another one')")
-    command = (ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--in", "sif", "--", "python", "-c", "import numpy")  # fmt: skip
-    assert run(*command, env={"HOME": str(tmp_path)}, cwd=tmp_path) == ""
 
 
 def test_no_caches_and_no_build_leftovers(files: dict[str, tuple[str, int]]):
@@ -350,43 +311,25 @@ def test_image_and_sif_say_to_each_runtime_what_the_table_says(a100: Built):
     files = (
         "test -s /etc/debian_version && test -x /sbin/ldconfig && grep -F /etc/ld.so.conf.d/ /etc/ld.so.conf"
     )
-    own = {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
-    said = run("apptainer", "exec", a100.sif, "sh", "-euc", f"{files} >&2; env", env=own)
-    seen = {line for line in said.splitlines() if line.startswith("NVIDIA_")}
+    shell = {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+    printed = run("apptainer", "exec", a100.sif, "sh", "-euc", f"{files} >&2; env", env=shell)
+    seen = {line for line in printed.splitlines() if line.startswith("NVIDIA_")}
     assert seen == {"NVIDIA_VISIBLE_DEVICES=GPU-1"}
 
 
 def test_sizes_of_a100(a100: Built):
     assert a100.sif.stat().st_size <= 3.4e9
     assert int(str(a100.data["tree_bytes"])) <= 6.2e9
-    assert sum(int(str(artifact["size"])) for artifact in locked_artifacts("a100")) <= 3.6e9
+    assert sum(artifact.size for artifact in locked_artifacts("a100")) <= 3.6e9
 
 
 def test_a_build_with_nothing_to_do_takes_little_cpu_time(loaded: Built):
     """0.6 s where the reference takes 0.1 s."""
     command = (ENVBUILDER, "build", loaded.name, "--output", loaded.output)
     assert "nothing to do" in run(*command)
-    took, unit = (
-        min(each) for each in zip(*((cpu_seconds(*command), reference()) for _ in range(3)), strict=True)
-    )
+    both = [(cpu_seconds(*command), reference()) for _ in range(3)]
+    took, unit = (min(each) for each in zip(*both, strict=True))
     assert took < LOADED * 6 * unit
-
-
-def test_verify_passes(built: Built):
-    assert "the same" in run(ENVBUILDER, "verify", built.name, "--artifacts", built.output)
-
-
-def test_verify_refuses_a_sif_with_one_changed_byte(cpu: Built, spacious: Path):
-    changed = spacious / "changed.sif"
-    shutil.copyfile(cpu.sif, changed)
-    with changed.open("r+b") as stream:
-        stream.seek(changed.stat().st_size // 2)
-        byte = stream.read(1)
-        stream.seek(-1, os.SEEK_CUR)
-        stream.write(bytes([byte[0] ^ 1]))
-    ended = attempt(ENVBUILDER, "verify", cpu.layout, changed, "--json")
-    assert ended.returncode == 7
-    assert findings(ended)
 
 
 def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacious: Path):
@@ -398,7 +341,7 @@ def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacio
     assert json.loads(run(*command))["findings"] == []
     lock.write_text(whole.replace('"size": 1', '"size": 2', 1))
     ended = attempt(*command)
-    assert (ended.returncode, [one["code"] for one in findings(ended)]) == (4, ["EB414"])
+    assert (ended.returncode, [finding["code"] for finding in findings(ended)]) == (4, ["EB414"])
     lock.write_text(whole)
     (spacious / "tiny.yaml").write_text(tiny.recipe.read_text().replace("WHICH: tiny", "WHICH: other"))
     (stale,) = json.loads(run(*command))["findings"]
@@ -406,20 +349,29 @@ def test_verify_refuses_an_edited_lock_and_names_a_stale_one(tiny: Built, spacio
     assert "no longer fits its recipe" in stale["message"]
 
 
-def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
-    half = spacious / "half.sif"
-    with cpu.sif.open("rb") as whole:
-        half.write_bytes(whole.read(cpu.sif.stat().st_size // 2))
-    assert attempt(ENVBUILDER, "verify", cpu.layout, half).returncode == 7
+def test_the_recipes_have_no_errors_and_only_known_warnings(built: Built):
+    answer = json.loads(run(ENVBUILDER, "verify", built.name, "--artifacts", built.output, "--json"))
+    assert {finding["severity"] for finding in answer["findings"]} <= {"warning"}
+    assert {finding["code"] for finding in answer["findings"]} <= KNOWN
+    assert answer["data"]["plan"]
 
 
-def test_a_dry_run_needs_no_cache_and_makes_none(spacious: Path):
-    cache = spacious / "cache"
-    said = run(ENVBUILDER, "build", "cpu", "--dry-run", "--output", spacious / "out", env={"ENVBUILDER_CACHE": str(cache)})  # fmt: skip
-    assert "step python" in said
-    assert "/steps/configure_distribution.sh" in said
-    assert list(spacious.iterdir()) == []
+def test_an_older_host_is_told_what_it_could_not_load(cpu: Built):
+    answer = json.loads(run(ENVBUILDER, "verify", "cpu", "--artifacts", cpu.output, "--oldest-host", "debian/bullseye", "--json"))  # fmt: skip
+    (finding,) = [one for one in answer["findings"] if one["code"] == "EB714"]
+    assert "fused.so" in finding["where"]
 
 
-def test_the_user_cache_is_closed_to_others(cpu: Built):
-    assert CACHE.stat().st_mode & 0o077 == 0
+def test_torch_without_a_toolkit_refuses_a_cuda_extension_as_check_says(cpu: Built, tmp_path: Path):
+    text = "from torch.utils.cpp_extension import CUDAExtension\nfrom setuptools import setup\n"
+    (tmp_path / "setup.py").write_text(f"{text}setup(ext_modules=[CUDAExtension('a', ['a.cpp'])])\n")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("extends: cpu\nextensions: [{name: mine, path: .}]\n")
+    shutil.copy(ROOT / "recipes/cpu.yaml", tmp_path)
+    shutil.copytree(ROOT / "recipes/fused", tmp_path / "fused")
+    (finding,) = findings(attempt(ENVBUILDER, "check", recipe, "--json"))
+    assert (finding["code"], "CUDAExtension" in finding["message"]) == ("EB312", True)
+    inside = ("apptainer", "exec", "--bind", f"{tmp_path}:/mine", cpu.sif)
+    ended = attempt(*inside, "python", "/mine/setup.py", "--version")
+    assert ended.returncode != 0
+    assert "CUDA_HOME environment variable is not set" in ended.stderr

@@ -13,6 +13,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envbuilder.core.cache import sha256_file
+from tests.support.damage import flip_alone
 from tests.support.tiny import WHEELS, make_tiny
 from tests.support.tmux import terminal
 from tests.support.workbench import (
@@ -20,6 +21,7 @@ from tests.support.workbench import (
     NO_ENGINE,
     ROOT,
     Built,
+    Ended,
     attempt,
     build,
     findings,
@@ -36,13 +38,13 @@ def inside(built: Built, path: str) -> str:
 
 
 def test_the_parts_list_is_the_same_in_the_image_in_the_sif_and_in_its_descriptor(cpu: Built, tmp_path: Path):
-    said = json.loads(run(ENVBUILDER, "show", "cpu", "--sbom", "--artifacts", cpu.output, "--json"))["data"]
-    assert json.loads(inside(cpu, "/opt/envbuilder/sbom.spdx.json")) == said
+    sbom = json.loads(run(ENVBUILDER, "show", "cpu", "--sbom", "--artifacts", cpu.output, "--json"))["data"]
+    assert json.loads(inside(cpu, "/opt/envbuilder/sbom.spdx.json")) == sbom
     listed = run("apptainer", "sif", "list", cpu.sif)
     assert "SBOM (spdx-json)" in listed
     number = next(line.split()[0] for line in listed.splitlines() if "SBOM" in line)
-    assert json.loads(run("apptainer", "sif", "dump", number, cpu.sif)) == said
-    assert len(said["packages"]) >= 1 + len(locked_artifacts("cpu"))
+    assert json.loads(run("apptainer", "sif", "dump", number, cpu.sif)) == sbom
+    assert len(sbom["packages"]) >= 1 + len(locked_artifacts("cpu"))
 
 
 def test_the_parts_list_of_a_real_build_is_valid_spdx(cpu: Built, tmp_path: Path):
@@ -63,8 +65,8 @@ def test_the_provenance_inside_names_the_layers_of_the_image(cpu: Built):
     digest = str(cpu.data["manifest"]).removeprefix("sha256:")
     manifest = json.loads((cpu.layout / "blobs/sha256" / digest).read_text())
     config = json.loads((cpu.layout / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text())
-    layers = [one.removeprefix("sha256:") for one in config["rootfs"]["diff_ids"]]
-    assert [one["digest"]["sha256"] for one in statement["subject"]] == layers[:-1]
+    layers = [layer.removeprefix("sha256:") for layer in config["rootfs"]["diff_ids"]]
+    assert [subject["digest"]["sha256"] for subject in statement["subject"]] == layers[:-1]
     assert json.loads(run(ENVBUILDER, "show", cpu.sif, "--provenance")) == statement
 
 
@@ -105,7 +107,7 @@ def copied(tiny: Built, spacious: Path) -> Built:
     return dataclasses.replace(tiny, output=spacious / "out")
 
 
-def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
+def verified(built: Built, public: Path) -> Ended:
     return attempt(ENVBUILDER, "verify", "tiny", "--artifacts", built.output, "--key", public, "--json")
 
 
@@ -123,18 +125,18 @@ def test_signed_artifacts_are_verified_by_apptainer_and_by_us(tiny: Built, copie
 def test_verify_says_that_a_signature_is_good_and_that_none_was_looked_at(copied: Built, key_pair):
     private, public = key_pair
 
-    def said(*words: object) -> str:
+    def verified_text(*words: object) -> str:
         return run(ENVBUILDER, "verify", *words, "--artifacts", copied.output)
 
     run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
-    assert "\nno signature was looked at" in said("tiny")
+    assert "\nno signature was looked at" in verified_text("tiny")
     assert re.search(
         r"\nthe signatures of both are good: tiny:latest, signed 2\S+ \S+ UTC with the key [0-9a-f]{16}",
-        said("tiny", "--key", public),
+        verified_text("tiny", "--key", public),
     )
     alone = copied.sif.rename(copied.output / "alone.sif")
-    assert "no signature was looked at" in said(alone)
-    assert re.search(r"its signature is good, with the key [0-9a-f]{16};", said(alone, "--key", public))
+    assert "no signature was looked at" in verified_text(alone)
+    assert re.search(r"its signature is good, with the key \w{16};", verified_text(alone, "--key", public))
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):
@@ -146,14 +148,6 @@ def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tm
         assert screen.code(60) == 0
         assert PASSPHRASE not in "".join(screen.screen())
     assert verified(copied, public).returncode == 0
-
-
-def flip_byte(path: Path) -> None:
-    with path.open("r+b") as stream:
-        stream.seek(1 << 20)
-        byte = stream.read(1)
-        stream.seek(1 << 20)
-        stream.write(bytes([byte[0] ^ 1]))
 
 
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
@@ -176,53 +170,53 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, key_pair):
     private, public = key_pair
     run(ENVBUILDER, "sign", "tiny", "--artifacts", copied.output, "--key", private)
-    flip_byte(copied.sif)
+    flip_alone(copied.sif)
     ended = verified(copied, public)
     assert ended.returncode == 7
     assert "is not signed with the key" in findings(ended)[0]["message"]
 
 
 @pytest.fixture
-def own(tiny: Built, spacious: Path) -> Built:
+def pair(tiny: Built, spacious: Path) -> Built:
     """One that is this test's to change."""
     make_tiny(spacious / "recipe")
     return rebuilt(Built("tiny", spacious / "out", {}))
 
 
-def rebuilt(own: Built) -> Built:
-    built = build(str(own.output.parent / "recipe/tiny.yaml"), own.output, env=NO_ENGINE)
+def rebuilt(pair: Built) -> Built:
+    built = build(str(pair.output.parent / "recipe/tiny.yaml"), pair.output, env=NO_ENGINE)
     return Built("tiny", built.output, built.data)
 
 
-def of_tiny(verb: str, built: Built, *words: object) -> "subprocess.CompletedProcess[str]":
+def of_tiny(verb: str, built: Built, *words: object) -> Ended:
     return attempt(ENVBUILDER, verb, "tiny", *words, "--artifacts", built.output, "--json")
 
 
-def test_a_pair_without_a_signature_is_said_to_have_none(own: Built, tmp_path: Path):
+def test_a_pair_without_a_signature_is_said_to_have_none(pair: Built, tmp_path: Path):
     _, public = make_keys(tmp_path, KINDS["Ed25519"])
-    ended = of_tiny("verify", own, "--key", public)
+    ended = of_tiny("verify", pair, "--key", public)
     (finding,) = findings(ended)
     assert ended.returncode == 7
     assert "are not signed" in finding["message"]
     assert "`envbuilder sign tiny --key KEY`" in finding["hint"]
 
 
-def test_signing_again_takes_the_place_of_the_earlier_signature(own: Built, tmp_path: Path):
+def test_signing_again_takes_the_place_of_the_earlier_signature(pair: Built, tmp_path: Path):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     old, new = (make_keys(tmp_path / name, KINDS[kind]) for name, kind in (("old", "P-256"), ("new", "RSA")))
     for private, public in (old, old, new):
-        assert of_tiny("sign", own, "--key", private).returncode == 0
-        assert run("apptainer", "sif", "list", own.sif).count("|Signature") == 1
-        run("apptainer", "verify", "--key", public, own.sif)
-        assert of_tiny("verify", own, "--key", public).returncode == 0
-    assert of_tiny("verify", own, "--key", old[1]).returncode == 7
-    assert rebuilt(own).data["built"] is False
+        assert of_tiny("sign", pair, "--key", private).returncode == 0
+        assert run("apptainer", "sif", "list", pair.sif).count("|Signature") == 1
+        run("apptainer", "verify", "--key", public, pair.sif)
+        assert of_tiny("verify", pair, "--key", public).returncode == 0
+    assert of_tiny("verify", pair, "--key", old[1]).returncode == 7
+    assert rebuilt(pair).data["built"] is False
 
 
-def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(own: Built):
-    recipe = own.output.parent / "recipe/tiny.yaml"
-    verify = (ENVBUILDER, "verify", recipe, "--artifacts", own.output, "--json")
+def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(pair: Built):
+    recipe = pair.output.parent / "recipe/tiny.yaml"
+    verify = (ENVBUILDER, "verify", recipe, "--artifacts", pair.output, "--json")
     assert json.loads(run(*verify))["findings"] == []
     make_tiny(recipe.parent, wheels=WHEELS[:1])
     (finding,) = json.loads(run(*verify))["findings"]
@@ -230,28 +224,28 @@ def test_a_build_of_an_earlier_lock_is_verified_with_a_warning(own: Built):
     assert finding["hint"].startswith(f"`envbuilder build {recipe}`")
 
 
-def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(own: Built, tmp_path: Path):
+def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(pair: Built, tmp_path: Path):
     private, public = make_keys(tmp_path, KINDS["Ed25519"])
-    whole = own.sif.read_bytes()
-    flip_byte(own.sif)
-    changed = sha256_file(own.sif)
+    whole = pair.sif.read_bytes()
+    flip_alone(pair.sif)
+    changed = sha256_file(pair.sif)
     nowhere = "127.0.0.1:1/team/tiny:1"  # nobody is asked before the bytes are known to be right
-    signed = of_tiny("sign", own, "--key", private)
-    pushed = of_tiny("push", own, nowhere, "--only", "sif")
+    signed = of_tiny("sign", pair, "--key", private)
+    pushed = of_tiny("push", pair, nowhere, "--only", "sif")
     for ended in (signed, pushed):
         (finding,) = findings(ended)
         assert ended.returncode == 7
         assert changed in finding["message"]
         assert "`envbuilder build tiny`" in finding["hint"]
-    assert sha256_file(own.sif) == changed
-    assert not (own.output / "tiny.sigstore.json").exists()
-    own.sif.unlink()
-    rebuilt(own)
-    assert own.sif.read_bytes() == whole
-    run("apptainer", "sign", "--key", private, own.sif)  # without our help: then it is as its owner wants it
-    assert of_tiny("push", own, nowhere, "--only", "sif").returncode == 5
-    assert of_tiny("sign", own, "--key", private).returncode == 0
-    assert of_tiny("verify", own, "--key", public).returncode == 0
+    assert sha256_file(pair.sif) == changed
+    assert not (pair.output / "tiny.sigstore.json").exists()
+    pair.sif.unlink()
+    rebuilt(pair)
+    assert pair.sif.read_bytes() == whole
+    run("apptainer", "sign", "--key", private, pair.sif)  # without our help: then it is as its owner wants it
+    assert of_tiny("push", pair, nowhere, "--only", "sif").returncode == 5
+    assert of_tiny("sign", pair, "--key", private).returncode == 0
+    assert of_tiny("verify", pair, "--key", public).returncode == 0
 
 
 def test_a_pgp_key_of_the_user_signs_the_sif_too(copied: Built, spacious: Path):

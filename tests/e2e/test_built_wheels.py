@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_container import need_the_same_layers
 from tests.support.registries import registry
 from tests.support.sdists import make_sdists
 from tests.support.stores import write_keys
-from tests.support.two_runners import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same, need_the_same_layers
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, build, cache_with_toolbox, open_folder, run
 
 pytestmark = pytest.mark.builds
@@ -70,9 +69,8 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
         if json.loads(facts.read_text())["name"] == "extensions":
             shutil.rmtree(facts.parent)
     cache_with_toolbox(cache)
-    again = build(
-        str(recipe), tmp_path / "again", "--runner", "sandbox", env=env | {"ENVBUILDER_LAYER_STORE": ""}
-    )
+    alone = env | {"ENVBUILDER_LAYER_STORE": ""}
+    again = build(str(recipe), tmp_path / "again", "--runner", "sandbox", env=alone)
     log = (again.output / f"{NAME}.log").read_text()
     assert again.digests == composed.digests
     assert "here: in the store" in log

@@ -6,23 +6,19 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from envbuilder.builder.job import layer_keys
 from envbuilder.core.cache import Store
 from envbuilder.plan.make import make_plan
+from tests.support.cluster import wait_until
 from tests.support.faults import Bench
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, attempt, build_command, run, start
-
-if TYPE_CHECKING:
-    import subprocess
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Ended, attempt, build_command, run, start
 
 pytestmark = pytest.mark.builds
 WHEELS = {"a": ("numpy",), "b": ("markupsafe",), "c": ("typing-extensions",)}
@@ -46,7 +42,7 @@ class Small:
     def command(self, name: str, output: str) -> tuple[object, ...]:
         return build_command(self.recipes[name], self.folder / output, "--offline")
 
-    def build(self, name: str, *, limit: str, output: str = "out") -> "subprocess.CompletedProcess[str]":
+    def build(self, name: str, *, limit: str, output: str = "out") -> Ended:
         return attempt(*self.command(name, output), env=self.env(limit))
 
     def trees(self, name: str) -> dict[str, Path]:
@@ -84,13 +80,13 @@ def small(bench: Bench, spacious: Path) -> Iterator[Small]:
 
 def digest(tree: Path) -> str:
     """Return a digest of all paths, modes, links and contents."""
-    found = hashlib.sha256()
+    whole = hashlib.sha256()
     for path in sorted(tree.rglob("*")):
         content = str(path.readlink()).encode() if path.is_symlink() else b""
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
-        found.update(f"{path.relative_to(tree)} {path.lstat().st_mode} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        whole.update(f"{path.relative_to(tree)} {path.lstat().st_mode} {len(content)}\n".encode() + content)
+    return whole.hexdigest()
 
 
 def test_old_trees_go_by_themselves_and_those_in_use_stay(small: Small):
@@ -111,11 +107,8 @@ def test_old_trees_go_by_themselves_and_those_in_use_stay(small: Small):
     with contextlib.ExitStack() as stack:
         stack.enter_context(small.store.lock(f"layer-{c['runtime'].name}"))  # the third build waits for it
         third = start(*small.command("c", "out"), env=small.env("none"))
-        end = time.monotonic() + 120
-        while not c["python"].exists():
-            assert third.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until("the tree is there", lambda: c["python"].exists() or third.poll() is not None, 120)
+        assert third.poll() is None
         with small.left_free(40 * MEGABYTE):
             refused = small.build("b", limit="none", output="other")
         assert refused.returncode == 6, refused.stderr

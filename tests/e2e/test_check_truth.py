@@ -7,7 +7,6 @@ are fetched as a lock would fetch them, by hash. Each refusal stands beside the 
 import functools
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ import uv
 
 from envbuilder.compat.check import examine, load_tables
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.cache import Store
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, Task
@@ -31,6 +31,7 @@ from tests.support.workbench import (
     CACHE,
     ROOT,
     Built,
+    Ended,
     attempt,
     locked_artifacts,
     open_folder,
@@ -45,7 +46,6 @@ SITE = "opt/env/lib/python3.11/site-packages"
 # Of g++-14's closure, what only debuggers and sanitizers need.
 UNWANTED = ("san", "gprofng", "libcc1", "rpcsvc", "libc-dev-bin")
 
-Ended = subprocess.CompletedProcess[str]
 Inside = Callable[..., Ended]
 
 
@@ -112,28 +112,13 @@ def trixie(inside: Inside, work: Path, means: ResolveContext) -> Inside:
     if not (root / "bin/sh").exists():  # nvcc starts its parts through it
         (root / "bin/sh").symlink_to("dash")
     sandbox = (
-        "bwrap",
-        "--unshare-all",
-        "--ro-bind",
-        root,
-        "/",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--chdir",
-        "/tmp",
-    )
+        "bwrap", "--unshare-all", "--ro-bind", root, "/", "--dev", "/dev", "--tmpfs", "/tmp",
+        "--chdir", "/tmp",
+    )  # fmt: skip
     nvcc = (
-        "--setenv",
-        "PATH",
-        "/usr/bin",
-        "/usr/local/cuda-12.4/bin/nvcc",
-        "-ccbin",
-        "g++-14",
-        "-arch=sm_80",
+        "--setenv", "PATH", "/usr/bin", "/usr/local/cuda-12.4/bin/nvcc", "-ccbin", "g++-14", "-arch=sm_80",
         "-c",
-    )
+    )  # fmt: skip
     return functools.partial(attempt, *sandbox, *nvcc, "/kernel.cu", "-o", "/tmp/kernel.o")
 
 
@@ -158,9 +143,8 @@ def test_nvcc_12_4_does_not_know_cxx_23(inside: Inside):
 
 def test_nvcc_12_4_refuses_gcc_14(trixie: Inside):
     ended = trixie()
-    assert (
-        "unsupported GNU version! gcc versions later than 13 are not supported" in ended.stdout + ended.stderr
-    )
+    refusal = "unsupported GNU version! gcc versions later than 13 are not supported"
+    assert refusal in ended.stdout + ended.stderr
     assert "EB315" in refused(base="debian/trixie", python="3.13", gcc="14")
     assert "EB315" not in refused(base="debian/trixie", python="3.13", gcc="13")
 
@@ -189,13 +173,12 @@ def test_the_headers_of_torch_2_6_need_cxx_17(inside: Inside):
 
 @pytest.mark.parametrize(("python", "is_there"), [("3.11", True), ("3.10", False)])
 def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_there: bool):
-    (torch,) = (one for one in locked_artifacts("a100") if one["name"] == "torch")
+    (torch,) = (artifact for artifact in locked_artifacts("a100") if artifact.name == "torch")
     links = work / "links"
     links.mkdir(exist_ok=True)
-    wheel = links / str(torch["path"]).rpartition("/")[2]
+    wheel = links / torch.filename
     if not wheel.exists():
-        digest = str(torch["sha256"])
-        wheel.symlink_to(CACHE / "artifacts" / digest[:2] / digest)
+        wheel.symlink_to(Store(CACHE).artifact(torch.sha256))
     ended = attempt(
         uv.find_uv_bin(), "pip", "install", "--dry-run", "--no-deps", "--no-index", "--find-links", links,
         "--target", work / "none", "--python-version", python, "--no-config", "--cache-dir", work / "uv", "torch==2.6.0",
@@ -210,9 +193,9 @@ def torch_1_13(means: ResolveContext) -> str:
     """The line of torch 1.13.1's cpp_extension that imports setuptools' vendored packages, out of the wheel on the index."""
     index = Index(means.sources())
     (listed,) = (
-        one
-        for one in index.files("torch")
-        if re.fullmatch(r"torch-1\.13\.1-cp311-.*x86_64\.whl", one.filename)
+        file
+        for file in index.files("torch")
+        if re.fullmatch(r"torch-1\.13\.1-cp311-.*x86_64\.whl", file.filename)
     )
     with index.open(listed) as wheel:
         source = wheel.read("torch/utils/cpp_extension.py").decode()
@@ -228,26 +211,17 @@ def test_torch_1_13_imports_what_some_setuptools_lack(
 ):
     folder = work / f"setuptools-{version}"
     run(
-        uv.find_uv_bin(),
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        folder,
+        uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--target", folder,
         f"setuptools=={version}",
-    )
+    )  # fmt: skip
     # Without site-packages: a virtual environment of Debian's brings a setuptools of its own.
     command = (sys.executable, "-S", "-W", "ignore", "-c", torch_1_13)
     ended = attempt(*command, env={"PYTHONPATH": str(folder)})
     assert (ended.returncode == 0) == works, ended.stderr
     pins = {
-        "pytorch": "1.13.1",
-        "cuda": "",
-        "gpus": (),
-        "extensions": (),
+        "pytorch": "1.13.1", "cuda": "", "gpus": (), "extensions": (),
         "packages": (f"setuptools=={version}",),
-    }
+    }  # fmt: skip
     assert refused(**pins) == (set() if works else {"EB330"})
 
 

@@ -47,9 +47,8 @@ def open_project() -> Iterator[Path]:
         for container in run("docker", "ps", "--all", "--quiet", "--filter", label).split():
             run("docker", "rm", "--force", container)
         # The tool makes an image of the project's own, and of that another with the person's numbers.
-        made = run(
-            "docker", "images", "--format", "{{.Repository}}", "--filter", f"reference=vsc-{folder.name}-*"
-        )
+        filtered = ("--filter", f"reference=vsc-{folder.name}-*")
+        made = run("docker", "images", "--format", "{{.Repository}}", *filtered)
         for image in made.split():
             run("docker", "image", "rm", "--force", image)
 
@@ -74,9 +73,8 @@ def project(request: pytest.FixtureRequest, cpu: Built) -> Iterator[Path]:
 def devcontainer(project: Path) -> Callable[..., str]:
     """The CLI as that person, who needs a name for it, and the right to speak with the engine."""
     passwd = project / "home/passwd"
-    passwd.write_text(
-        Path("/etc/passwd").read_text() + f"person:x:{PERSON}:{PERSON}::{project}/home:/bin/sh\n"
-    )
+    line = f"person:x:{PERSON}:{PERSON}::{project}/home:/bin/sh\n"
+    passwd.write_text(Path("/etc/passwd").read_text() + line)
     engine = Path("/var/run/docker.sock").stat().st_gid
     script = f'mount --bind {passwd} /etc/passwd && exec setpriv --reuid {PERSON} --regid {PERSON} --groups {engine} "$@"'
 
@@ -90,8 +88,8 @@ def devcontainer(project: Path) -> Callable[..., str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another person")
 def test_a_project_opens_in_the_environment(project: Path, devcontainer: Callable[..., str]):
-    said = json.loads(devcontainer("read-configuration", "--include-merged-configuration").splitlines()[-1])
-    merged = said["mergedConfiguration"]
+    answer = json.loads(devcontainer("read-configuration", "--include-merged-configuration").splitlines()[-1])
+    merged = answer["mergedConfiguration"]
     assert merged["remoteUser"] == "vscode"
     assert merged["hostRequirements"]["gpu"] == "optional"
     for vscode in merged["customizations"]["vscode"]:
@@ -135,8 +133,8 @@ def check_second_environment(project: Path, devcontainer: Callable[..., str]) ->
     (project / "run.py").write_text("import mine\nprint('by torchrun', mine.WHERE)\n")
     assert "by torchrun /workspaces" in devcontainer("exec", "torchrun", "--standalone", "run.py")
     assert devcontainer("exec", "sh", "-c", "find /opt/env -newer /opt/env/pyvenv.cfg | sort") == before
-    said = devcontainer("exec", "sh", "-c", "pip install --no-index torch==2.6.0 2>&1 || true")
-    assert "constraint" in said
+    printed = devcontainer("exec", "sh", "-c", "pip install --no-index torch==2.6.0 2>&1 || true")
+    assert "constraint" in printed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what root's own project does")
@@ -147,8 +145,8 @@ def test_a_project_of_root_opens_by_compose(cpu: Built):
         (folder / "theirs").write_text("of root\n")
         base = ("docker-compose", "--file", "compose.yaml")
         for files in (base, (*base, "--file", "compose.gpu.yaml")):
-            said = run(*files, "config", cwd=folder / ".devcontainer")
-            assert ("nvidia" in said) == (files != base)
+            printed = run(*files, "config", cwd=folder / ".devcontainer")
+            assert ("nvidia" in printed) == (files != base)
         try:
             up = json.loads(run("devcontainer", "up", "--workspace-folder", folder).splitlines()[-1])
             assert (up["outcome"], up["remoteUser"]) == ("success", "vscode")
@@ -164,8 +162,8 @@ def test_a_project_of_root_opens_by_compose(cpu: Built):
 
 def test_the_projects_own_file_is_read_by_the_cli():
     """`test_the_projects_own_image_is_built` builds it before a release: CI has just installed every program of it."""
-    said = run("devcontainer", "read-configuration", "--workspace-folder", ROOT)
-    configuration = json.loads(said.splitlines()[-1])["configuration"]
+    printed = run("devcontainer", "read-configuration", "--workspace-folder", ROOT)
+    configuration = json.loads(printed.splitlines()[-1])["configuration"]
     assert configuration["build"] == {"dockerfile": "Dockerfile", "context": ".."}
     assert configuration["postStartCommand"] == "make setup"
 
@@ -179,35 +177,17 @@ def test_the_projects_own_image_is_built(spacious: Path):
     shutil.copy(ROOT / "scripts/setup", spacious / "context/scripts/setup")
     certificate = spacious / "context/.devcontainer/site.crt"
     run(
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ed25519",
-        "-nodes",
-        "-subj",
-        "/CN=site",
-        "-keyout",
-        spacious / "key",
-        "-out",
-        certificate,
-    )
+        "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=site",
+        "-keyout", spacious / "key", "-out", certificate,
+    )  # fmt: skip
     run("mmdebstrap", "--variant=apt", "bookworm", spacious / "base.tar")
     run("docker", "import", spacious / "base.tar", base)
     try:
         dockerfile = spacious / "context/.devcontainer/Dockerfile"
         run(
-            "docker",
-            "build",
-            "--file",
-            dockerfile,
-            "--tag",
-            image,
-            "--build-arg",
-            f"BASE={base}",
-            spacious / "context",
-            timeout=1800,
-        )
+            "docker", "build", "--file", dockerfile, "--tag", image, "--build-arg", f"BASE={base}",
+            spacious / "context", timeout=1800,
+        )  # fmt: skip
         tried = "command -v dockerd apptainer bwrap git && openssl verify /opt/setup/certificates/site.crt"
         assert run("docker", "run", "--rm", image, "sh", "-c", tried).endswith("site.crt: OK\n")
     finally:

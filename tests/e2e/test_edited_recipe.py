@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import pytest
 from envbuilder.core.cache import sha256_file
 from tests.support.stranger import STRANGER, as_user
 from tests.support.tiny import edit_tiny, make_tiny
-from tests.support.workbench import ENVBUILDER, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, Ended, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 WHICH = ("--", "python", "-c", "import os; print(os.environ['WHICH'])")
-Ended = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +33,10 @@ def project(tiny: object) -> Iterator[Path]:
 def recipe(project: Path) -> Iterator[Path]:
     """Its recipe. An edit is undone, and built."""
     path = project / "recipes/named.yaml"
-    before = {one: one.read_bytes() for one in (path, path.with_suffix(".lock"))}
+    before = {file: file.read_bytes() for file in (path, path.with_suffix(".lock"))}
     yield path
-    for one, content in before.items():
-        one.write_bytes(content)
+    for file, content in before.items():
+        file.write_bytes(content)
     run(ENVBUILDER, "build", "named", cwd=project)
 
 
@@ -46,7 +44,7 @@ def test_a_test_that_was_added_runs_in_what_is_there(project: Path, recipe: Path
     build = functools.partial(attempt, ENVBUILDER, "build", "named", cwd=project)
     before = files(project)
     first = json.loads(build("--json").stdout)["data"][0]
-    assert (first["built"], [one.partition(" ")[0] for one in first["tested"]]) == (False, ["SIF", "image"])
+    assert (first["built"], [test.partition(" ")[0] for test in first["tested"]]) == (False, ["SIF", "image"])
     assert build().stdout.splitlines()[:2] == [
         "named: nothing to do",
         f"  of     recipe sha256:{first['recipe_sha256'][:12]}, lock sha256:{first['lock_sha256'][:12]}",

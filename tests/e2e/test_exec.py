@@ -1,6 +1,7 @@
 """`exec` and `shell` in the real SIF and the real image: input, output, signals, exit codes, and a real terminal."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import hostile
-from tests.support.cluster import wait_until
 from tests.support.tiny import edit_tiny, make_tiny
+from tests.support.tmux import terminal
 from tests.support.workbench import ENVBUILDER, Built, attempt, build, open_folder, run
 
 pytestmark = pytest.mark.builds
@@ -89,34 +90,17 @@ def test_what_is_printed_is_what_is_run(line, project):
 
 
 def test_a_shell_has_a_terminal(line, tmp_path):
-    """In tmux: the size of its window, Ctrl-C for what runs in it, and the shell's exit code."""
-    socket, end = tmp_path / "tmux", tmp_path / "end"
-    tmux = ("tmux", "-S", socket, "-f", "/dev/null")
-    words = shlex.join(line("exec"))
-    attempt(
-        *tmux, "new-session", "-d", "-x", "93", "-y", "31", f"{words}; echo $? >{end}", env={"TERM": "xterm"}
-    )
-
-    def screen() -> str:
-        return attempt(*tmux, "capture-pane", "-p", "-J").stdout
-
-    def enter(keys: str) -> None:
-        attempt(*tmux, "send-keys", keys, "Enter")
-
-    try:
-        wait_until("the shell asks", lambda: screen().strip().endswith((">", "#", "$")), 60)
-        enter("tty && stty size")
-        wait_until("it knows its size", lambda: "31 93" in screen() or "30 93" in screen())
-        assert "/dev/pts/" in screen() or "/dev/console" in screen()
-        enter("sleep 100")
+    """The size of its window, Ctrl-C for what runs in it, and the shell's exit code."""
+    with terminal(tmp_path, tmp_path, width=93, height=31, TERM="xterm") as screen:
+        screen.start(*line("exec"))
+        screen.wait(lambda: re.fullmatch(r"\S.*[>#$]", screen.screen()[-1]), 60)
+        screen.type("tty && stty size", "Enter")
+        screen.wait(lambda: {"31 93", "30 93"} & set(screen.screen()), 30)
+        assert re.search("/dev/(pts/|console)", "".join(screen.screen()))
+        screen.type("sleep 100", "Enter")
         time.sleep(1)
-        attempt(*tmux, "send-keys", "C-c")
-        enter("exit 4")
-        wait_until("it has ended", end.exists)
-        wait_until("its code is known", end.read_text)
-        assert end.read_text() == "4\n"
-    finally:
-        attempt(*tmux, "kill-server")
+        screen.type("C-c", "exit 4", "Enter")
+        assert screen.code(30) == 4
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +144,7 @@ def test_the_environments_python_wins(ways, way, name, project, home):
     """Against the start files of conda and pyenv, and each variable that would bring another Python."""
     (project / "seen.py").write_text(hostile.SEEN)
     names = hostile.VARIABLES if name == "all" else [name]
-    variables = {key: value for one in names for key, value in hostile.variables(home, one).items()}
+    variables = {key: value for setting in names for key, value in hostile.variables(home, setting).items()}
     ended = subprocess.run(
         ways[way], input="python seen.py; exit\n", cwd=project, timeout=60, check=False, text=True, capture_output=True,
         env=os.environ | {"HOME": str(home), "APPTAINER_HOME": str(home)} | variables,
@@ -185,14 +169,11 @@ def test_folders_of_a_recipe_are_in_front_of_the_path_in_sif_and_image(spacious)
     built = build(str(recipe), spacious / "out")
     try:
         for start in (("apptainer", "exec", "--no-home", built.sif), ("docker", "run", "--rm", built.image)):
-            said = run(
-                *start, "bash", "-c", "command -v python; echo $PATH; bash -lc 'echo $PATH'"
-            ).splitlines()
-            assert said[0] == "/opt/env/bin/python"
-            assert [path.startswith("/opt/tool/bin:/opt/env/bin:/usr/local/") for path in said[1:]] == [
-                True,
-                True,
-            ]
+            script = "command -v python; echo $PATH; bash -lc 'echo $PATH'"
+            lines = run(*start, "bash", "-c", script).splitlines()
+            assert lines[0] == "/opt/env/bin/python"
+            ahead = "/opt/tool/bin:/opt/env/bin:/usr/local/"
+            assert [line.startswith(ahead) for line in lines] == [False, True, True]
     finally:
         run("docker", "image", "rm", "--force", built.image)
 
@@ -242,9 +223,9 @@ def test_ranks_that_made_different_numbers_of_steps_all_say_so(cpu, project):
     (project / "train.py").write_text(RANKS)
     words = ("torchrun", "--standalone", "--nproc_per_node", "2", "train.py")
     ended = attempt(ENVBUILDER, "exec", "cpu", "--artifacts", cpu.output, "--", *words, cwd=project)
-    said = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
-    assert sorted(line[:11] for line in said) == ["rank 0 of 2", "rank 1 of 2"]
-    assert all("ranks made different numbers of steps" in line for line in said)
+    words = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(line[:11] for line in words) == ["rank 0 of 2", "rank 1 of 2"]
+    assert all("ranks made different numbers of steps" in line for line in words)
 
 
 def test_a_smoke_run_of_too_few_ranks_fails(cpu, project):

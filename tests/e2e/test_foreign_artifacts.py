@@ -86,11 +86,11 @@ def changed(foreign: Foreign) -> Path:
 
 
 def test_the_difference_of_an_image_and_a_sif_is_told_in_words_and_as_data(foreign: Foreign, changed: Path):
-    said = json.loads(run(ENVBUILDER, "diff", foreign.archive, changed, "--json"))["data"]
-    files = {one["name"]: one for one in said["files"]}
+    answer = json.loads(run(ENVBUILDER, "diff", foreign.archive, changed, "--json"))["data"]
+    files = {file["name"]: file for file in answer["files"]}
     assert files["/opt/two"]["after"] is None
     assert "2097152 bytes" in files["/opt/large"]["after"]
-    assert [one["kind"] for one in said["subjects"]] == ["image", "sif"]
+    assert [subject["kind"] for subject in answer["subjects"]] == ["image", "sif"]
     text = run(ENVBUILDER, "diff", foreign.sif, changed)
     assert "  -  /opt/two" in text
     assert re.search(r"^  ~  /opt/large +2097152 bytes", text, re.MULTILINE)
@@ -105,7 +105,7 @@ def test_an_image_and_its_sif_differ_in_nothing(tiny: Built):
 def test_a_file_that_changed_in_between_is_named(foreign: Foreign, changed: Path):
     ended = attempt(ENVBUILDER, "verify", foreign.archive, changed, "--json")
     assert ended.returncode == 7
-    seen = {(one["where"], one["code"]) for one in findings(ended)}
+    seen = {(finding["where"], finding["code"]) for finding in findings(ended)}
     assert ("/opt/large", "EB703") in seen
     assert ("/opt/two", "EB701") in seen
     assert not [where for where, _ in seen if where.startswith("/.singularity")]
@@ -158,9 +158,10 @@ def test_what_a_docker_build_leaves_of_secrets_is_found_and_not_shown(spacious: 
     places = [finding["where"] for finding in findings(ended) if finding["code"] == "EB718"]
     assert places, ended.stdout
     for value, place in LEAKS.items():
-        assert any(place in one for one in places), (place, places)
+        assert any(place in where for where in places), (place, places)
         assert value not in ended.stdout + ended.stderr
-    assert sum(".created_by" in one for one in places) >= 3  # of ARG, of ENV or LABEL, and of the last RUN
+    # Of ARG, of ENV or LABEL, and of the last RUN.
+    assert sum(".created_by" in where for where in places) >= 3
 
 
 def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: Bench):

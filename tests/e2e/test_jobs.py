@@ -18,7 +18,7 @@ import pytest
 from envbuilder.core.cache import link_or_copy
 from tests.support.cluster import Cluster, Machine, logged, machines, start_slurm, start_ssh, wait_until
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, Built, assert_healthy, attempt, open_folder
+from tests.support.workbench import ENVBUILDER, Built, Ended, assert_healthy, attempt, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -85,9 +85,7 @@ def launch(cluster: Cluster, work: Path, built: Built, where: str, *words: str) 
     return (*machine, ENVBUILDER, "launch", where, str(built.sif), *options, *words)
 
 
-def finish(
-    cluster: Cluster, command: tuple[str, ...], timeout: float = 120
-) -> "subprocess.CompletedProcess[str]":
+def finish(cluster: Cluster, command: tuple[str, ...], timeout: float = 120) -> Ended:
     return subprocess.run(
         command, env=os.environ | cluster.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=timeout, check=False,
@@ -105,9 +103,9 @@ def started(work: Path) -> bool:
 def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
     """Submit a job of two nodes; returns its number when all four ranks run."""
     ended = finish(cluster, launch(cluster, work, built, "slurm", "--nodes", "2", *words))
-    found = re.match(r"job (\d+) is submitted", ended.stdout)
-    assert found, ended.stdout + ended.stderr
-    return found[1]
+    submitted = re.match(r"job (\d+) is submitted", ended.stdout)
+    assert submitted, ended.stdout + ended.stderr
+    return submitted[1]
 
 
 def wait_for_end(cluster: Cluster, number: str) -> str:
@@ -131,9 +129,8 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     assert "OMP_NUM_THREADS" not in log
     assert re.search(r"n1 +0 .*\n.*n1 +1 .*\n.*n2 +0 .*\n.*n2 +1 ", log)
     assert_healthy(work / "logs")
-    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
-        f"rank-{rank}.log" for rank in range(4)
-    }
+    ranks = {path.name for path in work.glob("logs/cpu-*/rank-*.log")}
+    assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
 def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
@@ -144,10 +141,9 @@ def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
     assert "0: smoke: passed, 4 ranks, gloo" in log
     assert "this node has no copy" not in log
     for node in cluster.nodes:
-        found = node.run(
-            "sh", "-c", "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
-        )
-        digest, path = found.split()
+        script = "sha256sum /tmp/envbuilder-0/sifs/cpu-*.sif; rm -r /tmp/envbuilder-0/sifs"
+        shown = node.run("sh", "-c", script)
+        digest, path = shown.split()
         assert path == f"/tmp/envbuilder-0/sifs/cpu-{digest}.sif"
 
 
@@ -203,15 +199,8 @@ def test_a_script_for_a_site_names_what_its_nodes_lack_and_runs_when_it_is_there
     login.mkdir()
     (desk / "train.py").write_text(PROGRAM)
     options = (
-        "--shape",
-        "tasks",
-        "--ranks-per-node",
-        "1",
-        "--write",
-        login / "job.sh",
-        "--for",
-        "../there.yaml",
-    )
+        "--shape", "tasks", "--ranks-per-node", "1", "--write", login / "job.sh", "--for", "../there.yaml",
+    )  # fmt: skip
     command = (ENVBUILDER, "launch", "slurm", cpu.sif, *options, "--", "train.py", "end")
     written = attempt(*command, cwd=desk)
     assert written.returncode == 0, written.stderr
@@ -227,10 +216,8 @@ def test_a_script_for_a_site_names_what_its_nodes_lack_and_runs_when_it_is_there
 
     place = f"{work}/projects/my project"
     code, log = job()
-    assert (code, f"this node lacks the SIF {work}/shared/sifs/cpu.sif, the folder {place};" in log) == (
-        9,
-        True,
-    ), log
+    lacking = f"this node lacks the SIF {work}/shared/sifs/cpu.sif, the folder {place};"
+    assert (code, lacking in log) == (9, True), log
     shutil.copytree(desk, place)
     (work / "shared/sifs").mkdir(parents=True)
     link_or_copy(cpu.sif, work / "shared/sifs/cpu.sif")
@@ -249,14 +236,9 @@ def test_a_job_that_slurm_cannot_start_has_no_log_and_it_is_said(cluster, work, 
 def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
     """The job waits for another, which has both nodes."""
     full = (
-        "sbatch",
-        "--parsable",
-        "--exclusive",
-        "--nodes=2",
-        "--chdir=/tmp",
-        "--output=/dev/null",
+        "sbatch", "--parsable", "--exclusive", "--nodes=2", "--chdir=/tmp", "--output=/dev/null",
         "--wrap=sleep 600",
-    )
+    )  # fmt: skip
     cluster.head.run(*full, env=cluster.env)
     output = work / "launch.log"
     command = launch(cluster, work, cpu, "slurm", "--nodes", "2", "--wait", "--smoke")
@@ -265,11 +247,11 @@ def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
         (child,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGINT)
         assert running.wait(QUICK) == 130
-    found = re.search(r"job (\d+) goes on; to end it: (scancel \d+)", output.read_text())
-    assert found, output.read_text()
-    state = ("squeue", "--noheader", "--format=%T", "--jobs", found[1])
+    notice = re.search(r"job (\d+) goes on; to end it: (scancel \d+)", output.read_text())
+    assert notice, output.read_text()
+    state = ("squeue", "--noheader", "--format=%T", "--jobs", notice[1])
     assert cluster.head.run(*state, env=cluster.env) == "PENDING\n"
-    cluster.head.run(*found[2].split(), env=cluster.env)
+    cluster.head.run(*notice[2].split(), env=cluster.env)
 
 
 @contextlib.contextmanager
@@ -297,24 +279,17 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
     copy.symlink_to(cpu.sif)
     other = Built("cpu", spacious, {})
     script = work / "job.sh"
-    finish(
-        cluster,
-        launch(
-            cluster, work, other, "slurm", "--nodes", "2", "--write", str(script), "--", "train.py", "end"
-        ),
-    )
+
+    def write(*words: str) -> Ended:
+        command = launch(cluster, work, other, "slurm", "--nodes", "2", *words, "--", "train.py", "end")
+        return finish(cluster, command)
+
+    write("--write", str(script))
     text = script.read_text()
-    shown = finish(
-        cluster, launch(cluster, work, other, "slurm", "--nodes", "2", "--dry-run", "--", "train.py", "end")
-    )
-    assert shown.stdout == text
+    assert write("--dry-run").stdout == text
     script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
-    submit = (
-        "sh",
-        "-c",
-        'cd "$0" && exec sbatch --wait ../job.sh',
-        str(work / "logs"),
-    )  # where its log is then
+    line = 'cd "$0" && exec sbatch --wait ../job.sh'  # in the folder where its log is then
+    submit = ("sh", "-c", line, str(work / "logs"))
     ended = finish(cluster, (*cluster.head.enter, *submit))
     assert ended.returncode != 0
     assert "this script was written for another file" in log_of(work)
@@ -354,9 +329,8 @@ def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cp
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert_healthy(work / "logs")
     assert "0: smoke: passed, 4 ranks, gloo" in ended.stdout
-    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
-        f"rank-{rank}.log" for rank in range(4)
-    }
+    ranks = {path.name for path in work.glob("logs/cpu-*/rank-*.log")}
+    assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -414,12 +388,12 @@ def test_a_machine_that_is_lost_ends_the_job_everywhere(cluster, work, cpu):
     wait_until("all ranks run", lambda: started(work), STARTED)
     cluster.nodes[1].run("ip", "link", "set", "eth0", "down")
     try:
-        said, _ = running.communicate(timeout=QUICK)
+        printed, _ = running.communicate(timeout=QUICK)
         wait_until("nothing is left", lambda: not cluster.left_over(), QUICK)
     finally:
         cluster.nodes[1].run("ip", "link", "set", "eth0", "up")
     assert running.returncode == 255
-    assert "n2 does not answer over SSH, or the connection broke" in said
+    assert "n2 does not answer over SSH, or the connection broke" in printed
 
 
 @pytest.mark.parametrize("where", ["ssh", "slurm"])

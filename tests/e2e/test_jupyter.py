@@ -115,8 +115,8 @@ def test_a_kernel_runs_is_interrupted_and_ends(
                 line, env=os.environ | started, cwd=folder, start_new_session=True
             ) as kernel:
                 try:
-                    said = run(*client, TALK, connection, end)
-                    assert said.splitlines() == [
+                    printed = run(*client, TALK, connection, end)
+                    assert printed.splitlines() == [
                         f"2.13.0+cpu {where} {OWN} {OWN} False",
                         "True",
                         "KeyboardInterrupt",

@@ -15,6 +15,7 @@ from tests.support.workbench import (
     NOBODY,
     ROOT,
     Built,
+    Ended,
     as_nobody,
     assert_healthy,
     open_folder,
@@ -52,7 +53,7 @@ def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
     return (ENVBUILDER, "launch", "local", "cpu", *options)
 
 
-def launch(work: Path, *argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+def launch(work: Path, *argv: object, **variables: str) -> Ended:
     return subprocess.run(
         [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"} | variables, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=300, check=False,
@@ -61,14 +62,14 @@ def launch(work: Path, *argv: object, **variables: str) -> "subprocess.Completed
 
 def left_over(job: str) -> list[str]:
     """The processes that carry the job's mark, in a container or not."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"ENVBUILDER_JOB={job}".encode() in path.read_bytes():
-                found.append(path.parent.name)
+                processes.append(path.parent.name)
         except OSError:  # it has just ended
             continue
-    return found
+    return processes
 
 
 def test_a_script_that_is_not_there_is_said_before_it_runs(line, work):
@@ -98,9 +99,9 @@ def test_a_script_that_was_edited_is_kept_when_it_is_written_again(line, work):
 def test_a_program_that_the_container_cannot_start_is_said_before_a_rank_starts(line, work, program, why):
     (work / "tool").write_text("#!/nonexistent/python\n")
     (work / "tool").chmod(0o755)
-    said = launch(work, *line, "--", program, "train.py")
-    assert (said.returncode, f"cannot start the program: {why}\n" in said.stderr) == (9, True), said.stderr
-    assert "Traceback" not in said.stderr
+    ended = launch(work, *line, "--", program, "train.py")
+    assert (ended.returncode, f"cannot start the program: {why}\n" in ended.stderr) == (9, True), ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_two_ranks_are_one_job(line, work):
@@ -118,8 +119,8 @@ def test_a_rank_that_dies_ends_the_job_and_settings_have_arrived(line, work):
     assert ended.returncode not in (0, 124)
     assert "the ranks ended with exit code" in ended.stderr
     assert "1: given by me 8.0 - - /opt/env/bin" in ended.stdout
-    said = re.findall(r"kept out of the environment: ?([^;(]+\b)", ended.stderr)
-    assert said == ["AR TORCH_CUDA_ARCH_LIST", "CUDA_PATH"]
+    names = re.findall(r"kept out of the environment: ?([^;(]+\b)", ended.stderr)
+    assert names == ["AR TORCH_CUDA_ARCH_LIST", "CUDA_PATH"]
     (log,) = work.glob("logs/cpu-*/rank-1.log")
     assert "given by me" in log.read_text()
     job = re.search(r"job (\S+):", ended.stderr)

@@ -10,15 +10,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import driver
-from tests.support.workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
-
-if TYPE_CHECKING:
-    from subprocess import CompletedProcess
+from tests.support.workbench import NOBODY, Built, Ended, as_nobody, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -62,13 +58,12 @@ class Inside:
         self.calls = folder / "calls.py"  # a copy: other users cannot enter every checkout
         shutil.copyfile(Path(__file__).with_name("calls.py"), self.calls)
 
-    def attempt(self, script: str, *binds: str, **env: str) -> "CompletedProcess[str]":
+    def attempt(self, script: str, *binds: str, **env: str) -> Ended:
         binds = binds or (f"{self.made}:{INDEX}:ro",)
         calls = f"{self.calls}:/calls/calls.py"
         mounts = ",".join((f"{self.code}:{CLONED}:ro", f"{self.tmp}:/tmp", calls, *binds))
-        settings = (
-            f"{name}={value}" for name, value in {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}.items()
-        )
+        variables = {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}
+        settings = (f"{name}={value}" for name, value in variables.items())
         return attempt(
             *as_nobody("apptainer", "exec", "--bind", mounts, self.sif, "/usr/bin/env", "-u", "CUDA_HOME", *settings),
             "/opt/env/bin/python", "-c", f"import os, sys\nfrom calls import *\n{script}", cwd=Path("/"), timeout=120,
@@ -104,13 +99,13 @@ def inside(cpu: Built) -> Iterator[Inside]:
     ]  # fmt: skip
     with open_folder() as folder:
         made = Inside(cpu.sif, folder)
-        said = made(
+        compiled = made(
             "compile_all('/made')",
             f"{made.made}:/made",
             PATH="/usr/local/bin:/usr/bin:/bin",
             ENVBUILDER_START="off",
         )
-        facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(said)
+        facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(compiled)
         (made.made / "index.json").write_text(json.dumps(facts))
         yield made
 
@@ -124,7 +119,7 @@ def _empty_tmp(inside: Inside) -> Iterator[None]:
 
 def test_every_kind_of_call_finds_its_extension(inside: Inside):
     """Without compiler, ninja and CUDA_HOME, without a home, and with nothing on PATH."""
-    said = inside(
+    printed = inside(
         "import ctypes\n"
         "print(lite().answer(), lite().__file__)\n"
         "print(sys.modules['lite'].answer())\n"
@@ -133,26 +128,22 @@ def test_every_kind_of_call_finds_its_extension(inside: Inside):
         "print(tool(), flush=True)\n"
         "os.spawnv(os.P_WAIT, tool(), ['tool'])\n"
     )
-    assert said.splitlines() == [
-        f"42 {INDEX}/lite/lite.so",
-        "42",
-        f"42 {INDEX}/inlined/inlined.so",
-        f"{INDEX}/plain/plain.so True",
-        f"{INDEX}/tool/tool",
-        "a program",
-    ]
+    assert printed.splitlines() == [
+        f"42 {INDEX}/lite/lite.so", "42", f"42 {INDEX}/inlined/inlined.so", f"{INDEX}/plain/plain.so True",
+        f"{INDEX}/tool/tool", "a program",
+    ]  # fmt: skip
 
 
 def test_paths_and_times_do_not_matter(inside: Inside):
     """Cloned afresh to another place, and named relative to it."""
-    said = inside(
+    printed = inside(
         "import shutil\n"
         f"shutil.copytree({CLONED!r}, '/tmp/clone', copy_function=shutil.copyfile)\n"
         "os.chdir('/tmp/clone/op')\n"
         "print(lite(sources=['more/../more/extra.cpp', './lite.cpp'], extra_include_paths=['../include']).__file__)\n"
         "shutil.rmtree('/tmp/clone')\n"
     )
-    assert said == f"{INDEX}/lite/lite.so\n"
+    assert printed == f"{INDEX}/lite/lite.so\n"
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
@@ -162,13 +153,13 @@ def test_a_folder_that_cannot_be_written_does_not_matter(inside: Inside, way: st
         if way == "argument"
         else ("", {"TORCH_EXTENSIONS_DIR": "/opt/flat"})
     )
-    said = inside(f"print(lite({argument}).__file__, os.path.exists('/opt/flat'))", **variable)
-    assert said == f"{INDEX}/lite/lite.so False\n"
+    printed = inside(f"print(lite({argument}).__file__, os.path.exists('/opt/flat'))", **variable)
+    assert printed == f"{INDEX}/lite/lite.so False\n"
 
 
 def test_sources_copied_to_the_build_directory_still_find_their_extension(inside: Inside):
     """As StyleGAN3 does it, with the GPU's name in the path; without a home, that folder is one of this node."""
-    said = inside(
+    printed = inside(
         "import shutil\n"
         "place = cpp_extension._get_build_directory('lite', False) + '/digest-nvidia-a100'\n"
         f"shutil.copytree({CLONED!r}, place, copy_function=shutil.copyfile)\n"
@@ -176,7 +167,7 @@ def test_sources_copied_to_the_build_directory_still_find_their_extension(inside
         "print(place[:16], lite(sources=sources, build_directory=place).__file__)\n",
         HOME="/nowhere",
     )
-    assert said == f"/tmp/envbuilder- {INDEX}/lite/lite.so\n"
+    assert printed == f"/tmp/envbuilder- {INDEX}/lite/lite.so\n"
 
 
 def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
@@ -187,8 +178,8 @@ def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
 
 @pytest.mark.alone
 def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside, slack: int):
-    said = inside("together(8, lambda: lite().answer() + inlined().answer())")
-    answers = [json.loads(line) for line in said.splitlines()]
+    printed = inside("together(8, lambda: lite().answer() + inlined().answer())")
+    answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer for answer, _ in answers] == ["84"] * 8
     assert min(seconds for _, seconds in answers) < 2 * 0.05 * slack  # two modules
     assert list(inside.tmp.iterdir()) == []
@@ -225,15 +216,11 @@ def test_every_difference_is_told_also_where_a_project_hides_errors(inside: Insi
     raised = [json.loads(line) for line in ended.stdout.splitlines()]
     heads = [f"the image's extension `{'inlined' if 'inlined' in call else 'lite'}` was compiled from something else: {what}"
              for (_, call), what in DIFFERENCES.items()]  # fmt: skip
-    assert [text.splitlines()[0] for text in raised] == [f"ExtensionError: {head}" for head in heads], (
-        ended.stderr
-    )
-    assert [line for line in ended.stderr.splitlines() if "else:" in line] == [
-        f"envbuilder: {head}" for head in heads
-    ]
-    assert ["hint: `envbuilder lock cpu && envbuilder build cpu` where" in text for text in raised] == [
-        True
-    ] * len(heads)
+    wanted = [f"ExtensionError: {head}" for head in heads]
+    assert [text.splitlines()[0] for text in raised] == wanted, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if "else:" in line]
+    assert lines == [f"envbuilder: {head}" for head in heads]
+    assert all("hint: `envbuilder lock cpu && envbuilder build cpu` where" in text for text in raised)
 
 
 def test_the_hook_can_be_switched_off(inside: Inside):
@@ -254,7 +241,7 @@ def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
     """Before CUDA has started: a process that forks later must not have started it."""
     entries = json.loads((inside.made / "index.json").read_text())["extensions"]
     for_a100 = changed_index(inside, extensions=[entry | {"targets": ["sm_80"]} for entry in entries])
-    said = inside.attempt(
+    ended = inside.attempt(
         "def with_gpus(capabilities, chosen=None):\n"
         "    os.environ['CAPABILITIES'] = capabilities\n"
         "    if chosen is not None: os.environ['CUDA_VISIBLE_DEVICES'] = chosen\n"
@@ -263,12 +250,12 @@ def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
         "    together(1, lambda: with_gpus(*gpus))\n",
         f"{inside.made}:{INDEX}:ro", for_a100, LD_LIBRARY_PATH=f"{INDEX}/driver",
     )  # fmt: skip
-    answers = [json.loads(line)[0] for line in said.stdout.splitlines()]
+    answers = [json.loads(line)[0] for line in ended.stdout.splitlines()]
     what = "the extension `lite` holds code for sm_80, which"
-    assert answers[:2] + answers[3:] == ["42"] * 5, said.stderr
+    assert answers[:2] + answers[3:] == ["42"] * 5, ended.stderr
     assert answers[2].startswith(f"ExtensionError: {what} GPU 90 (sm_90) cannot run\nhint: ")
-    told = [line for line in said.stderr.splitlines() if what in line]
-    assert told == [
+    warnings = [line for line in ended.stderr.splitlines() if what in line]
+    assert warnings == [
         f"envbuilder: {what} GPU 90 (sm_90) cannot run",
         f"envbuilder: {what} GPU 75 (sm_75) cannot run; on that GPU its kernels will fail with `no kernel image is available`",
     ]
@@ -299,7 +286,7 @@ def test_the_others_learn_of_a_failure_and_do_not_try_one_after_the_other(inside
 
 def test_a_killed_compile_holds_up_nobody(inside: Inside):
     """Its compiler may live on and write: the next one compiles in another folder."""
-    said = inside(
+    printed = inside(
         "import signal\n"
         "counted(wait=5)\n"
         "child = os.fork()\n"
@@ -309,7 +296,7 @@ def test_a_killed_compile_holds_up_nobody(inside: Inside):
         "counted()\n"
         "print(unknown().__file__)\n"
     )
-    assert said.endswith("-1/unknown.so\n")
+    assert printed.endswith("-1/unknown.so\n")
 
 
 @pytest.mark.parametrize(
@@ -321,9 +308,8 @@ def test_a_killed_compile_holds_up_nobody(inside: Inside):
     ],
 )
 def test_a_folder_that_will_not_do_is_named_and_another_is_used(inside: Inside, prepare: str, reason: str):
-    ended = inside.attempt(
-        f"os.mkdir('/tmp/mine')\n{prepare}\nprint(unknown(build_directory='/tmp/mine').__file__)"
-    )
+    script = f"os.mkdir('/tmp/mine')\n{prepare}\nprint(unknown(build_directory='/tmp/mine').__file__)"
+    ended = inside.attempt(script)
     assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
     assert f"envbuilder: {reason}" in ended.stderr
 
@@ -340,7 +326,7 @@ def test_a_folder_that_others_could_have_made_is_not_used(inside: Inside):
 
 
 def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(inside: Inside):
-    said = inside(
+    printed = inside(
         "import shutil, calls\n"
         "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
         "for factor in 2, 1:\n"
@@ -352,11 +338,11 @@ def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(ins
         "    if factor == 2: source.write_text(source.read_text() + '//')\n",
         ENVBUILDER_EXTENSIONS="build",
     )
-    assert [json.loads(line)[0] for line in said.splitlines()] == ["21", "42"]
+    assert [json.loads(line)[0] for line in printed.splitlines()] == ["21", "42"]
 
 
 def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside: Inside):
-    said = inside(
+    printed = inside(
         "import shutil, calls\n"
         "from envbuilder_extensions import compiling\n"
         "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
@@ -369,15 +355,13 @@ def test_an_edited_extension_that_is_compiled_is_loaded_without_a_program(inside
         "together(1, lambda: lite().answer())\n",
         ENVBUILDER_EXTENSIONS="build",
     )
-    assert [json.loads(line)[0] for line in said.splitlines()] == ["42", "42"]
+    assert [json.loads(line)[0] for line in printed.splitlines()] == ["42", "42"]
 
 
 def test_a_cuda_source_without_a_cuda_compiler_is_told(inside: Inside):
     ended = inside.attempt("Path('/tmp/gpu.cu').touch()\ncpp_extension.load('gpu', '/tmp/gpu.cu')")
-    assert (
-        "envbuilder: `gpu` could not be compiled or loaded here: the CUDA compiler was not found"
-        in ended.stderr
-    )
+    reason = "`gpu` could not be compiled or loaded here: the CUDA compiler was not found"
+    assert f"envbuilder: {reason}" in ended.stderr
     assert "OSError: CUDA_HOME environment variable is not set" in ended.stderr
 
 
@@ -392,10 +376,8 @@ def changed_index(inside: Inside, **change: object) -> str:
 def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
     ended = inside.attempt("print(plain())", f"{inside.made}:{INDEX}:ro", changed_index(inside, torch="1.0"))
     assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
-    assert (
-        "envbuilder: torch compiles `plain`: the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
-        in ended.stderr
-    )
+    reason = "the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
+    assert f"envbuilder: torch compiles `plain`: {reason}" in ended.stderr
 
 
 def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself(inside: Inside):
@@ -419,22 +401,11 @@ def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself
 
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
     """A container of the Docker image can be written, and then `build` is the policy."""
-    mounts = {
-        str(inside.calls): "/calls/calls.py",
-        str(inside.made): INDEX,
-        str(inside.code): CLONED,
-    }
+    mounts = {str(inside.calls): "/calls/calls.py", str(inside.made): INDEX, str(inside.code): CLONED}
     binds = (word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}"))
     script = "from calls import *\nFLAGS[0] = '-DFACTOR=1'\nprint(lite().answer(), lite().__file__[:16])"
     command = (
-        "docker",
-        "run",
-        "--rm",
-        "--user",
-        f"{NOBODY}:{NOBODY}",
-        *binds,
-        "--env",
-        "PYTHONPATH=/calls",
+        "docker", "run", "--rm", "--user", f"{NOBODY}:{NOBODY}", *binds, "--env", "PYTHONPATH=/calls",
         cpu.image,
-    )
+    )  # fmt: skip
     assert run(*command, "python", "-c", script) == "14 /tmp/envbuilder-\n"

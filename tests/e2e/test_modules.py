@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, Built, Ended, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -27,8 +27,8 @@ os.write(1, f"rank {os.environ['RANK']} of {int(value)}\\n".encode())  # at once
 def modules(cpu: Built) -> Iterator[Path]:
     with open_folder() as outer:
         folder = outer / "my modules"
-        said = run(ENVBUILDER, "module", "cpu", "--artifacts", cpu.output, "--write", folder)
-        assert said == f"module use '{folder}/modulefiles' && module load cpu\n"
+        printed = run(ENVBUILDER, "module", "cpu", "--artifacts", cpu.output, "--write", folder)
+        assert printed == f"module use '{folder}/modulefiles' && module load cpu\n"
         yield folder
 
 
@@ -40,8 +40,8 @@ def test_versions_are_loaded_by_name_and_the_newest_is_the_default(cpu: Built):
             run(ENVBUILDER, "module", sif, "--version", version, "--write", folder)
         load = f". {LMOD}; module use '{folder}/modulefiles'; module load site"
         for name, version in (("", "2026.11"), ("/2026.9", "2026.9")):
-            said = run("bash", "-c", f"{load}{name}; type -P python; python -c 'print(6 * 7)'")
-            assert said == f"{folder}/commands/site/{version}/python\n42\n"
+            printed = run("bash", "-c", f"{load}{name}; type -P python; python -c 'print(6 * 7)'")
+            assert printed == f"{folder}/commands/site/{version}/python\n42\n"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def script(modules: Path, line: str) -> tuple[str, ...]:
     return ("bash", "-c", load + line)
 
 
-def load(modules: Path, work: Path, line: str, **more: object) -> "subprocess.CompletedProcess[str]":
+def load(modules: Path, work: Path, line: str, **more: object) -> Ended:
     return subprocess.run(
         script(modules, line), cwd=work, text=True, capture_output=True, timeout=120, check=False, **more
     )  # type: ignore[call-overload,no-any-return]
@@ -71,9 +71,9 @@ def test_python_is_the_environments_and_can_be_unloaded(modules: Path, work: Pat
         work,
         'python -c "import torch, fused; print(torch.__version__)"; module unload cpu; type -P python3',
     )
-    version, own = ended.stdout.split()
+    version, python = ended.stdout.split()
     assert version.startswith("2.13.0")
-    assert str(modules) not in own
+    assert str(modules) not in python
 
 
 def test_words_arrive_as_they_were_typed_and_the_exit_code_comes_back(modules: Path, work: Path):
@@ -88,17 +88,15 @@ def test_a_program_that_is_not_there_ends_as_in_a_shell(modules: Path, work: Pat
 
 
 def test_input_passes_through_a_pipe(modules: Path, work: Path):
-    ended = load(
-        modules, work, "cat | python -c 'import sys; print(len(sys.stdin.read()))' | cat", input="x" * 300_000
-    )
+    line = "cat | python -c 'import sys; print(len(sys.stdin.read()))' | cat"
+    ended = load(modules, work, line, input="x" * 300_000)
     assert ended.stdout == "300000\n"
 
 
 def test_a_signal_reaches_the_program(modules: Path, work: Path):
     program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print(1, flush=True); time.sleep(60)"
-    running = subprocess.Popen(
-        script(modules, f"exec python -c '{program}'"), cwd=work, stdout=subprocess.PIPE, text=True
-    )
+    argv = script(modules, f"exec python -c '{program}'")
+    running = subprocess.Popen(argv, cwd=work, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert running.stdout.readline() == "1\n"
     # One signal in about fifty did not pass Apptainer. A shell that kept it would keep all of them.

@@ -64,15 +64,10 @@ def make_os(
         store.add_artifact(digest, deb)
         more.append(
             Artifact(
-                kind="deb",
-                name=deb.stem,
-                version="1",
-                sha256=digest,
-                size=deb.stat().st_size,
-                source="debian",
-                path=deb.name,
+                kind="deb", name=deb.stem, version="1", sha256=digest, size=deb.stat().st_size,
+                source="debian", path=deb.name,
             )
-        )
+        )  # fmt: skip
     job = Job(
         plan=dataclasses.replace(plan, epoch=epoch), store=store, runner=ProcessRunner(os.environ),
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
@@ -128,21 +123,22 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
     finally:
         os.umask(before)
     assert layer
-    found: dict[str, Entry] = {one.path: one for one in read_manifest(layer)}
+    entries: dict[str, Entry] = {entry.path: entry for entry in read_manifest(layer)}
     texts = read_files(layer, ("etc/both", "etc/victim", "etc/victim.distrib"))
     assert texts == {"etc/both": b"second", "etc/victim": b"mine", "etc/victim.distrib": b"original"}
     owner = {
-        name: (found[name].uid, found[name].gid, oct(found[name].mode)) for name in ("etc/mine", "etc/his")
+        name: (entries[name].uid, entries[name].gid, oct(entries[name].mode))
+        for name in ("etc/mine", "etc/his")
     }
     # Of the package's own list, and nothing that its scripts gave away.
     assert owner == {"etc/mine": (0, 0, "0o755"), "etc/his": (5, 6, "0o644")}
-    assert {found[name].mode for name in ("etc", "etc/fstab", "var/lib/dpkg/status", "usr/local/bin")} == {
+    assert {entries[name].mode for name in ("etc", "etc/fstab", "var/lib/dpkg/status", "usr/local/bin")} == {
         0o755,
         0o644,
     }
-    assert (found["etc/able"].xattrs, found["etc/able"].mode) == ((), 0o755)
-    assert found["usr/bin/evil"].mode == 0o4755
-    assert not [path for path in found if path.startswith(("mnt/", "tmp/", "etc/disk"))]
+    assert (entries["etc/able"].xattrs, entries["etc/able"].mode) == ((), 0o755)
+    assert entries["usr/bin/evil"].mode == 0o4755
+    assert not [path for path in entries if path.startswith(("mnt/", "tmp/", "etc/disk"))]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +146,8 @@ def test_paths_of_two_packages_and_hostile_scripts(spacious: Path):
     [
         "/run",
         *(
-            pytest.param(one, marks=pytest.mark.release)
-            for one in ("/etc/fstab", "/var/lib/dpkg/triggers/File", "/usr/sbin/policy-rc.d")
+            pytest.param(place, marks=pytest.mark.release)
+            for place in ("/etc/fstab", "/var/lib/dpkg/triggers/File", "/usr/sbin/policy-rc.d")
         ),
     ],
 )
@@ -169,7 +165,7 @@ def test_a_link_that_a_script_leaves_harms_nothing_of_the_machine(spacious: Path
     )
     with contextlib.suppress(CommandError):
         make_os(spacious, deb)
-    assert {one.name: one.read_text() for one in precious.iterdir()} == {"file": "mine"}
+    assert {file.name: file.read_text() for file in precious.iterdir()} == {"file": "mine"}
 
 
 def test_a_script_that_fails_is_named_with_its_last_words(spacious: Path):

@@ -37,11 +37,11 @@ class Own:
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Own]:
+def envbuilder() -> Iterator[Own]:
     with open_folder() as folder:
         wheels = load_lock(ROOT / "recipes/envbuilder-base.lock").wheels
         pins = "".join(
-            f"  - {one.name}=={one.version}\n" for one in wheels if one.name in ("uv", "zstandard")
+            f"  - {wheel.name}=={wheel.version}\n" for wheel in wheels if wheel.name in ("uv", "zstandard")
         )
         more = f"run: envbuilder\npackages:\n{pins}"
         base, lock = make_tiny(folder / "base", "base", (), pytorch="none", more=more)
@@ -52,12 +52,12 @@ def own() -> Iterator[Own]:
         run("docker", "image", "rm", "--force", Own.image)
 
 
-def test_what_is_named_reaches_envbuilder(own: Own):
+def test_what_is_named_reaches_envbuilder(envbuilder: Own):
     version = run(ENVBUILDER, "--version")
-    for start in (("apptainer", "run", own.sif), ("docker", "run", "--rm", own.image)):
+    for start in (("apptainer", "run", envbuilder.sif), ("docker", "run", "--rm", envbuilder.image)):
         assert run(*start, "--version") == version
         assert "Usage: envbuilder" in attempt(*start).stderr
-    words = ("exec", "envbuilder", "--artifacts", own.sif.parent, "--in", "image", "--", "python", "-c", "print(6 * 7)")  # fmt: skip
+    words = ("exec", "envbuilder", "--artifacts", envbuilder.sif.parent, "--in", "image", "--", "python", "-c", "print(6 * 7)")  # fmt: skip
     assert run(ENVBUILDER, *words) == "42\n"
 
 
@@ -71,30 +71,26 @@ def need_same(recipe: Path, outside: Built, place: Path, user: int, *start: obje
     assert (data["manifest"], data["sif_sha256"]) == outside.digests
 
 
-def test_the_sif_builds_the_same_files(own: Own, tiny: Built, spacious: Path):
-    need_same(own.recipe, tiny, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+def test_the_sif_builds_the_same_files(envbuilder: Own, tiny: Built, spacious: Path):
+    need_same(envbuilder.recipe, tiny, spacious, 65534, *as_nobody("apptainer", "run", envbuilder.sif))
 
 
 @pytest.mark.release
-def test_the_sif_compiles_the_same_extension(own: Own, built: Built, spacious: Path):
+def test_the_sif_compiles_the_same_extension(envbuilder: Own, built: Built, spacious: Path):
     name = built.name
     for file in (f"{name}.yaml", f"{name}.lock"):
         shutil.copy(ROOT / "recipes" / file, spacious)
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
-    need_same(spacious / f"{name}.yaml", built, spacious, 65534, *as_nobody("apptainer", "run", own.sif))
+    start = as_nobody("apptainer", "run", envbuilder.sif)
+    need_same(spacious / f"{name}.yaml", built, spacious, 65534, *start)
 
 
 @pytest.mark.release
-def test_the_image_builds_the_same_files_without_privileges(own: Own, tiny: Built, spacious: Path):
-    mounts = [word for one in (spacious, own.recipe.parent) for word in ("--volume", f"{one}:{one}")]
+def test_the_image_builds_the_same_files_without_privileges(envbuilder: Own, tiny: Built, spacious: Path):
+    folders = (spacious, envbuilder.recipe.parent)
+    mounts = [f"--volume={folder}:{folder}" for folder in folders]
     options = (
-        "--network",
-        "none",
-        "--user",
-        f"{USER}:{USER}",
-        "--env",
-        "ENVBUILDER_CACHE",
-        "--workdir",
-        spacious,
-    )
-    need_same(own.recipe, tiny, spacious, USER, "docker", "run", "--rm", *options, *mounts, own.image)
+        "--network", "none", "--user", f"{USER}:{USER}", "--env", "ENVBUILDER_CACHE", "--workdir", spacious,
+    )  # fmt: skip
+    start = ("docker", "run", "--rm", *options, *mounts, envbuilder.image)
+    need_same(envbuilder.recipe, tiny, spacious, USER, *start)

@@ -64,5 +64,5 @@ def test_an_ordinary_user_runs_the_image_from_its_layout(bench: Bench, guest: Pa
     run("cp", "-a", bench.output / "tiny.oci", layout)
     run("chmod", "-R", "a+rX", layout)
     enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", ENTER)
-    told = run(*enter, guest, TRY, "sh", guest, LOOK).splitlines()
-    assert told == ["0 /opt/env/lib/python3.11/site-packages/filelock/__init__.py tiny", str(GUEST)]
+    printed = run(*enter, guest, TRY, "sh", guest, LOOK).splitlines()
+    assert printed == ["0 /opt/env/lib/python3.11/site-packages/filelock/__init__.py tiny", str(GUEST)]

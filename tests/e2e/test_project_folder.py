@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.diagnose import diagnose
-from tests.support.workbench import (
-    ENVBUILDER,
-    NO_ENGINE,
-    Built,
-    attempt,
-    open_folder,
-    recipe_like,
-    run,
-)
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, Built, attempt, open_folder, recipe_like, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 
@@ -64,15 +56,8 @@ class Flat:
     @property
     def inside(self) -> tuple[object, ...]:
         return (
-            "apptainer",
-            "exec",
-            "--no-home",
-            "--bind",
-            f"{self.folder}:/work",
-            "--pwd",
-            "/work",
-            self.sif,
-        )
+            "apptainer", "exec", "--no-home", "--bind", f"{self.folder}:/work", "--pwd", "/work", self.sif,
+        )  # fmt: skip
 
     def lock_check(self) -> tuple[int, str]:
         ended = attempt(ENVBUILDER, "lock", "--check", self.recipe)
@@ -123,15 +108,14 @@ def test_what_a_training_writes_leaves_the_lock_fresh_and_a_source_does_not(flat
     write(flat.folder, written | {"pkg/__pycache__/more.pyc": "", "notes.md": ""})
     assert flat.lock_check() == (0, f"the lock of {flat.recipe} is up to date\n")
     write(flat.folder, {"csrc/op.c": FILES["csrc/op.c"] + "// edited\n", "common/new.h": ""})
-    code, said = flat.lock_check()
+    code, printed = flat.lock_check()
     assert code == 4
     assert re.fullmatch(
         r"\+ extension flat: common/new\.h \w+ \(it lies in `common`, which `setup\.py` names at line 3\)\n"
-        r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", said,
+        r"~ extension flat: csrc/op\.c \w+ → \w+ \(it lies in `csrc`, which `setup\.py` names at line 3\)\n", printed,
     )  # fmt: skip
-    started = attempt(
-        ENVBUILDER, "exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true"
-    )
+    words = ("exec", flat.recipe, "--artifacts", flat.folder / "out", "--print", "--", "true")
+    started = attempt(ENVBUILDER, *words)
     assert "`csrc/op.c` changed since it was locked, and the compiled code is older" in started.stderr
     refused = attempt(ENVBUILDER, "build", flat.recipe, "--output", flat.folder / "out", env=NO_ENGINE)
     assert refused.returncode == code

@@ -16,43 +16,32 @@ from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, pa
 from envbuilder.builder.context import RunnerChoice, RunnerName
 from envbuilder.builder.extensions.build import ExtensionBuilder
 from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.pipeline import open_step_runner, resolve_context
+from envbuilder.builder.pipeline import open_step_runner
 from envbuilder.builder.sandbox.runner import Run
 from envbuilder.commands import context as sessions
 from envbuilder.commands._console import build_context
-from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest
-from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
-from tests.support.layers import make_layers
-from tests.support.workbench import ENVBUILDER, ROOT, open_folder, recipe_like, run
+from tests.support.stores import Listening
+from tests.support.workbench import (
+    ENVBUILDER,
+    ROOT,
+    make_layers,
+    open_assembly,
+    open_folder,
+    recipe_like,
+    run,
+)
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 PROJECTS = Path(__file__).with_name("projects")
 CAPTURED = {
-    "scale": "load_at_import",
-    "lazy": "lazy",
-    "gated": "gpu_gated",
-    "hidden": "hides_failure",
-    "first": "flat_folder",
-    "second": "flat_folder",
-    "plugin": "gpu_name_in_path",
-    "sorter": "thrust_cub",
+    "scale": "load_at_import", "lazy": "lazy", "gated": "gpu_gated", "hidden": "hides_failure",
+    "first": "flat_folder", "second": "flat_folder", "plugin": "gpu_name_in_path", "sorter": "thrust_cub",
     "own": "own_std",
-}
-
-
-class Listening(Console):
-    """Keeps what a person is told."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text.strip())
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +53,14 @@ class Made:
 def make(recipe: Path) -> Made:
     """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
     run(ENVBUILDER, "lock", recipe)
-    session = sessions.Session(environment=dict(os.environ))
-    shop, console = build_context(session, ROOT / "recipes"), Listening()
-    read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
-    store_sources(read, plan.extensions, resolve_context(shop, offline=False))
-    runner = open_step_runner(plan, RunnerChoice(), dataclasses.replace(shop, console=console))
-    resolve_context(shop, offline=False).fetcher.fetch(runner.artifacts())
+    console = Listening()
+    runner = open_assembly(recipe, console)
     with ThreadPoolExecutor(16) as pool:
         kept = ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
-    return Made({one.compiled.entry.name: one for one in kept}, console.said)
+    return Made(
+        {extension.compiled.entry.name: extension for extension in kept},
+        [text.strip() for text in console.said],
+    )
 
 
 def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
@@ -129,7 +117,7 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")
     recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}", capture, sources)
     make(recipe)
-    (composed,) = (one for one in make_layers(recipe) if one.name == "extensions")
+    (composed,) = (layer for layer in make_layers(recipe) if layer.name == "extensions")
 
     shop = build_context(sessions.Session(environment=dict(os.environ)), ROOT / "recipes")
     _, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
@@ -139,11 +127,10 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     write_folder(docker.job, folder, {step.name})
     shop.runner.run(buildx.build_command(plan, folder, layout, docker.builder, context=False))
-    baked = pack_tar(
-        step, docker.job, exported_tars(layout, (step.name,))[step.name], folder, spacious / "baked"
-    )
+    tar = exported_tars(layout, (step.name,))[step.name]
+    baked = pack_tar(step, docker.job, tar, folder, spacious / "baked")
     assert read_manifest(baked) == read_manifest(composed)
-    assert [one.path for one in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", one.path)]
+    assert [entry.path for entry in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", entry.path)]
     assert baked.digest == composed.digest
 
 
@@ -180,13 +167,13 @@ def test_a_capture_that_ends_says_in_which_line_and_where(
 def test_after_one_changed_source_that_file_alone_is_compiled(spacious: Path):
     (spacious / "pair").mkdir(parents=True)
     binding = '#include <pybind11/pybind11.h>\nint {0}(int);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("f", &{0}); }}\n'
-    own = never_compiled()
-    (spacious / "pair/module.cpp").write_text(own + binding.format("twice"))
-    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return 2 * value; }}\n")
+    comment = never_compiled()
+    (spacious / "pair/module.cpp").write_text(comment + binding.format("twice"))
+    (spacious / "pair/part.cpp").write_text(f"{comment}int twice(int value) {{ return 2 * value; }}\n")
     recipe = write_recipe(spacious, "cpu", "{name: pair, sources: [pair/module.cpp, pair/part.cpp]}")
     first = make(recipe)
     assert sorted(line.partition(" (")[0] for line in first.said) == ["pair: module.cpp", "pair: part.cpp"]
-    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return value + value; }}\n")
+    (spacious / "pair/part.cpp").write_text(f"{comment}int twice(int value) {{ return value + value; }}\n")
     second = make(recipe)
     assert [line.partition(" (")[0] for line in second.said] == ["pair: part.cpp"]
     assert second.kept["pair"].compiled.seconds < first.kept["pair"].compiled.seconds
@@ -200,9 +187,9 @@ def test_two_troubles_at_once_are_each_told_in_words(spacious: Path):
     )  # fmt: skip
     error = failed(recipe)
     assert sorted(finding.code for finding in error.findings) == ["EB612", "EB629"]
-    told = "\n".join(finding.message for finding in error.findings)
-    assert "`glm/glm.hpp` belongs to a submodule" in told
-    assert "syntax.cpp:3" in told
+    messages = "\n".join(finding.message for finding in error.findings)
+    assert "`glm/glm.hpp` belongs to a submodule" in messages
+    assert "syntax.cpp:3" in messages
 
 
 def test_a_repository_is_built_from_its_commit_and_submodules(
@@ -288,8 +275,8 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
     folder, _ = shapes
     kernel = folder / "load_at_import/ops/scale_kernel.cu"
     kernel.write_text(kernel.read_text() + never_compiled())
-    said = [line for line in make(folder / "shapes.yaml").said if line.startswith("load_at_import/scale:")]
-    assert [line.partition(" (")[0] for line in said] == ["load_at_import/scale: scale_kernel.cu"]
+    steps = [line for line in make(folder / "shapes.yaml").said if line.startswith("load_at_import/scale:")]
+    assert [line.partition(" (")[0] for line in steps] == ["load_at_import/scale: scale_kernel.cu"]
 
 
 def test_a_project_with_its_own_architectures_is_compiled_for_the_recipes(shapes: tuple[Path, Made]):

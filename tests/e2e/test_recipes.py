@@ -59,9 +59,8 @@ def test_both_runners_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
     recipe = recipes / f"{name}.yaml"
 
     def by(runner: str) -> Built:
-        built = build(
-            str(recipe), spacious / runner, "--runner", runner, env=NO_ENGINE if runner == "sandbox" else {}
-        )
+        env = NO_ENGINE if runner == "sandbox" else {}
+        built = build(str(recipe), spacious / runner, "--runner", runner, env=env)
         return replace(built, name=name)
 
     need_the_same(by("sandbox"), by("buildkit"))
@@ -73,7 +72,6 @@ def test_both_runners_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
     need_the_same(by("sandbox"), baked)
     symbols = inside(baked, recipe, "sh", "-c", "nm -D /opt/envbuilder/extensions/*/fused.so")
     assert f" T {changed}\n" in symbols
-    images = run(
-        "docker", "image", "ls", "--quiet", "--filter", f"label=org.opencontainers.image.title={name}"
-    )
+    title = f"label=org.opencontainers.image.title={name}"
+    images = run("docker", "image", "ls", "--quiet", "--filter", title)
     run("docker", "image", "rm", "--force", *images.split())

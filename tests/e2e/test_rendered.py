@@ -119,8 +119,8 @@ def test_a_rendered_definition_file_builds_the_same_environment(
     need_equal(read_tree(built.layout).entries, sif_manifest(sif), ignore=BUILDER_ADDS)
     if which == "standalone":
         return
-    said = run(*as_nobody("apptainer", "exec", "--cleanenv", sif, "python", "-c", NUMBERS), cwd=Path("/"))
-    assert said == "numbers agree\n"
+    printed = run(*as_nobody("apptainer", "exec", "--cleanenv", sif, "python", "-c", NUMBERS), cwd=Path("/"))
+    assert printed == "numbers agree\n"
 
 
 @pytest.mark.release

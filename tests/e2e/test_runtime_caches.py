@@ -40,20 +40,13 @@ def tmp() -> Iterator[Path]:
 
 def used(*command: object, compiles: bool = False) -> dict[str, str]:
     """Return the variables of the caches that a Python used."""
-    own = (
-        "HF_HOME",
-        "TORCH_HOME",
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-        "TMPDIR",
-        "TRITON_CACHE_DIR",
-        "MPLCONFIGDIR",
-        "NUMBA_CACHE_DIR",
-    )
-    unset = [word for name in own for word in ("-u", name)]
-    shown = run(
-        "env", *unset, *command, "python", "-c", USE.format(compiles=compiles), cwd=Path("/"), timeout=300
-    )
+    names = (
+        "HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR", "TRITON_CACHE_DIR",
+        "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
+    )  # fmt: skip
+    unset = [word for name in names for word in ("-u", name)]
+    program = ("python", "-c", USE.format(compiles=compiles))
+    shown = run("env", *unset, *command, *program, cwd=Path("/"), timeout=300)
     return dict(json.loads(shown.splitlines()[-1]))
 
 
@@ -78,8 +71,8 @@ def test_a_user_without_a_home_has_caches(cpu: Built, tmp: Path):
 @pytest.mark.parametrize("user", [os.geteuid(), NOBODY])
 def test_a_home_that_is_read_only_is_left_and_a_value_of_the_user_wins(cpu: Built, tmp: Path, user: int):
     binds = f"{tmp}/home:{tmp}/home:ro,{tmp}/tmp:/tmp"
-    own = f"TRITON_CACHE_DIR=/tmp/own,HOME={tmp}/home"
-    start = ("apptainer", "exec", "--no-home", "--bind", binds, "--env", own, cpu.sif)
+    settings = f"TRITON_CACHE_DIR=/tmp/own,HOME={tmp}/home"
+    start = ("apptainer", "exec", "--no-home", "--bind", binds, "--env", settings, cpu.sif)
     shown = used(*(start if user == os.geteuid() else as_nobody(*start)))
     assert shown.pop("TRITON_CACHE_DIR") == "/tmp/own"
     assert shown["TORCH_HOME"] == f"/tmp/envbuilder-{user}/torch"

@@ -9,7 +9,7 @@ import zstandard
 
 from envbuilder.lock.model import Lock
 from tests.support.faults import Bench
-from tests.support.index import Manner, package_index
+from tests.support.serving import Manner, package_index
 from tests.support.workbench import CACHE, ENVBUILDER, NO_ENGINE, attempt, build_command, findings
 
 pytestmark = pytest.mark.builds
@@ -53,14 +53,14 @@ def keep_password(home: Path, how: str, host: str) -> str:
 
 def holding(*folders: Path) -> list[str]:
     """Every file below the folders that holds the password, in clear or as it is sent; layers and SIFs are unpacked."""
-    found = []
+    holders = []
     for path in (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()):
         content = path.read_bytes()
         if content.startswith(zstandard.FRAME_HEADER):
             content = zstandard.ZstdDecompressor().stream_reader(content).read()
         if any(secret in content for secret in PLANTED):
-            found.append(str(path))
-    return found
+            holders.append(str(path))
+    return holders
 
 
 def command(verb: str, recipe: Path, output: Path) -> tuple[object, ...]:
@@ -79,8 +79,8 @@ def test_a_password_opens_the_index_and_stands_in_nothing(
         ended = attempt(*command(verb, recipe, spacious / "out"), env=env)
         opened = 0 if verb == "build" else 3  # the index has no torch, and says so to whom it lets in
         assert ended.returncode == opened, ended.stdout + ended.stderr[-3000:]
-    said = (ended.stdout + ended.stderr).encode()
-    assert [secret for secret in PLANTED if secret in said] == []
+    printed = (ended.stdout + ended.stderr).encode()
+    assert [secret for secret in PLANTED if secret in printed] == []
     assert holding(cache, spacious / "out", recipe.parent) == []
     assert verb == "lock" or (spacious / "out/tiny.log").stat().st_size > 0
 

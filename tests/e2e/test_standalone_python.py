@@ -13,12 +13,12 @@ import pytest
 
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.lock.file import load_lock
-from tests.support import on_images
-from tests.support.in_container import need_the_same_layers
+from tests.support import two_runners
 from tests.support.registries import push, registry
-from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, mirror, write_from_packages
+from tests.support.serving import served
+from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, write_from_packages
 from tests.support.tiny import ROOTS, make_tiny
-from tests.support.two_runners import inside, need_the_same
+from tests.support.two_runners import inside, need_the_same, need_the_same_layers
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.slow]
@@ -51,7 +51,7 @@ def open_world(
     recipe, _ = make_tiny(
         folder / "recipes", NAME, wheels, python=python, pytorch=pytorch, roots=roots, interpreter=archive
     )
-    with mirror(folder / "releases") as address:
+    with served(folder / "releases") as address:
         env = {"UV_PYTHON_INSTALL_MIRROR": address}
         composed = build(str(recipe), folder / "composed", "--runner", "sandbox", env=NO_ENGINE | env)
         yield World(python, recipe, replace(composed, name=NAME), env)
@@ -96,9 +96,9 @@ def test_the_environment_uses_it(world: World):
 
 def need_own_python(world: World) -> None:
     code = "import sys, sysconfig; print(sys.base_prefix, sys.prefix, sysconfig.get_config_var('prefix'), sys.version[:4])"
-    said = inside(world.composed, world.recipe, "python", "-c", code)
+    printed = inside(world.composed, world.recipe, "python", "-c", code)
     minor = world.python
-    assert said.split() == ["/opt/python", "/opt/env", "/opt/python", minor.ljust(4, ".")]
+    assert printed.split() == ["/opt/python", "/opt/env", "/opt/python", minor.ljust(4, ".")]
     paths = {entry.path for entry in read_tree(world.composed.layout).entries}
     wanted = (f"bin/python{minor}", f"lib/python{minor}/LICENSE.txt", f"include/python{minor}/Python.h")
     assert {f"opt/python/{path}" for path in wanted} <= paths
@@ -122,17 +122,14 @@ def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
         baked(world) as other,
     ):
         need_own_python(world)
-        paths = [one.path for one in read_tree(world.composed.layout).entries]
+        paths = [entry.path for entry in read_tree(world.composed.layout).entries]
         assert not [path for path in paths if path.startswith("usr/bin/python")]
         for built in (world.composed, other):
-            said = inside(
-                built,
-                world.recipe,
-                "sh",
-                "-c",
-                f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
-            )
-            assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
+            printed = inside(
+                built, world.recipe, "sh",
+                "-c", f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'",
+            )  # fmt: skip
+            assert printed.split() == ["42", "gcc", "/opt/python/include/python3.9"]
 
 
 @pytest.mark.release
@@ -143,11 +140,11 @@ def test_an_image_gets_one_too(spacious: Path):
         recipe, lock = make_tiny(spacious / "recipes")
         root = build(str(recipe), spacious / "root", "--runner", "sandbox", env=NO_ENGINE)
         root = replace(root, name="tiny")
-        world = on_images.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
-        push(server.host, "engine-debian", on_images.pack(world, on_images.SHAPES["engine-debian"]))
-        path = on_images.write_on_image(world, "engine-debian", torch="2.13.0")
+        world = two_runners.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
+        push(server.host, "engine-debian", two_runners.pack(world, two_runners.SHAPES["engine-debian"]))
+        path = two_runners.write_on_image(world, "engine-debian", torch="2.13.0")
         built = build(str(path), spacious / "out", env={"ENVBUILDER_FOLDERS": str(spacious / RELEASE)})
     code = "import sys, numpy; print(sys.base_prefix)"
-    said = inside(replace(built, name="engine-debian"), path, "python", "-c", code)
-    assert said == "/opt/python\n"
+    printed = inside(replace(built, name="engine-debian"), path, "python", "-c", code)
+    assert printed == "/opt/python\n"
     run("docker", "image", "rm", "--force", "envbuilder/engine-debian:latest")

@@ -30,6 +30,7 @@ from envbuilder.recipe.repository import Repository
 from envbuilder.steps.toolkit import install
 from tests.support import redist
 from tests.support.locks import make_task
+from tests.support.serving import served
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, resolve_context, run
 
 pytestmark = pytest.mark.builds
@@ -98,22 +99,21 @@ def fetched(parts: tuple[Artifact, ...], context: ResolveContext) -> Mapping[str
 
 def archive_of_12_4(folder: Path) -> Path:
     lock = load_lock(ROOT / "recipes/a100.lock")
-    runtime = tuple(one for one in lock.wheels if one.name == "nvidia-cuda-runtime-cu12")
-    redist.cut_12_4(
-        folder / "redist", fetched((*lock.toolkit, *runtime), means()), folder / "cut", release="12.4.2"
-    )
+    runtime = tuple(wheel for wheel in lock.wheels if wheel.name == "nvidia-cuda-runtime-cu12")
+    packages = fetched((*lock.toolkit, *runtime), means())
+    redist.cut_12_4(folder / "redist", packages, folder / "cut", release="12.4.2")
     return folder / "redist"
 
 
 @pytest.mark.slow  # and it reads packages of `a100`, 110 MB
 def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -> None:
     wanted = recipe("12.4.2")
-    with redist.served(archive_of_12_4(spacious)) as address:
+    with served(archive_of_12_4(spacious)) as address:
         context = means(address)
         whole = resolve_toolkit(make_task(wanted, context, OPTIONS))
         parts = without_headers(wanted, whole, load_lock(ROOT / "recipes/a100.lock").wheels)
         assert parts
-        assert {(one.kind, one.source) for one in parts} == {("archive", "cuda")}
+        assert {(part.kind, part.source) for part in parts} == {("archive", "cuda")}
         home = lay_out(wanted, parts, "nvidia-cuda-runtime-cu12==12.4.127", spacious, context)
     compile_with(home, spacious, "-lcuda")
 
@@ -140,13 +140,13 @@ def test_debian_s_11_8_compiles_as_it_is_and_as_an_archive(source: str, spacious
     wanted = recipe("11.8" if source == "debs" else "11.8.1", pytorch="1.13.1", gcc="11")
     context = means()
     debs = resolve_toolkit(make_task(recipe("11.8"), context, OPTIONS, make_target(wanted)))
-    assert {one.kind for one in debs} == {"deb"}
+    assert {deb.kind for deb in debs} == {"deb"}
     parts = debs
     if source == "archive":
         redist.cut_11_8(spacious / "redist", fetched(debs, context), spacious / "cut", release="11.8.1")
         context = means(str(spacious / "redist"))
         parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
-        assert "libcublas" in {one.name for one in parts}  # a build of torch without headers takes them too
+        assert "libcublas" in {part.name for part in parts}  # a build of torch without headers takes them too
     home = lay_out(wanted, parts, "nvidia-cuda-runtime-cu11==11.7.99", spacious, context)
     # 11.8 refuses the gcc 12 of this machine by its number, and compiles this source with it.
     compile_with(home, spacious, "-std=c++14", "--allow-unsupported-compiler", "-lcuda")
@@ -159,8 +159,8 @@ def test_the_wheels_of_cuda_13_compile(cuda: str, spacious: Path) -> None:
     """105 to 130 MB of wheels. `h100.lock` holds those of 13.2 as they were first locked."""
     wanted, context = recipe(cuda), means()
     parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
-    assert {one.source for one in parts} == {"pypi"}
-    nvcc = next(one for one in parts if one.name == "nvidia-cuda-nvcc")
+    assert {part.source for part in parts} == {"pypi"}
+    nvcc = next(part for part in parts if part.name == "nvidia-cuda-nvcc")
     assert nvcc.version.startswith(f"{cuda}.")
     home = lay_out(wanted, parts, f"nvidia-cuda-runtime=={cuda}.*", spacious, context)
     compile_with(home, spacious)
@@ -173,14 +173,14 @@ def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path
     debs = resolve_toolkit(make_task(plain, context, OPTIONS))
     components = redist.components_11_8(fetched(debs, context), spacious / "cut")
     redist.write_repository(spacious / "repos/ubuntu2004/x86_64", components, spacious / "nvidia.gpg")
-    with redist.served(spacious / "repos") as address:
-        own = Repository(
+    with served(spacious / "repos") as address:
+        repository = Repository(
             name="nvidia-ubuntu2004", url=f"{address}ubuntu2004/x86_64/", suite="/", components=(), keys=("nvidia.gpg",)
         )  # fmt: skip
-        wanted = replace(plain, cuda="11.3", path=spacious / "x.yaml", apt_sources=(own,))
-        context.fetcher.know({own.source: own.url})
+        wanted = replace(plain, cuda="11.3", path=spacious / "x.yaml", apt_sources=(repository,))
+        context.fetcher.know({repository.source: repository.url})
         parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
-        assert {part.source for part in parts} == {own.source}
+        assert {part.source for part in parts} == {repository.source}
         home = lay_out(wanted, parts, "nvidia-cuda-runtime-cu11==11.7.99", spacious, context)
     assert home.name == "cuda-11.3"
     compile_with(home, spacious, "-std=c++14", "--allow-unsupported-compiler", "-lcuda")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import hostile
 from tests.support.cluster import Cluster, machines, start_slurm, start_ssh, wait_until
-from tests.support.workbench import ENVBUILDER, Built, open_folder
+from tests.support.workbench import ENVBUILDER, Built, Ended, open_folder
 
 pytestmark = [
     pytest.mark.builds,
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def set_up(cluster: Cluster, sif: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def set_up(cluster: Cluster, sif: Path, *words: str) -> Ended:
     line = (
         ENVBUILDER, "devcontainer", sif, "--ssh", "person@n1", "--write", cluster.folder / "my doors",
         "--profile", cluster.folder / "site.yaml", *words,
@@ -50,16 +50,16 @@ def set_up(cluster: Cluster, sif: Path, *words: str) -> "subprocess.CompletedPro
 @pytest.fixture(scope="module")
 def ssh(cluster: Cluster, tiny: Built) -> tuple[object, ...]:
     """The command line that reaches the environment."""
-    said = set_up(cluster, tiny.sif)
-    assert said.returncode == 0, said.stderr
+    written = set_up(cluster, tiny.sif)
+    assert written.returncode == 0, written.stderr
     config = cluster.folder / "my doors/tiny.config"
-    assert said.stdout.startswith(f"{config}: `ssh -F '{config}' envbuilder-tiny`")  # its path has a blank
+    assert written.stdout.startswith(f"{config}: `ssh -F '{config}' envbuilder-tiny`")  # its path has a blank
     return ("ssh", "-F", config, "envbuilder-tiny")
 
 
 @pytest.fixture
-def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    def call(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
+def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., Ended]:
+    def call(*words: str, **more: object) -> Ended:
         line = [str(word) for word in (*cluster.head.enter, *ssh, *words)]
         return subprocess.run(line, text=True, capture_output=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
@@ -67,9 +67,8 @@ def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., "subproc
 
 
 def test_a_command_ends_in_the_sif(session, cluster):
-    ended = session(
-        "python", "-c", "'import filelock, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
-    )
+    code = "'import filelock, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
+    ended = session("python", "-c", code)
     assert ended.stdout == f"tiny.sif {PERSON}\n", ended.stderr
     assert session("uname -n; pwd").stdout == f"n1\n{cluster.folder}/a home\n"
 
@@ -123,14 +122,13 @@ def test_files_are_sent(cluster, ssh, session):
 def test_a_socket_is_forwarded(cluster, ssh):
     """Remote-SSH speaks with its server so: a port on the machine is reached from ours."""
     serve = 'python -c \'import socket; s = socket.create_server(("127.0.0.1", 20777)); print(1, flush=True); s.accept()[0].send(b"hello")\''
-    line = [
-        str(word) for word in (*cluster.head.enter, *ssh[:3], "-L", "20778:127.0.0.1:20777", ssh[3], serve)
-    ]
+    forward = ("-L", "20778:127.0.0.1:20777")
+    line = [str(word) for word in (*cluster.head.enter, *ssh[:3], *forward, ssh[3], serve)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "1\n"
-        said = cluster.head.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20778")
-        assert (said, running.wait(30)) == ("hello", 0)
+        received = cluster.head.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20778")
+        assert (received, running.wait(30)) == ("hello", 0)
 
 
 def test_nothing_is_left_when_a_session_has_ended(session, cluster):
@@ -182,14 +180,9 @@ def test_a_session_is_a_job_and_ends_with_it(cluster, tiny):
     words = ("ssh", "-F", config, "envbuilder-tiny-slurm", "uname -n; command -v python; cat")
     enter = [str(word) for word in (*cluster.head.enter, *words)]
     ended = subprocess.run(
-        enter,
-        env=os.environ | env,
-        input="x" * 300_000,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        enter, env=os.environ | env, input="x" * 300_000, capture_output=True, text=True, timeout=60,
         check=False,
-    )
+    )  # fmt: skip
     assert ended.stdout == "n2\n/opt/env/bin/python\n" + "x" * 300_000, ended.stderr
     need_no_job(cluster)
     with subprocess.Popen(

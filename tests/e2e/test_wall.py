@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +23,10 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.runners.sandbox import Mount
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
+from tests.support.cluster import wait_until
 from tests.support.conditions import USER, Conditions
 from tests.support.hosts import CONTAINER_WITHOUT_NAMESPACES, WITHOUT_NAMESPACES
-from tests.support.sdist_jobs import HOST
+from tests.support.sdists import HOST
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     NO_ENGINE,
@@ -46,12 +46,9 @@ BREACH = ROOT / "tests/support/breach.py"
 SECRET = "a-password-of-the-proxy"
 # What Apptainer leaves to every program, as the kernel leaves it to every user. It changes nothing of the machine.
 OF_USERS = (
-    "a user namespace",
-    "a user namespace by clone",
-    "a user namespace by clone3",
-    "calls of the kernel",
+    "a user namespace", "a user namespace by clone", "a user namespace by clone3", "calls of the kernel",
     "other sockets",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -62,8 +59,8 @@ def place() -> Iterator[Path]:
 
 def hostile_test(hidden: Path) -> str:
     """Return `tests` of a recipe that fail if they reach anything, or see a file of the user."""
-    head, found, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
-    assert found
+    head, ends, _ = BREACH.read_text().rpartition("print(json.dumps(reached))")
+    assert ends
     code = head.replace("sys.argv[1], sys.argv[2:]", f"{SECRET!r}, ['/usr/bin/env']")
     code += f"""
 if os.path.exists({str(hidden)!r}) or os.path.exists({str(ROOT)!r}):
@@ -154,13 +151,6 @@ os.wait()
 """
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not appear"
-        time.sleep(0.01)
-
-
 def attack_without_namespaces(cache: str, folder: str) -> None:
     """Run both attacks in the sandbox of a machine without namespaces, and print what they reached."""
     runner, store = ProcessRunner(os.environ | variables()), Store(Path(cache))
@@ -173,22 +163,21 @@ def attack_without_namespaces(cache: str, folder: str) -> None:
         Mount(source=shared, target="/shared"),
     )
     breach = ("/usr/bin/python3", "/breach.py", SECRET, "/shared/file")
-    said = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
-    free = sandboxed(
-        HOST, ("/usr/bin/python3", "-c", FREE, str(home), str(work)), why="attack", mounts=mounts
-    )
+    reached = json.loads(runner.run(sandboxed(HOST, breach, why="attack", mounts=mounts)))
+    argv = ("/usr/bin/python3", "-c", FREE, str(home), str(work))
+    free = sandboxed(HOST, argv, why="attack", mounts=mounts)
     with ThreadPoolExecutor(1) as pool:
         attacked = pool.submit(runner.run, free)
-        wait_for(work / "ready")
+        wait_until("the program is free", (work / "ready").exists, 60)
         # It would end the program some milliseconds after its tracer, and hide what the program may do.
         (supervisor,) = runner.programs(and_no_more=False)
         supervisor.send_signal(signal.SIGSTOP)
         (work / "go").touch()
-        wait_for(work / "reached")
+        wait_until("it has attacked", (work / "reached").exists, 60)
         supervisor.send_signal(signal.SIGCONT)
         with contextlib.suppress(CommandError):  # its tracer was ended
             attacked.result()
-    print(json.dumps([said, (work / "reached").read_text().split()]))
+    print(json.dumps([reached, (work / "reached").read_text().split()]))
 
 
 # What docs/explain/security.md says of such a machine: the modes and times of files are open to a user's build, times to root's.
@@ -211,10 +200,10 @@ def test_a_project_that_ends_its_tracer_reaches_no_file_and_no_service(
         service.listen()
         ended = attempt(*machine, sys.executable, "-c", call)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    said, (tried, *reached) = json.loads(ended.stdout.splitlines()[-1])
+    breached, (tried, *reached) = json.loads(ended.stdout.splitlines()[-1])
     assert tried == "tried"
-    said.pop("a network", None)  # the names of the interfaces; no socket reaches them
-    changed = said.pop("a file that is shown read-only", "[]")
-    assert said == {}
+    breached.pop("a network", None)  # the names of the interfaces; no socket reaches them
+    changed = breached.pop("a file that is shown read-only", "[]")
+    assert breached == {}
     assert {change.split()[0] for change in ast.literal_eval(changed)} | set(reached) <= open_to_it
     assert (secret.read_text(), shared.read_text()) == ("of the user", "of the user")

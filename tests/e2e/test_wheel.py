@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, Ended, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 UV = ROOT / ".venv/bin/uv"
@@ -90,18 +90,14 @@ def test_one_file_runs_without_an_index_and_is_the_same_bytes_again(installed: P
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     for file in files:
         run(
-            ROOT / ".venv/bin/python",
-            ROOT / "scripts/make_zipapp.py",
-            wheel,
-            file,
-            tmp_path / "wheels",
+            ROOT / ".venv/bin/python", ROOT / "scripts/make_zipapp.py", wheel, file, tmp_path / "wheels",
             python,
-        )
+        )  # fmt: skip
     assert files[0].read_bytes() == files[1].read_bytes()
     home = tmp_path / "home"
     home.mkdir()
 
-    def start(*words: str) -> "subprocess.CompletedProcess[str]":
+    def start(*words: str) -> Ended:
         command = ("/usr/bin/python3", "-I", files[1], *words)
         env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "UV_INDEX_URL": "http://127.0.0.1:9/"}
         return subprocess.run(command, cwd=home, env=env, check=False, capture_output=True, text=True)

@@ -8,7 +8,7 @@ from envbuilder.compat.image_facts import Base, Name
 from envbuilder.lock.repositories import addresses, repositories
 from envbuilder.recipe.repository import Repository
 from tests.support import bases
-from tests.support.locked_base import look
+from tests.support.bases import look
 from tests.support.locks import make_recipe
 
 OTHER = "https://apt.example/repos/ubuntu2204/x86_64/"

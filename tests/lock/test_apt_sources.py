@@ -31,8 +31,8 @@ from tests.support.package_sources import (
     write_flat,
     write_suite,
 )
-from tests.support.redist import served
 from tests.support.runner import FakeRunner
+from tests.support.serving import served
 
 world = package_sources.world
 OPTIONS = LockOptions(today=DAY)

@@ -13,7 +13,7 @@ from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.inspect_image import is_wanted
 from envbuilder.sources.installed import RPM, read_dpkg, read_rpm
 from tests.support import bases
-from tests.support.locked_base import base, look
+from tests.support.bases import base, look
 
 
 def said(fact: Fact | None) -> tuple[str, str, str] | None:

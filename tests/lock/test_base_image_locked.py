@@ -25,7 +25,7 @@ from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH
 from envbuilder.recipe.load import load
 from tests.support import bases
-from tests.support.locked_base import BASE, locked
+from tests.support.bases import BASE, locked
 from tests.support.plans import LOCK, make_plan
 
 RECIPE = """\

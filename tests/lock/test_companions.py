@@ -11,9 +11,9 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources
-from tests.support import redist
 from tests.support.locks import lock_as_of, make_artifact, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
+from tests.support.serving import served
 
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 NAMES = ("torchvision", "torchaudio")
@@ -40,7 +40,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     write_index(web / "pytorch/cpu", *(write(web / "files", name, "+cpu") for name in ("torch", *NAMES)))
     write_index(web / "without/cpu", write(web / "files", "torch", "+cpu"))
     write(folder / "wheels", "torch", "+cpu")
-    with redist.served(web) as url:
+    with served(web) as url:
         yield Sources(
             debian=(), indexes=(f"{url}simple/",), folders=(folder / "wheels",), pytorch=f"{url}pytorch/"
         )

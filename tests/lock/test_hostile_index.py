@@ -21,8 +21,7 @@ from envbuilder.lock.resolve.uv_files import Answer, Question
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
-from tests.support.downloads import make_wheel
-from tests.support.locks import make_means, make_recipe, make_task
+from tests.support.locks import make_means, make_recipe, make_task, make_wheel
 
 QUESTION = Question(python="3.11", glibc="2.36", requirements=("tool",))
 

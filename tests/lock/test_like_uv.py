@@ -19,9 +19,8 @@ from packaging.specifiers import SpecifierSet
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.sources.names import Sources
-from tests.support.locks import make_means, make_recipe, make_task
+from tests.support.locks import compiled, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
-from tests.support.plain_uv import compiled
 from tests.support.sdists import own_backend, write_sdist
 
 pytestmark = pytest.mark.programs

@@ -4,11 +4,9 @@ import contextlib
 import json
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -48,7 +46,7 @@ from tests.support.package_sources import (
     write_wheel,
 )
 from tests.support.runner import FakeRunner
-from tests.support.silent import silent_server
+from tests.support.serving import Quiet, serving, silent_server
 
 world, moved, patched = package_sources.world, package_sources.moved, package_sources.patched
 ubuntu = package_sources.ubuntu
@@ -522,20 +520,15 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
 def dated_index(wheels: Mapping[Path, str]) -> Iterator[str]:
     """An index as PEP 691 and PEP 700 have it, which knows when each wheel was uploaded; gives its address."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             name = self.path.rstrip("/").rpartition("/")[2]
             content = {wheel.name: wheel.read_bytes() for wheel in wheels}.get(name) or self.page(name)
-            self.send_response(200)
             is_page = self.path.startswith("/simple/")
             kind = "application/vnd.pypi.simple.v1+json" if is_page else "application/octet-stream"
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            self.reply(200, content, {"Content-Type": kind})
 
-        do_HEAD = do_GET  # noqa: N815 - http.server's own name
+        do_HEAD = do_GET
 
         def page(self, name: str) -> bytes:
             files = [
@@ -551,17 +544,8 @@ def dated_index(wheels: Mapping[Path, str]) -> Iterator[str]:
             ]
             return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as host:
+        yield f"http://{host}/simple/"
 
 
 @pytest.mark.programs
@@ -653,23 +637,12 @@ def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, worl
 def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address, with a password in it, of a server that refuses everybody."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
-            self.send_response(request.param)
-            self.send_header("WWW-Authenticate", 'Basic realm="all"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.reply(request.param, headers={"WWW-Authenticate": 'Basic realm="all"'})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://reader:s3cret@127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Handler) as host:
+        yield f"http://reader:s3cret@{host}/"
 
 
 @pytest.mark.programs

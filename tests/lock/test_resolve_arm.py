@@ -29,6 +29,7 @@ from envbuilder.sources.names import Sources
 from tests.support import redist
 from tests.support.locks import lock_as_of, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import PACKAGES, TOOLS, debian, write_index, write_mirror, write_wheel
+from tests.support.serving import served
 
 OPTIONS = LockOptions(today=date(2026, 11, 23))
 RDMA = {"libibverbs1": ("44.0-2", "libc6"), "ibverbs-providers": ("44.0-2", "libibverbs1")}
@@ -63,7 +64,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
         archive = folder / "web/pythons" / load_standalones().by_name[python].path(AARCH64)
         archive.parent.mkdir(parents=True)
         archive.write_bytes(b"an archive")
-    with redist.served(folder / "web") as url:
+    with served(folder / "web") as url:
         yield Sources(
             **debian(folder / "mirror"),
             keyring=folder / "keyring.gpg",

@@ -1,13 +1,9 @@
 """Packages without a wheel are locked as source distributions, with what they are built with, as pip would choose them."""
 
-import contextlib
-import functools
 import logging
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +18,7 @@ from envbuilder.sources.names import Sources
 from tests.support.locks import make_artifact, make_means, make_recipe, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.sdists import locked, own_backend, setup_only, write_sdist
+from tests.support.serving import served
 
 pytestmark = pytest.mark.programs
 
@@ -80,16 +77,6 @@ def lock(tmp_path: Path) -> Lock:
         return resolve_wheels(make_task(recipe, means), prefer=prefer, builds=builds)
 
     return lock_packages
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder as `python -m http.server` does: it never sends a part of a file."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def named(found: Packages, name: str) -> Artifact:
@@ -244,7 +231,7 @@ def test_an_index_whose_files_are_read_only_as_a_whole_has_pre_releases_too(tmp_
     wheels = [write_wheel(files, "early", "1.0rc1"), write_wheel(files, "parent", "0.9")]
     wheels.append(write_wheel(files, "parent", "1.0", requires=("early",)))
     with served(tmp_path) as address:
-        found = lock(("parent",), *wheels, index=f"{address}/simple/")
+        found = lock(("parent",), *wheels, index=f"{address}simple/")
     assert (named(found, "parent").version, named(found, "early").version) == ("1.0", "1.0rc1")
 
 

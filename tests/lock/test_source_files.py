@@ -24,7 +24,7 @@ from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import load
 from envbuilder.sources.http import reachable
-from tests.support.silent import silent_server
+from tests.support.serving import silent_server
 from tests.support.source_files import make_means, make_recipe, write
 
 runs_programs = pytest.mark.programs

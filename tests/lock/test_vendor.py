@@ -23,9 +23,8 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support import bases
-from tests.support.downloads import CONTENT, make_deb, make_wheel
-from tests.support.locked_base import locked
-from tests.support.locks import make_lock, make_recipe, no_client
+from tests.support.bases import locked
+from tests.support.locks import CONTENT, make_deb, make_lock, make_recipe, make_wheel, no_client
 from tests.support.runner import FakeRunner
 
 RECIPE = """\

@@ -1,14 +1,13 @@
 """What the doctor says of made-up machines, and of this one as root and as an ordinary user."""
 
+import contextlib
 import functools
-import http.server
 import json
 import os
 import platform
 import struct
 import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +36,11 @@ from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.recipe.load import load
 from envbuilder.run.on_node import check_recipes, recipes_meant
 from envbuilder.sources.http.reachable import Reached, reach
-from tests.support.programs import SAYS
-from tests.support.programs import Machine as FakePrograms
-from tests.support.sifs import write_recipe_sif
+from tests.support.runner import SAYS
+from tests.support.runner import Machine as FakePrograms
+from tests.support.serving import Quiet, serving
 from tests.support.stranger import STRANGER, as_user
+from tests.support.toys import write_recipe_sif
 
 ROOT = Path(__file__).parents[2]
 ALL = SAYS | {
@@ -448,26 +448,13 @@ def test_codes_are_the_doctors_own():
 @pytest.fixture
 def site() -> Iterator[Callable[[int], str]]:
     """A server on this machine that answers with one status."""
-    servers = []
+    with contextlib.ExitStack() as stack:
 
-    def start(status: int) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.end_headers()
+        def start(status: int) -> str:
+            handler = type("Handler", (Quiet,), {"do_GET": lambda self: self.reply(status)})
+            return f"http://user:secret@{stack.enter_context(serving(handler))}/"
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return f"http://user:secret@127.0.0.1:{server.server_port}/"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def test_sources_are_asked_at_once_and_shown_without_secrets(site: Callable[[int], str], tmp_path: Path):

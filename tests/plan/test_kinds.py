@@ -16,7 +16,7 @@ from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.dockerfile import folder_dockerfile
 from envbuilder.plan.printer.printed import with_parts
 from tests.support import bases
-from tests.support.locked_base import locked
+from tests.support.bases import locked
 from tests.support.locks import make_parts
 from tests.support.plans import (
     EXTENSION,

@@ -21,7 +21,7 @@ from envbuilder.plan.model import (
 )
 from envbuilder.plan.sbom import make_sbom
 from tests.support import bases
-from tests.support.locked_base import locked
+from tests.support.bases import locked
 from tests.support.plans import (
     ADDED,
     CUDA,
@@ -41,10 +41,10 @@ from tests.support.plans import (
     digest,
     keys,
     make_plan,
+    said_to_runtimes,
     sdist,
     wheel,
 )
-from tests.support.runtimes import said_to_runtimes
 
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
 

@@ -77,9 +77,7 @@ def test_a_tier_names_each_group_once(name: str, groups: int):
 @pytest.mark.programs
 def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.MonkeyPatch):
     tier = tiers.make_tier("middle")
-    fine, bad = (
-        Ended(name=name, code=code, seconds=9.0, cpu=9.0, tests={}) for name, code in (("a", 0), ("b", 1))
-    )
+    fine, bad = (Ended(name=name, code=code, seconds=9.0, cpu=9.0) for name, code in (("a", 0), ("b", 1)))
     most, disk = 60 * tier.minutes * tiers.TOLERANCE, Disk(gigabytes=tier.gigabytes)
     assert tiers.judge(tier, [fine], most, disk, fetched=False) == []
     assert tiers.judge(tier, [fine], most + 1, disk, fetched=True) == []
@@ -107,7 +105,7 @@ class Watched(tiers.Run):
         time.sleep(0.02)
         with self.guard:
             self.now.remove(group.name)
-        return Ended(name=group.name, code=int(group.name == self.failing), seconds=0, cpu=0, tests={})
+        return Ended(name=group.name, code=int(group.name == self.failing), seconds=0, cpu=0)
 
 
 @pytest.mark.programs
@@ -136,9 +134,7 @@ def test_a_run_of_the_release_tier_adds_a_row_to_its_table(tmp_path: Path, part:
     table = tmp_path / "release.md"
     table.write_text((tiers.ROOT / tiers.RELEASES).read_text())
     groups = [group.name for stage in tiers.make_tier("release").stages for group in stage]
-    ended = [
-        Ended(name=name, code=0, seconds=90.0, cpu=9.0, tests={}) for name in (groups[:1] if part else groups)
-    ]
+    ended = [Ended(name=name, code=0, seconds=90.0, cpu=9.0) for name in (groups[:1] if part else groups)]
     tiers.add_row("6c251f6", ended, 7200, Disk(gigabytes=31.2), [], table)
     head, *_, row = (line for line in table.read_text().splitlines() if line.startswith("| "))
     assert row.count("|") == head.count("|")

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from envbuilder.sources.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
-from tests.support.sifs import write_recipe_sif
+from tests.support.toys import write_recipe_sif
 
 ROOT = Path(__file__).parents[2]
 LINES = 15  # an answer fits on a screen

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,10 +31,10 @@ from envbuilder.registry.client import Client, probe_settings
 from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 from envbuilder.registry.upload import Sent, Source, push_blob, put_manifest
-from envbuilder.sources.http import session as wire_module
 from envbuilder.sources.http.session import CHUNK
 from envbuilder.sources.names import is_loopback
 from tests.support.runner import FakeRunner
+from tests.support.serving import Quiet, ask_directly, serving
 
 DIGEST = "ab" * 32
 SECRET = "s3cr3t-planted"  # must never be seen in a message or a log
@@ -197,7 +196,7 @@ class State:
             self.files[f"{repository}/{place}/{name}"] = (kind, content)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     state: State
     protocol_version = "HTTP/1.1"
 
@@ -314,45 +313,23 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"token": "good" if shown else "anonymous"}).encode())
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
+        length = {"Content-Length": str(len(body))}
         if self.state.cuts and status < 300 and body:
             body = body[: self.state.cuts.pop(0)]
             self.close_connection = True
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_arguments: object) -> None:
-        """A client that goes away is what some tests are about."""
+        self.reply(status, body, length | (headers or {}))
 
 
 @pytest.fixture
 def state() -> Iterator[State]:
     state = State()
-    server = Server(("127.0.0.1", 0), type("RegistryHandler", (Handler,), {"state": state}))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.host = f"127.0.0.1:{server.server_address[1]}"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(type("RegistryHandler", (Handler,), {"state": state})) as state.host:
+        yield state
 
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    ask_directly(monkeypatch)
 
 
 def blob(content: bytes, kind: str = "application/octet-stream") -> Descriptor:

@@ -4,8 +4,10 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from tests.support.damage import flip
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry
 from tests.support.runner import FakeRunner
 from tests.support.toys import make_pair
-from tests.support.workbench import ENVBUILDER, attempt
+from tests.support.workbench import ENVBUILDER, attempt, start
 
 pytestmark = pytest.mark.programs
 
@@ -196,10 +198,13 @@ def test_a_sif_without_layers_of_ours_is_fetched_whole(
     assert machine.has(world.new)
 
 
-def test_a_damaged_layer_in_the_cache_is_fetched(world: World, machine: Machine):
+@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2)])
+def test_a_damaged_layer_in_the_cache_is_fetched(
+    world: World, machine: Machine, damage: Callable[[Path], None]
+):
     machine.pull("old")
     machine.sif.unlink()
-    flip(machine.store.layer(sha256_file(world.layer("python"))) / "layer.tar.zst")
+    damage(machine.store.layer(sha256_file(world.layer("python"))) / "layer.tar.zst")
     done = machine.pull()
     assert machine.has(world.new)
     assert 0.3 * world.size < done.bytes < 0.7 * world.size
@@ -248,6 +253,49 @@ def test_a_second_pull_leaves_the_folder_of_the_first_alone(world: World, machin
     assert machine.has(world.new)
 
 
+def pull_command(machine: Machine) -> tuple[object, ...]:
+    name = f"{machine.proxy.host}/team/toy:new"
+    command = (ENVBUILDER, "pull", "--only", "sif", name, "--output", machine.folder)
+    return ("env", f"ENVBUILDER_CACHE={machine.store.root}", *command)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_pull_that_is_ended_leaves_the_old_sif(
+    world: World, machine: Machine, number: signal.Signals, code: int
+):
+    machine.pull("old")
+    layer = sha256_file(world.layer("extensions"))
+    machine.proxy.faults = [Fault(method="GET", path=layer, cut_answer=2000, hold=30)]
+    process = start(*pull_command(machine))
+    while not machine.proxy.used:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    process.communicate()
+    assert process.returncode == code
+    assert sha256_file(machine.sif) == sha256_file(world.old.sif)
+    machine.pull()
+    assert machine.has(world.new)
+
+
+def test_of_two_pulls_that_begin_at_once_one_ends_well(world: World, machine: Machine):
+    layer = sha256_file(world.layer("extensions"))
+    machine.proxy.faults = [Fault(method="GET", path=layer, delay=2)]
+    both = [start(*pull_command(machine)) for _ in range(2)]
+    errors = [process.communicate()[1] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 0], [0, 2]), errors
+    assert machine.has(world.new)
+
+
+def test_wrong_bytes_of_an_earlier_pull_are_not_believed(world: World, machine: Machine):
+    machine.pull("old")
+    (machine.folder / ".toy.pull").mkdir()
+    for path in (world.layer("extensions"), world.new.sif):
+        (machine.folder / ".toy.pull" / sha256_file(path)).write_bytes(b"\x28\xb5\x2f\xfd wrong" * 100)
+    machine.pull()
+    assert machine.has(world.new)
+
+
 def test_jobs_that_run_from_the_old_sif_keep_it(world: World, machine: Machine):
     machine.pull("old")
     with contextlib.ExitStack() as stack:
@@ -271,14 +319,12 @@ def pull_on_a_disk(world: World, folder: Path, size: int) -> tuple[int, str, str
     return ended.returncode, ended.stdout.splitlines()[-1].split()[0], ended.stderr
 
 
-@pytest.mark.builds
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk")
 def test_a_full_disk_leaves_the_old_sif(world: World, tmp_path: Path):
     code, digest, _ = pull_on_a_disk(world, tmp_path, int(1.5 * world.size))
     assert (code, digest) == (6, sha256_file(world.old.sif))
 
 
-@pytest.mark.builds
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk")
 def test_without_room_for_the_layers_the_whole_file_is_fetched(world: World, tmp_path: Path):
     code, digest, said = pull_on_a_disk(world, tmp_path, int(2.2 * world.size))

@@ -38,7 +38,7 @@ from envbuilder.run.exec import ExecOptions, Form, execute, need_processor
 from envbuilder.run.launch.script import PARTS, quoted_list
 from envbuilder.run.launch.site import Site
 from envbuilder.run.named import need_image
-from tests.support.sifs import write_recipe_sif
+from tests.support.toys import write_recipe_sif
 
 HERE = Surroundings(folder=Path("/home/me/project"), binds=("/home/me/project",), user="1:2")
 WITH_GPU = replace(HERE, gpu=True)

@@ -29,7 +29,7 @@ from envbuilder.run.devcontainer import (
     metadata,
     save_files,
 )
-from tests.support.locked_base import BASE
+from tests.support.bases import BASE
 
 ROOT = Path(__file__).parents[2]
 CPU = EditorFacts(python="3.11", has_cuda=False)

@@ -11,8 +11,7 @@ from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.launch.lint import check_syntax, lint, lint_files
 from envbuilder.run.launch.mistakes import LintCode
-from tests.support.programs import Machine
-from tests.support.runner import FakeRunner
+from tests.support.runner import FakeRunner, Machine
 
 GOOD = """\
 #!/bin/bash

@@ -28,7 +28,7 @@ from envbuilder.run.named import need_image, need_sif
 from tests.support import command_line
 from tests.support.command_line import Call
 from tests.support.locks import make_artifact, make_lock
-from tests.support.sifs import write_named, write_recipe_sif
+from tests.support.toys import write_named, write_recipe_sif
 
 ROOT = Path(__file__).parents[2]
 RECIPES = Path("recipes")

@@ -12,7 +12,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import ForeignError, UsageError
 from envbuilder.run.launch.job import Job, LaunchOptions
 from envbuilder.run.launch.prepare import prepare, probe_pins
-from tests.support.sifs import write_recipe_sif
+from tests.support.toys import write_recipe_sif
 
 RECIPE = json.dumps({"pytorch": "2.13.0", "cuda": "12.4", "gpus": ["a100"]})
 SIZE = 4 << 20

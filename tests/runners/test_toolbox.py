@@ -27,7 +27,7 @@ from envbuilder.runners.toolbox import (
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support.debs import header, write_package
-from tests.support.programs import SAYS, Machine
+from tests.support.runner import SAYS, Machine
 
 
 def test_the_lock_of_the_toolbox_names_no_host_and_what_is_needed():

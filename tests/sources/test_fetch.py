@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,10 +24,10 @@ from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.http import session as wire_module
 from envbuilder.sources.names import BLOBS, Sources
 from tests.support import bases
-from tests.support.downloads import CONTENT, make_deb, make_wheel
-from tests.support.locked_base import locked
+from tests.support.bases import locked
+from tests.support.locks import CONTENT, make_deb, make_wheel
 from tests.support.runner import FakeRunner
-from tests.support.silent import silent_server
+from tests.support.serving import Quiet, ask_directly, serving, silent_server
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Site:
     url: str = ""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     site: Site
     protocol_version = "HTTP/1.1"
 
@@ -77,36 +76,18 @@ class Handler(BaseHTTPRequestHandler):
         if with_body:
             self.wfile.write(body)
 
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_arguments: object) -> None:
-        """A client that goes away is what some tests are about."""
-
 
 @pytest.fixture
 def site() -> Iterator[Site]:
     state = Site()
-    handler = type("SiteHandler", (Handler,), {"site": state})
-    server = Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}/"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(type("SiteHandler", (Handler,), {"site": state})) as host:
+        state.url = f"http://{host}/"
+        yield state
 
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    ask_directly(monkeypatch)
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 import dataclasses
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,9 @@ from envbuilder.core.errors import AbsentError, AccessError, FetchError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.git import find_commit
 from envbuilder.sources.http import SourceError
-from envbuilder.sources.http import session as wire_module
 from envbuilder.sources.http.proxies import blame, trouble
 from envbuilder.sources.http.session import HttpSession
-
-VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+from tests.support.serving import Quiet, ask_directly, serving
 
 
 @dataclasses.dataclass
@@ -35,36 +31,21 @@ class Proxy:
 def proxy() -> Iterator[Proxy]:
     state = Proxy({})
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def answer(self) -> None:
             state.asked.append(f"{self.command} {self.path}")
-            self.send_response(state.statuses.get(self.command, 200))
-            for name, value in state.headers:
-                self.send_header(name, value)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.reply(state.statuses.get(self.command, 200), headers=dict(state.headers))
 
-        do_GET = do_HEAD = do_CONNECT = answer  # noqa: N815
+        do_GET = do_HEAD = do_CONNECT = answer
 
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.port = server.server_address[1]
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Handler) as host:
+        state.port = int(host.rpartition(":")[2])
+        yield state
 
 
 @pytest.fixture(autouse=True)
 def _no_proxy_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    ask_directly(monkeypatch)
 
 
 def pull(

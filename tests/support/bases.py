@@ -11,6 +11,13 @@ from functools import partial
 
 import zstandard
 
+from envbuilder.artifacts.oci.model import parse_configuration
+from envbuilder.compat.image_facts import Base
+from envbuilder.core.cache import Sha256
+from envbuilder.layers.overlay import Overlay
+from envbuilder.lock.inspect_image import Inside, inspect_tree, is_wanted
+from envbuilder.lock.model import Blob, LockedBase
+
 EPOCH = 1_700_000_000
 DIRECTORY = "/"  # a path that ends so is a folder
 LINK = " -> "  # `bin -> usr/bin`
@@ -20,9 +27,8 @@ Files = Mapping[str, bytes | str]
 
 def elf(machine: int = 62, content: bytes = b"") -> bytes:
     """Return the part of a 64-bit ELF header that the tests read."""
-    return (
-        b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little") + bytes(44) + content
-    )
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little")
+    return head + bytes(44) + content
 
 
 def glibc(version: str, machine: int = 62) -> bytes:
@@ -73,9 +79,8 @@ class Packed:
         kind = "application/vnd.oci.image.manifest.v1+json"
         config = describe(self.config, "application/vnd.oci.image.config.v1+json")
         layers = [describe(data, media) for data, media in zip(self.blobs, self.media_types, strict=True)]
-        return json.dumps(
-            {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
-        ).encode()
+        manifest = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
+        return json.dumps(manifest).encode()
 
 
 def sha256(data: bytes) -> str:
@@ -96,7 +101,7 @@ def pack(shape: Shape) -> Packed:
     return Packed(
         config=json.dumps(config).encode(),
         blobs=[packers[number % 2](tar) for number, tar in enumerate(tars)],
-        media_types=[f"application/vnd.oci.image.layer.v1.tar+{one}" for one in packing],
+        media_types=[f"application/vnd.oci.image.layer.v1.tar+{kind}" for kind in packing],
     )
 
 
@@ -172,7 +177,7 @@ def cuda(version: str, *, static: int = 3000, nvcc: bool = True) -> dict[str, by
     parts = {"cuda": version, "cuda_nvcc": f"{minor}.131", "cuda_cudart": f"{minor}.127"}
     files: dict[str, bytes | str] = {
         f"{root}/version.json": json.dumps(
-            {name: {"name": name, "version": one} for name, one in parts.items()}
+            {name: {"name": name, "version": number} for name, number in parts.items()}
         ),
         f"{root}/lib64 -> targets/x86_64-linux/lib": "",
         f"{root}/include -> targets/x86_64-linux/include": "",
@@ -236,12 +241,43 @@ def devel() -> Shape:
 
 def without(shape: Shape, *starts: str) -> Shape:
     """Return the files without the paths that start with these prefixes."""
-    layers = [
-        {path: text for path, text in files.items() if not path.startswith(starts)} for files in shape.layers
-    ]
+    layers = [{path: files[path] for path in files if not path.startswith(starts)} for files in shape.layers]
     return Shape(layers, env=shape.env, architecture=shape.architecture, more=shape.more)
 
 
 def over(shape: Shape, files: Files) -> Shape:
     """Return the image with one more layer on top."""
     return Shape([*shape.layers, files], env=shape.env, architecture=shape.architecture, more=shape.more)
+
+
+def look(shape: Shape) -> Inside:
+    packed = pack(shape)
+    configuration = parse_configuration(packed.config)
+    tree = Overlay(is_wanted)
+    for data, diff_id in zip(packed.blobs, configuration.diff_ids, strict=True):
+        digest = sha256(data).removeprefix("sha256:")
+        tree.lay_over(io.BytesIO(data), name="layer", sha256=digest, diff_id=diff_id)
+    return inspect_tree(tree, tree.contents(), configuration)
+
+
+def base(shape: Shape) -> Base:
+    found = look(shape)
+    return Base(facts=found.facts, packages=found.packages)
+
+
+def locked(shape: Shape, reference: str = "site/base:1", registry: str = "") -> LockedBase:
+    packed, inside = pack(shape), look(shape)
+
+    def blob(data: bytes, kind: str) -> Blob:
+        return Blob(digest=Sha256(sha256(data).removeprefix("sha256:")), size=len(data), media_type=kind)
+
+    return LockedBase(
+        reference=reference, registry=registry, repository="site/base",
+        manifest=blob(packed.manifest, "application/vnd.oci.image.manifest.v1+json"),
+        config=blob(packed.config, "application/vnd.oci.image.config.v1+json"),
+        layers=tuple(blob(data, kind) for data, kind in zip(packed.blobs, packed.media_types, strict=True)),
+        facts=inside.facts, packages=inside.packages,
+    )  # fmt: skip
+
+
+BASE = locked(devel())

@@ -1,9 +1,10 @@
-"""Bound the CPU time and the memory of a block, so that a reader that obeys a hostile file fails its test instead of hanging."""
+"""Bound the time and the memory of a block, so that a reader that obeys a hostile file fails its test instead of hanging."""
 
 import contextlib
 import re
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -40,7 +41,14 @@ def bounded(*, seconds: float = 5, mebibytes: int = 200) -> Iterator[None]:
     assert taken < mebibytes << 10, f"{taken >> 10} MiB of memory, expected less than {mebibytes}"
 
 
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
 def _kibibytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
-    assert found, name
-    return int(found[1])
+    (size,) = re.findall(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    return int(size)

@@ -148,7 +148,7 @@ def calls():
 
 @attempt("other sockets")
 def sockets():
-    found = []
+    families = []
     for family, kind in (
         (40, socket.SOCK_STREAM),
         (38, socket.SOCK_SEQPACKET),
@@ -157,10 +157,10 @@ def sockets():
     ):
         try:
             socket.socket(family, kind).close()
-            found.append(family)
+            families.append(family)
         except OSError:
             pass
-    return found
+    return families
 
 
 @attempt("a network")
@@ -170,15 +170,15 @@ def network():
 
 @attempt("the user's variables")
 def variables():
-    found = [name for name, value in os.environ.items() if secret in value]
+    places = [name for name, value in os.environ.items() if secret in value]
     for path in glob.glob("/proc/*/environ"):
         try:
             with open(path, "rb") as stream:
                 if secret.encode() in stream.read():
-                    found.append(path)
+                    places.append(path)
         except OSError:
             pass
-    return found
+    return places
 
 
 @attempt("a file that is shown read-only")

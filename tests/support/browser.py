@@ -7,12 +7,7 @@ from pathlib import Path
 from tests.support.workbench import attempt
 
 # The browser's sandbox does not work as root, and the tests run as root in CI.
-BROWSER = (
-    "chromium-headless-shell",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-)
+BROWSER = ("chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 
 
 def browse(
@@ -20,17 +15,12 @@ def browse(
 ) -> tuple[str, set[str]]:
     """Return what the page prints, and every address on another machine that it requested."""
     log = scratch / "net.json"
-    said = attempt(
-        *BROWSER,
-        f"--window-size={size[0]},{size[1]}",
-        f"--user-data-dir={scratch / 'profile'}",
-        f"--log-net-log={log}",
-        *options,
-        page.as_uri(),
-        timeout=120,
-    )
-    assert said.returncode == 0, said.stderr
-    return said.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
+    ended = attempt(
+        *BROWSER, f"--window-size={size[0]},{size[1]}", f"--user-data-dir={scratch / 'profile'}",
+        f"--log-net-log={log}", *options, page.as_uri(), timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
 
 
 def picture(page: Path, scratch: Path, shot: Path, size: tuple[int, int] = (1200, 3000)) -> bytes:

@@ -15,7 +15,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.workbench import ROOT, attempt, run
+from tests.support.registries import registry_command
+from tests.support.workbench import (
+    NO_ENGINE,
+    ROOT,
+    Built,
+    Ended,
+    attempt,
+    build_command,
+    cache_with_artifacts,
+    link_tree,
+    run,
+)
 
 NODES = ("n1", "n2")
 NETWORK = "10.77.0"
@@ -80,24 +91,18 @@ class Machine:
     def run(self, *argv: object, **options: object) -> str:
         return run(*self.enter, *argv, **options)  # type: ignore[arg-type]
 
-    def attempt(self, *argv: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    def attempt(self, *argv: object, **options: object) -> Ended:
         return attempt(*self.enter, *argv, **options)  # type: ignore[arg-type]
 
     def processes(self) -> set[str]:
         """Return the command lines of all processes here, except the daemons and this query."""
         lines = self.run("ps", "-e", "-o", "pid=,args=").splitlines()
         words = [line.strip().partition(" ")[2] for line in lines]
-        own = (
-            "bash -c while true",
-            "sleep 3600",
-            "ps -e",
-            "slurmd ",
-            "slurmctld ",
-            "munged ",
-            "sshd: ",
+        daemons = (
+            "bash -c while true", "sleep 3600", "ps -e", "slurmd ", "slurmctld ", "munged ", "sshd: ",
             "/usr/sbin/sshd ",
-        )
-        return {line for line in words if not line.startswith(own)}
+        )  # fmt: skip
+        return {line for line in words if not line.startswith(daemons)}
 
 
 @dataclass
@@ -201,14 +206,14 @@ def _connect(head: Machine, nodes: tuple[Machine, ...]) -> None:
 
 def _own_files(folder: Path, machine: Machine) -> None:
     """A /tmp and an /etc/hosts that only this machine sees. A checkout below /tmp stays where it is."""
-    own = folder / machine.name
-    (own / "tmp").mkdir(parents=True)
-    (own / "tmp").chmod(0o1777)
+    files = folder / machine.name
+    (files / "tmp").mkdir(parents=True)
+    (files / "tmp").chmod(0o1777)
     if ROOT.is_relative_to("/tmp"):
-        checkout = own / ROOT.relative_to("/")
+        checkout = files / ROOT.relative_to("/")
         checkout.mkdir(parents=True)
         machine.run("mount", "--bind", ROOT, checkout)
-    machine.run("mount", "--rbind", own / "tmp", "/tmp")
+    machine.run("mount", "--rbind", files / "tmp", "/tmp")
     machine.run("mount", "--bind", folder / "hosts", "/etc/hosts")
 
 
@@ -304,3 +309,47 @@ def start_docker(cluster: Cluster) -> dict[str, str]:
             lambda asked=asked: cluster.head.attempt(*asked, env=client).returncode == 0,
         )
     return client
+
+
+@dataclass(frozen=True)
+class Far:
+    """A head without an engine, two nodes with an engine each, and a registry that all of them reach."""
+
+    cluster: Cluster
+    client: dict[str, str]
+
+    def attempt(self, recipe: Path, name: str, *options: str, fetched: Path | None = None) -> Ended:
+        """Build on the head, without a network, from a cache with no layers: what `fetched` has, or else the user's own.
+
+        A name that was built has its cache and its artifacts.
+        """
+        folder = self.cluster.folder / name
+        is_new = not folder.exists()
+        folder.mkdir(exist_ok=True)
+        if is_new and fetched:
+            (folder / "cache").mkdir(mode=0o700)
+            link_tree(fetched / "artefacts", folder / "cache/artefacts")
+        elif is_new:
+            cache_with_artifacts(folder, recipe)
+        command = build_command(recipe, folder / "out", "--engine", "docker", "--offline", *options)
+        env = self.client | NO_ENGINE | {"ENVBUILDER_CACHE": str(folder / "cache")}
+        return self.cluster.head.attempt(*command, env=env)
+
+    def build(self, recipe: Path, name: str, *options: str, fetched: Path | None = None) -> tuple[Built, str]:
+        """Build, and return the log too."""
+        ended = self.attempt(recipe, name, *options, fetched=fetched)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        data = json.loads(ended.stdout)["data"][0]
+        return Built(recipe.stem, self.cluster.folder / name / "out", data), ended.stderr
+
+    def kept(self, node: str) -> list[str]:
+        """Return the build records of the engine on that node."""
+        du = ("docker", "--context", node, "buildx", "du", "--format", "{{.ID}}")
+        return self.cluster.head.run(*du, env=self.client).split()
+
+
+@contextlib.contextmanager
+def open_far(folder: Path) -> Iterator[Far]:
+    with machines(folder) as cluster:
+        cluster.start(cluster.head, *registry_command(folder / "registry", REGISTRY))
+        yield Far(cluster, start_docker(cluster))

@@ -1,12 +1,15 @@
 """Run the command line inside the test process."""
 
+import functools
+import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jsonschema
 import pytest
 
+from docs import make_reference
 from envbuilder import cli
-from tests.support.answers import check_answer
 
 
 class Answer(NamedTuple):
@@ -34,3 +37,15 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         return answer
 
     return run
+
+
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = make_reference.answers_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def check_answer(text: str) -> None:
+    """Raise ValidationError where the answer does not fit the schema."""
+    validator().validate(json.loads(text))

@@ -11,8 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -79,31 +77,16 @@ FIVE: Final = (
 
 def missing_tools() -> tuple[str, ...]:
     """Return the missing Debian packages without which a condition would silently have no effect."""
-    return tuple(
-        package
-        for program, package in (("disorderfs", "disorderfs"), ("gcc", "gcc"))
-        if not shutil.which(program)
-    )
-
-
-@contextmanager
-def _file(text: str) -> Iterator[str]:
-    with tempfile.NamedTemporaryFile("w", dir="/run", delete=False) as stream:
-        stream.write(text)
-    os.chmod(stream.name, 0o644)  # noqa: PTH101
-    yield stream.name
-    os.unlink(stream.name)  # noqa: PTH108
+    return tuple(program for program in ("disorderfs", "gcc") if not shutil.which(program))
 
 
 def _cover(path: str, text: str) -> None:
     """Give a file of /etc another content in this namespace alone."""
-    with _file(text) as name:
-        subprocess.run(["mount", "--bind", name, path], check=True)
-
-
-def _need_file(path: str) -> None:
-    """Create an empty file to mount on. It stays on the machine and means the same as no file."""
-    Path(path).touch()
+    with tempfile.NamedTemporaryFile("w", dir="/run") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fchmod(stream.fileno(), 0o644)
+        subprocess.run(["mount", "--bind", stream.name, path], check=True)
 
 
 # What a build starts in a sandbox sees neither the machine's files nor its settings: there it comes with the command.
@@ -131,7 +114,7 @@ def _move_clock(days: int) -> None:
     (tools / "sandbox").write_text(SANDBOX.format(tools=tools))
     (tools / "sandbox").chmod(0o755)
     subprocess.run(["mount", "--bind", tools / "sandbox", real], check=True)
-    _need_file("/etc/ld.so.preload")
+    Path("/etc/ld.so.preload").touch()  # to mount on; on the machine it means the same as no file
     _cover("/etc/ld.so.preload", f"{tools}/clock.so\n")
 
 
@@ -150,13 +133,8 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
         os.environ.pop("XDG_RUNTIME_DIR", None)
     if want.shuffle:
         options = [
-            "--shuffle-dirents=yes",
-            "--multi-user=yes",
-            "--share-locks=no",
-            "--quiet",
-            "-o",
-            "nonempty",
-        ]
+            "--shuffle-dirents=yes", "--multi-user=yes", "--share-locks=no", "--quiet", "-o", "nonempty",
+        ]  # fmt: skip
         source = f"{place}.source"  # bind the folder to another name, because under its own name the file system would see itself
         Path(source).mkdir()
         subprocess.run(["mount", "--bind", place, source], check=True)

@@ -59,8 +59,8 @@ def library(
 ) -> bytes:
     """Return a shared library with these entries for the loader, and one segment that is loaded."""
     names = Names()
-    texts = [(NEEDED, one) for one in needed]
-    texts += [(tag, one) for tag, one in ((RUNPATH, runpath), (RPATH, rpath)) if one is not None]
+    texts = [(NEEDED, name) for name in needed]
+    texts += [(tag, path) for tag, path in ((RUNPATH, runpath), (RPATH, rpath)) if path is not None]
     texts += [(SONAME, soname)] if soname else []
     dynamic = b"".join(struct.pack("<2Q", tag, names.place(text)) for tag, text in texts) + bytes(16)
     wanted = b""
@@ -91,11 +91,12 @@ def _write(sections: Mapping[str, Section], machine: int = 62, alignment: int = 
     places = {name: names.place(name) for name in (*sections, ".shstrtab")}
     body = b""
     heads = [bytes(64)]
-    for name, one in {**sections, ".shstrtab": Section(STRTAB, names.content)}.items():
+    for name, section in {**sections, ".shstrtab": Section(STRTAB, names.content)}.items():
         body += bytes(-len(body) % 16)
-        place = (places[name], one.kind, 0, 0, 64 + len(body), len(one.content), one.link, one.info, 16, 0)
+        size, at = len(section.content), 64 + len(body)
+        place = (places[name], section.kind, 0, 0, at, size, section.link, section.info, 16, 0)
         heads.append(struct.pack("<2I4Q2I2Q", *place))
-        body += one.content
+        body += section.content
     at = 64 + len(body)
     segments = at + 64 * len(heads)
     head = struct.pack(

@@ -26,7 +26,7 @@ def _excerpts() -> Iterator[Excerpt]:
         for part in re.split(rb"^=== ", path.read_bytes(), flags=re.MULTILINE)[1:]:
             head, _, text = part.partition(b"\n")
             code, note = head.decode().split(" ", 1)
-            beside = found[1] if (found := re.search(r"beside (EB9\d\d)", note)) else ""
+            beside = match[1] if (match := re.search(r"beside (EB9\d\d)", note)) else ""
             yield Excerpt(code, beside, note, text)
 
 

@@ -24,7 +24,8 @@ from envbuilder.core.cache import Store, link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.plan.make import make_plan
-from tests.support.index import Manner, package_index
+from tests.support.damage import flip_alone
+from tests.support.serving import Manner, package_index
 from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.workbench import (
     CACHE,
@@ -114,9 +115,8 @@ def copied(bench: Bench, folder: Path) -> Bench:
     def moved(path: Path) -> Path:
         return folder / path.relative_to(bench.folder)
 
-    return replace(
-        bench, folder=folder, recipe=moved(bench.recipe), states=tuple(moved(one) for one in bench.states)
-    )
+    states = tuple(moved(state) for state in bench.states)
+    return replace(bench, folder=folder, recipe=moved(bench.recipe), states=states)
 
 
 def _timed(bench: Bench, cache: Path) -> tuple[float, tuple[str, str]]:
@@ -173,20 +173,15 @@ def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
     if (after_it / "out").exists():
         (after_it / "out").rename(bench.output)
     outcome = _judge(
-        bench,
-        after_it / "cache",
-        "full disk",
-        f"{spare >> 20} MiB left after {after:.1f} s, cache {state}",
+        bench, after_it / "cache", "full disk", f"{spare >> 20} MiB left after {after:.1f} s, cache {state}",
         ended.returncode,
-    )
+    )  # fmt: skip
     odd = (
         ()
         if ended.returncode in (0, 6)
         else (f"ended with {ended.returncode}: {ended.stdout[-800:]}{ended.stderr[-800:]}",)
     )
-    return Outcome(
-        fault=outcome.fault, detail=outcome.detail, ended=outcome.ended, wrong=(*odd, *outcome.wrong)
-    )
+    return replace(outcome, wrong=(*odd, *outcome.wrong))
 
 
 def damage(bench: Bench, how: str) -> Outcome:
@@ -211,7 +206,9 @@ def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
     """Damage one layer in the cache. A build may end and report it; the next build makes the layer again."""
     cache = bench.cache(2)
     (folder,) = (
-        one for one in (cache / "layers").iterdir() if (layer := load_layer(one)) and layer.name == name
+        folder
+        for folder in (cache / "layers").iterdir()
+        if (layer := load_layer(folder)) and layer.name == name
     )
     _damage(folder / "layer.tar.zst", how)
     shutil.rmtree(bench.output, ignore_errors=True)
@@ -220,20 +217,9 @@ def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
 
 
 def _damage(path: Path, how: str) -> None:
-    content = bytearray(path.read_bytes())
-    match how:
-        case "truncated":
-            content = content[: len(content) // 2]
-        case "empty":
-            content.clear()
-        case "one bit":
-            content[len(content) // 2] ^= 1
-        case "longer":
-            content += b"\0"
-        case _:
-            raise ValueError(how)
-    path.unlink()  # other caches hold the same file
-    path.write_bytes(content)
+    flip_alone(path)  # other caches hold the same file
+    size = path.stat().st_size
+    os.truncate(path, {"one bit": size, "truncated": size // 2, "empty": 0, "longer": size + 1}[how])
 
 
 def cut_download(bench: Bench, after: int) -> Outcome:
@@ -292,7 +278,7 @@ def at_once(bench: Bench, other: Path, builds: int = 4, *, state: int = 0) -> It
         start(*WITHOUT_NETWORK, *build_command(recipe, place, "--offline"), env=bench.env(cache))
         for recipe, place in zip(recipes, places, strict=True)
     ]
-    answers = [(one, *one.communicate(timeout=600)) for one in running]
+    answers = [(process, *process.communicate(timeout=600)) for process in running]
     waited = sum(
         "another build of" in answers[number][2] for number in (0, 2)
     )  # both write the same artifacts
@@ -334,10 +320,10 @@ def images(
                 process.send_signal(signal.SIGINT)
                 process.communicate()
                 ended, fault, wrong = process.returncode, "interruption", []
-            left = [one for one in in_engine() if one not in before and not one.startswith(f"{image} ")]
+            left = [name for name in in_engine() if name not in before and not name.startswith(f"{image} ")]
             yield Outcome(
                 fault=f"{fault}, runner {runner}: images and containers", detail=f"number {number + 1}",
-                ended=ended, wrong=(*wrong, *(f"left {one}" for one in left)),
+                ended=ended, wrong=(*wrong, *(f"left {name}" for name in left)),
             )  # fmt: skip
     finally:
         attempt("docker", "image", "rm", "--force", image)
@@ -400,9 +386,9 @@ def _next_build(bench: Bench, cache: Path) -> tuple[tuple[str, str], list[str]]:
         return ("", ""), ["the next build did not end"]
     if ended.returncode:
         return ("", ""), [f"the next build ended with {ended.returncode}: {ended.stdout[-800:]}"]
-    found = digests(ended.stdout)
-    same = bench.digests in (found, ("", ""))
-    return found, [] if same else [f"the next build gave {found}"]
+    made = digests(ended.stdout)
+    same = bench.digests in (made, ("", ""))
+    return made, [] if same else [f"the next build gave {made}"]
 
 
 def digests(answer: str) -> tuple[str, str]:
@@ -438,10 +424,10 @@ def broken_outputs(bench: Bench) -> Iterator[str]:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """A line for each kind of fault: how many were done, how many survived, and how the builds ended."""
     lines = ["| fault | done | survived | the disturbed build ended with |", "|:--|--:|--:|:--|"]
-    for kind in dict.fromkeys(one.fault for one in outcomes):
-        some = [one for one in outcomes if one.fault == kind]
+    for kind in dict.fromkeys(outcome.fault for outcome in outcomes):
+        some = [outcome for outcome in outcomes if outcome.fault == kind]
         codes = ", ".join(
             f"{code} x {sum(o.ended == code for o in some)}" for code in sorted({o.ended for o in some})
         )
-        lines.append(f"| {kind} | {len(some)} | {sum(not one.wrong for one in some)} | {codes} |")
+        lines.append(f"| {kind} | {len(some)} | {sum(not outcome.wrong for outcome in some)} | {codes} |")
     return "\n".join(lines)

@@ -16,15 +16,10 @@ print(json.dumps({
 OWN = "/opt/env/bin/python"
 PREFIX = "/opt/env"
 VARIABLES = {
-    "none": "",
-    "PYTHONPATH": "HOME/evil",
-    "PYTHONHOME": "/usr",
-    "LD_PRELOAD": "/lib/x86_64-linux-gnu/libm.so.6",
-    "LD_LIBRARY_PATH": "HOME/evil",
-    "CONDA_PREFIX": "HOME/conda",
-    "BASH_ENV": "HOME/.bashrc",
-    "CC": "HOME/conda/bin/gcc",
-}
+    "none": "", "PYTHONPATH": "HOME/evil", "PYTHONHOME": "/usr",
+    "LD_PRELOAD": "/lib/x86_64-linux-gnu/libm.so.6", "LD_LIBRARY_PATH": "HOME/evil",
+    "CONDA_PREFIX": "HOME/conda", "BASH_ENV": "HOME/.bashrc", "CC": "HOME/conda/bin/gcc",
+}  # fmt: skip
 START_FILE = """\
 echo "the machine's start file was read" >&2
 export PATH="HOME/conda/bin:HOME/.pyenv/shims:$PATH"
@@ -59,11 +54,11 @@ def variables(home: Path, name: str) -> dict[str, str]:
     return {name: value} if value else {}
 
 
-def need_own(said: str) -> None:
-    """Fail unless the environment's Python said this, and saw nothing of the hostile home."""
-    line = next((one for one in said.splitlines() if one.startswith("{")), None)
-    assert line, said
+def need_own(printed: str) -> None:
+    """Fail unless the environment's Python printed this, and saw nothing of the hostile home."""
+    line = next((line for line in printed.splitlines() if line.startswith("{")), None)
+    assert line, printed
     seen = json.loads(line)
     libs = seen.pop("libs")
     assert seen == {"python": OWN, "found": OWN, "prefix": PREFIX, "evil": False, "left": []}
-    assert not [one for one in libs if "evil" in one]
+    assert not [path for path in libs if "evil" in path]

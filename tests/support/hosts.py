@@ -25,7 +25,9 @@ def on_rocky(folder: Path) -> tuple[str, ...]:
     for program in Path("/usr/bin").iterdir():
         if not _ABSENT.match(program.name):
             (programs / program.name).symlink_to(f"/run/bin/{program.name}")
-    hidden = (word for one in _EMPTY if Path(one).is_dir() for word in ("--ro-bind", str(empty), one))
+    hidden = (
+        word for folder in _EMPTY if Path(folder).is_dir() for word in ("--ro-bind", str(empty), folder)
+    )
     return (
         "bwrap", "--bind", "/", "/", "--dev-bind", "/dev", "/dev", "--tmpfs", "/run",
         "--ro-bind", "/usr/bin", "/run/bin", "--ro-bind", str(programs), "/usr/bin", *hidden,

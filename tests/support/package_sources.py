@@ -75,7 +75,7 @@ def write_deb(
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
     path = f"{pool}/{name}_{version.rpartition(':')[2]}_{processor.debian}.deb"
-    parents = {f"./{one}/" for place in files for one in PurePosixPath(place).parents if one.name}
+    parents = {f"./{folder}/" for place in files for folder in PurePosixPath(place).parents if folder.name}
     members = [
         *((name, "", 0o755) for name in ("./", *sorted(parents))),
         *((f"./{place}", data, 0o755 if "/bin/" in place else 0o644) for place, data in files.items()),
@@ -126,7 +126,7 @@ def write_suite(
     """
     sums = ""
     every = [(processor.debian, indexes), *([(X86_64.debian, native)] if native else [])]
-    for debian, component, listing in ((debian, *one) for debian, some in every for one in some.items()):
+    for debian, component, listing in ((debian, *named) for debian, some in every for named in some.items()):
         path = f"{component}/binary-{debian}/Packages"
         index = folder / "dists" / suite / path
         index.parent.mkdir(parents=True)
@@ -145,9 +145,8 @@ def write_flat(folder: Path, listing: str, keyring: Path) -> None:
     digest = hashlib.sha256(listing.encode()).hexdigest()
     release = "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitecture: amd64\nDate: Sat, 10 Jun 2023 08:00:00 UTC\n"
     with signing_key(keyring) as sign:
-        (folder / "InRelease").write_bytes(
-            sign(f"{release}SHA256:\n {digest} {len(listing.encode())} Packages\n")
-        )
+        text = f"{release}SHA256:\n {digest} {len(listing.encode())} Packages\n"
+        (folder / "InRelease").write_bytes(sign(text))
 
 
 def fingerprint(keyring: Path) -> str:
@@ -188,20 +187,15 @@ def write_mirror(
                 write_deb(place, name, *rest, pool=pool, processor=processor) for name, rest in some.items()
             )
             head = f"Origin: Debian\nLabel: {label}\nSuite: stable\nCodename: {suite}\n"
-            own = (
+            listings = (
                 [write_deb(folder, name, *rest) for name, rest in native.items()]
                 if suite == "bookworm"
                 else []
             )
             write_suite(
-                place,
-                suite,
-                {"main": listing},
-                sign,
-                head,
-                processor,
-                {"main": "\n".join(own)} if native else {},
-            )
+                place, suite, {"main": listing}, sign, head, processor,
+                {"main": "\n".join(listings)} if native else {},
+            )  # fmt: skip
         if native:
             emulator = write_deb(folder, "qemu-user", "1:10.0", "")
             head = "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: trixie\n"
@@ -230,7 +224,7 @@ def write_wheel(
     every = {
         **(files or {f"{name}.py": ""}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        + "".join(f"{one}\n" for one in (*headers, *(f"Requires-Dist: {one}" for one in requires))),
+        + "".join(f"{line}\n" for line in (*headers, *(f"Requires-Dist: {line}" for line in requires))),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     record = ""
@@ -277,12 +271,9 @@ def world() -> Iterator[Sources]:
             write_wheel(files, "newglibc", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
         )
         write_wheel(
-            folder / "wheels",
-            "torch",
-            "2.13.0+cpu",
-            tag="cp311-cp311-manylinux_2_28_x86_64",
+            folder / "wheels", "torch", "2.13.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64",
             requires=("filelock", "setuptools>=77"),
-        )
+        )  # fmt: skip
         yield Sources(
             **debian(folder / "mirror"),
             keyring=folder / "keyring.gpg",
@@ -292,12 +283,9 @@ def world() -> Iterator[Sources]:
 
 
 MOVED = PACKAGES | {
-    "libc6": ("2.36-10", ""),
-    "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
-    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"),
-    "perl": ("5.36", ""),
-    "make": ("4.4", ""),
-}
+    "libc6": ("2.36-10", ""), "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
+    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"), "perl": ("5.36", ""), "make": ("4.4", ""),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -334,19 +322,12 @@ def patched(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
 
 
 UBUNTU = {
-    "base-files": ("13ubuntu10", ""),
-    "ca-certificates": ("1", ""),
-    "libc6": ("2.39-0ubuntu8", ""),
-    "libc6-dev": ("2.39-0ubuntu8", "libc6 (= 2.39-0ubuntu8)"),
-    "libcrypt-dev": ("1:4.4.36-4build1", ""),
-    "gcc-13": ("13.2.0-23ubuntu4", "libc6"),
-    "g++-13": ("13.2.0-23ubuntu4", "gcc-13"),
-    "binutils": ("2.42-4ubuntu2", ""),
-    "make": ("4.3-4.1build2", ""),
-    "python3.12": ("3.12.3-1", "libc6"),
-    "python3.12-dev": ("3.12.3-1", "python3.12"),
-    "usr-is-merged": ("38ubuntu1", ""),
-}
+    "base-files": ("13ubuntu10", ""), "ca-certificates": ("1", ""), "libc6": ("2.39-0ubuntu8", ""),
+    "libc6-dev": ("2.39-0ubuntu8", "libc6 (= 2.39-0ubuntu8)"), "libcrypt-dev": ("1:4.4.36-4build1", ""),
+    "gcc-13": ("13.2.0-23ubuntu4", "libc6"), "g++-13": ("13.2.0-23ubuntu4", "gcc-13"),
+    "binutils": ("2.42-4ubuntu2", ""), "make": ("4.3-4.1build2", ""), "python3.12": ("3.12.3-1", "libc6"),
+    "python3.12-dev": ("3.12.3-1", "python3.12"), "usr-is-merged": ("38ubuntu1", ""),
+}  # fmt: skip
 UNIVERSE = {"ninja-build": ("1.11.1-2", "")}
 UBUNTU_UPDATES = {"gcc-13": ("13.3.0-6ubuntu2", "libc6"), "g++-13": ("13.3.0-6ubuntu2", "gcc-13")}
 UBUNTU_SECURITY = {"python3.12": ("3.12.3-1ubuntu0.9", "libc6"), "ninja-build": ("1.11.1-2ubuntu0.1", "")}

@@ -3,7 +3,7 @@
 A fenced block says in its first line what it is:
 
     ```console          commands after `$ `, each with what it prints; a line after `> ` goes on with its command
-    ```console built    the same, where the recipe `cpu` has been built: run by `tests/e2e/test_documentation.py`
+    ```console built    the same, where the recipe `cpu` has been built: run by `tests/e2e/test_pages.py`
     ```yaml file=NAME   any block with `file=`: it is written there before the page's commands run
     ```sh               commands that need a cluster, a GPU or a registry: not run, but each must be understood
 

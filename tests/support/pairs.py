@@ -73,18 +73,8 @@ def make_layers(folder: Path, tar: Path) -> list[Layer]:
 
 def make_pair(folder: Path, layers: list[Layer], sif_layers: list[Layer] | None = None) -> Pair:
     write_layout(
-        layers=layers,
-        config=ImageConfig(),
-        epoch=EPOCH,
-        platform="linux/amd64",
-        folder=folder / "image",
+        layers=layers, config=ImageConfig(), epoch=EPOCH, platform="linux/amd64", folder=folder / "image",
         name="a:1",
-    )
-    write_sif(
-        layers=sif_layers or layers,
-        out=folder / "a.sif",
-        epoch=EPOCH,
-        definition="",
-        labels={},
-    )
+    )  # fmt: skip
+    write_sif(layers=sif_layers or layers, out=folder / "a.sif", epoch=EPOCH, definition="", labels={})
     return Pair(image=folder / "image", sif=folder / "a.sif", layers=layers)

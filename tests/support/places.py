@@ -22,12 +22,9 @@ class Place:
 
 
 PLACES = {
-    "an open folder": Place(),
-    "a blank": Place(name="x y"),
-    "a closed home of root": Place(mode=0o700),
-    "a closed umask": Place(umask=0o077),
-    "a closed home of a user": Place(mode=0o700, user=USER),
-}
+    "an open folder": Place(), "a blank": Place(name="x y"), "a closed home of root": Place(mode=0o700),
+    "a closed umask": Place(umask=0o077), "a closed home of a user": Place(mode=0o700, user=USER),
+}  # fmt: skip
 
 
 def copy_checkout(target: Path) -> None:

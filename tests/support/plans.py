@@ -1,7 +1,10 @@
 """Recipes, locks and plans without I/O, for tests that need any plan."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from envbuilder.builder.job import Job
 from envbuilder.builder.render import make_printed
@@ -9,6 +12,7 @@ from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Part, Take, Toolkit
 from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.console import Console
+from envbuilder.core.process import Runner
 from envbuilder.core.system import Limits
 from envbuilder.init import make
 from envbuilder.lock.file import load_lock, lock_text
@@ -42,22 +46,16 @@ START, ADDED, RUNTIME = "start", "added", "runtime"
 
 
 KINDS = {
-    OsStep: OS,
-    InterpreterStep: INTERPRETER,
-    PythonStep: PYTHON,
-    CudaStep: CUDA,
-    ExtensionsStep: EXTENSIONS,
-    StartStep: START,
-    AddedStep: ADDED,
-    RuntimeStep: RUNTIME,
-}
+    OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
+    StartStep: START, AddedStep: ADDED, RuntimeStep: RUNTIME,
+}  # fmt: skip
 
 
-def make_job(folder: Path) -> Job:
-    """Return the job of any plan, with a cache in the folder. Its programs do not run."""
+def make_job(folder: Path, plan: Plan | None = None, runner: Runner | None = None) -> Job:
+    """Return the job of a plan, with a cache in the folder. Without a runner its programs do not run."""
     return Job(
-        plan=make_plan(), store=Store(folder / "cache"), runner=FakeRunner(),
-        console=Console(color=False), limits=Limits(threads=2, memory=1 << 30, root=True),
+        plan=plan or make_plan(), store=Store(folder / "cache"), runner=runner or FakeRunner(),
+        console=Console(color=False, quiet=runner is not None), limits=Limits(threads=2, memory=64 << 30, root=True),
     )  # fmt: skip
 
 
@@ -103,6 +101,24 @@ EXTENSION = LockedExtension(
 )
 
 
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+
+
+def locked_files(files: Mapping[str, str]) -> tuple[SourceFile, ...]:
+    return tuple(
+        SourceFile(path=path, sha256=digest(files[path]), size=len(files[path])) for path in sorted(files)
+    )
+
+
+def make_extension(files: Mapping[str, str] = SOURCES, **change: Any) -> LockedExtension:
+    """Return EXTENSION with files of this content."""
+    return replace(EXTENSION, files=locked_files(files), **change)
+
+
 RECIPE = Recipe(
     name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
     gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=("numpy",), apt=("git",),
@@ -114,15 +130,12 @@ RECIPE = Recipe(
 
 
 LOCK = Lock(
-    recipe=RECIPE.digest,
-    epoch=1_700_000_000,
-    platform="linux/amd64",
+    recipe=RECIPE.digest, epoch=1_700_000_000, platform="linux/amd64",
     inputs=Inputs(debs=digest("debs"), toolkit=digest("toolkit"), wheels=digest("wheels")),
     debs=(deb("gcc-12", "12.2.0-14"), deb("libc6", "2.36-9")),
     toolkit=(deb("nvidia-cuda-toolkit", "12.4.1"),),
-    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")),
-    extensions=(EXTENSION,),
-)
+    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")), extensions=(EXTENSION,),
+)  # fmt: skip
 
 
 TOOLKIT = Toolkit(
@@ -194,3 +207,13 @@ def make_small_printed(
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
     return replace(make_printed(recipe, plan, pytorch_index="https://index.example/pytorch/"), uv="1.2.3")
+
+
+def said_to_runtimes() -> dict[str, set[tuple[str, str]]]:
+    """Return what the table in docs/evidence/gpus.md says: runtime → the variables that image or SIF has for it, or none."""
+    text = (RECIPES.parent / "docs/evidence/gpus.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("\n| runtime | reads | the image or SIF says |")
+    rows = [line.strip("| ").split(" | ") for line in rest.partition("\n\n")[0].splitlines()[2:]]
+    variables = {runtime: set(re.findall(r"`(\w+)=([^`]+)`", cell)) for runtime, _, cell, *_ in rows}
+    assert all(variables[runtime] or cell == "nothing" for runtime, _, cell, *_ in rows)
+    return variables

@@ -14,13 +14,11 @@ from envbuilder.builder.extensions.build import ExtensionBuilder, join_extension
 from envbuilder.builder.extensions.cache import CachedExtension
 from envbuilder.builder.job import Job
 from envbuilder.builder.sandbox.root import Root
-from envbuilder.core.cache import Store, sha256_text
-from envbuilder.core.console import Console
+from envbuilder.core.cache import sha256_text
 from envbuilder.core.process import ProcessRunner
-from envbuilder.core.system import Limits
 from envbuilder.lock.model import LockedExtension, SourceFile
 from envbuilder.plan.model import ExtensionsStep
-from tests.support.plans import LOCK, RECIPE, make_plan
+from tests.support.plans import LOCK, RECIPE, make_job, make_plan
 from tests.support.sdists import own_backend
 
 SECRET = "the private key of the user"
@@ -81,22 +79,22 @@ class Machine:
 
     def project(self, name: str, files: Mapping[str, str], **change: object) -> LockedExtension:
         """Return an extension of these files. They are put into the store."""
-        found = []
+        sources = []
         for path, text in files.items():
             (self.home.parent / "new").write_text(text)
             self.job.store.add_artifact(sha256_text(text), self.home.parent / "new")
-            found.append(SourceFile(path=path, sha256=sha256_text(text), size=len(text)))
-        one = LockedExtension(
-            name=name, sources=(), include=(), cflags=(), cuda_cflags=(), files=tuple(found), path=name
+            sources.append(SourceFile(path=path, sha256=sha256_text(text), size=len(text)))
+        extension = LockedExtension(
+            name=name, sources=(), include=(), cflags=(), cuda_cflags=(), files=tuple(sources), path=name
         )
-        return replace(one, **change)
+        return replace(extension, **change)
 
     def hostile(self, name: str, code: str, *, mark: str = "", **files: str) -> LockedExtension:
         """Return a project whose build runs `code`, with HOME as the path of the user's home."""
-        own = own_backend(name, "1.0")
+        project = own_backend(name, "1.0")
         code = code.replace("HOME", str(self.home))
-        own["backend.py"] += f"\n{code}\n# {mark}\n"
-        return self.project(name, {f"{name}/{path}": text for path, text in (own | files).items()})
+        project["backend.py"] += f"\n{code}\n# {mark}\n"
+        return self.project(name, {f"{name}/{path}": text for path, text in (project | files).items()})
 
     def need_untouched(self) -> None:
         """Fail if a file of the home changed, or if a file of the cache has what the secret says."""
@@ -131,13 +129,7 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/python").symlink_to(system)
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
-    job = Job(
-        plan=make_plan(RECIPE, LOCK),
-        store=Store(folder / "cache"),
-        runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}),
-        console=Console(quiet=True),
-        limits=Limits(threads=2, memory=64 << 30, root=True),
-    )
+    job = make_job(folder, runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}))
     return Machine(home=home, job=job, root=Root(os=Path("/"), python=folder / "python"))
 
 

@@ -1,17 +1,13 @@
 """Write an archive in the shape of NVIDIA's redistributable one: a manifest, and components cut out of real packages."""
 
-import contextlib
-import functools
 import hashlib
 import io
 import json
 import lzma
 import subprocess
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator, Mapping
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -77,18 +73,15 @@ def write_release(
 ) -> None:
     """Write a release: its components by name, each with its version, and its manifest."""
     entries: dict[str, dict[str, object]] = {name: {} for name in components}
-    for name, one in components.items():
+    for name, component in components.items():
         for processor in processors:
-            entries[name] |= write_component(folder, name, *one, processor)
+            entries[name] |= write_component(folder, name, *component, processor)
     text = json.dumps({"release_date": released, **entries}, indent=4)
     (folder / f"redistrib_{release}.json").write_text(text)
 
 
 def write_small(
-    folder: Path,
-    *releases: str,
-    released: str = "2024-04-02",
-    processors: tuple[Processor, ...] = (X86_64,),
+    folder: Path, *releases: str, released: str = "2024-04-02", processors: tuple[Processor, ...] = (X86_64,)
 ) -> Path:
     """Write an archive that has these releases, with a header for each component that a toolkit takes."""
     (row,) = (row for row in load_toolkits().rows if row.source == "archive")
@@ -96,12 +89,9 @@ def write_small(
         minor = release.rpartition(".")[0]
         names = [part.name for part in (*row.parts_of(minor), *row.parts_of(minor, headers=True))]
         write_release(
-            folder,
-            release,
-            {name: (release, {"include/x.h": b""}) for name in names},
-            released=released,
+            folder, release, {name: (release, {"include/x.h": b""}) for name in names}, released=released,
             processors=processors,
-        )
+        )  # fmt: skip
     return folder
 
 
@@ -125,18 +115,14 @@ def below(folder: Path, to: str) -> dict[str, Path]:
 
 def nvcc_of(debian: Path, include: Path) -> Tree:
     """Return the tree of `cuda_nvcc` before 13.0, out of Debian's package and the folder with `crt`."""
-    own = debian / "usr/lib/nvidia-cuda-toolkit"
+    toolkit = debian / "usr/lib/nvidia-cuda-toolkit"
     return {
-        **{f"bin/{name}": debian / f"usr/bin/{name}" for name in PROGRAMS},
-        "bin/nvcc": own / "bin/nvcc",
-        "bin/nvcc.profile": PROFILE,
-        **below(own / "bin/crt", "bin/crt"),
-        "nvvm/bin/cicc": own / "bin/cicc",
-        **below(own / "libdevice", "nvvm/libdevice"),
-        **below(include / "crt", "include/crt"),
+        **{f"bin/{name}": debian / f"usr/bin/{name}" for name in PROGRAMS}, "bin/nvcc": toolkit / "bin/nvcc",
+        "bin/nvcc.profile": PROFILE, **below(toolkit / "bin/crt", "bin/crt"), "nvvm/bin/cicc": toolkit / "bin/cicc",
+        **below(toolkit / "libdevice", "nvvm/libdevice"), **below(include / "crt", "include/crt"),
         "include/fatbinary_section.h": include / "fatbinary_section.h",
         "LICENSE": debian / "usr/share/doc/nvidia-cuda-toolkit/copyright",
-    }
+    }  # fmt: skip
 
 
 def stub_of(folder: Path) -> Path:
@@ -160,17 +146,13 @@ def cut_12_4(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
 
     Neither has static libraries nor `libcuda.so`: those of the table's row, and one that is compiled, stand in.
     """
-    own = "usr/lib/nvidia-cuda-toolkit"
+    toolkit = "usr/lib/nvidia-cuda-toolkit"
     programs = (f"usr/bin/{name}" for name in (*PROGRAMS, "cuobjdump"))
     license_file = "usr/share/doc/nvidia-cuda-toolkit/copyright"
     deb = unpack(
-        packages["nvidia-cuda-toolkit"],
-        work / "deb",
-        *programs,
-        f"{own}/bin",
-        f"{own}/libdevice",
+        packages["nvidia-cuda-toolkit"], work / "deb", *programs, f"{toolkit}/bin", f"{toolkit}/libdevice",
         license_file,
-    )
+    )  # fmt: skip
     for name in ("libcu++-dev", "libcub-dev", "libthrust-dev"):
         unpack(packages[name], work / "cccl", "usr/include")
     nvcc = unpack(packages["nvidia-cuda-nvcc-cu12"], work / "nvcc") / "nvidia/cuda_nvcc/include"
@@ -211,12 +193,14 @@ def components_11_8(packages: Mapping[str, Path], work: Path) -> dict[str, tuple
     headers["cuda_profiler_api"] = below_matching(include, "cuda*rofiler*")
     taken = {path for tree in headers.values() for path in tree}
     rest = below(include, "include")
-    own = {path for path in rest if path.startswith("include/crt/") or path == "include/fatbinary_section.h"}
+    compiler = {
+        path for path in rest if path.startswith("include/crt/") or path == "include/fatbinary_section.h"
+    }
     components: dict[str, tuple[str, Tree]] = {name: ("11.8.89", tree) for name, tree in headers.items()}
     components |= {
         "cuda_nvcc": ("11.8.89", nvcc_of(deb, include)),
         "cuda_cudart": ("11.8.89", {
-            **{path: file for path, file in rest.items() if path not in taken | own},
+            **{path: file for path, file in rest.items() if path not in taken | compiler},
             **{f"lib/{path.removeprefix(f'{SYSTEM}/')}": work / "dev" / path for path in libraries},
         }),
         "cuda_cccl": ("11.8.89", below(work / "cccl/usr/include", "include")),
@@ -253,7 +237,7 @@ def write_repository(folder: Path, components: Mapping[str, tuple[str, Tree]], k
 
 def nvidia_layout(name: str, tree: Tree) -> dict[str, bytes]:
     """Return the files of a component at their places in NVIDIA's packages."""
-    root, found = "usr/local/cuda-11.3", {}
+    root, files = "usr/local/cuda-11.3", {}
     for path, content in tree.items():
         assert not isinstance(content, str), "no link in these"
         place = (
@@ -262,23 +246,5 @@ def nvidia_layout(name: str, tree: Tree) -> dict[str, bytes]:
             else f"{root}/{path}"
         )
         place = f"usr/share/doc/{name}/copyright" if path == "LICENSE" else place
-        found[place] = content.read_bytes() if isinstance(content, Path) else content
-    return found
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP on loopback; gives its address."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
+        files[place] = content.read_bytes() if isinstance(content, Path) else content
+    return files

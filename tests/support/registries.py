@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import requests
 
 from tests.support import bases
+from tests.support.serving import Quiet, serving
 
 USER = "ann"
 PASSWORD = "s3cr3t-planted"
@@ -128,7 +128,7 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
     """Run a proxy that passes on whole requests, as nginx does by default."""
     state = Proxy()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
@@ -138,7 +138,7 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
                 return
             time.sleep(fault.delay)
             if fault.status:
-                self.reply(
+                self.send(
                     fault.status, {"Retry-After": fault.retry_after} if fault.retry_after else {}, b"{}"
                 )
                 return
@@ -160,9 +160,9 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
                 onward.close()
             if fault.flip and content:
                 content = bytes([content[0] ^ 1]) + content[1:]
-            self.reply(answer.status, headers, content, cut=fault.cut_answer, hold=fault.hold)
+            self.send(answer.status, headers, content, cut=fault.cut_answer, hold=fault.hold)
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - the names that the library calls
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer
 
         def body(self, fault: Fault) -> bytes | None:
             """Return the whole body, or None if the fault ends the connection within it."""
@@ -181,7 +181,7 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
                 state.resumed += int(start or 0) + (int(piece or 0) if self.command == "PATCH" else 0)
                 state.received += len(body) if "/blobs/uploads/" in self.path else 0
 
-        def reply(
+        def send(
             self, status: int, headers: dict[str, str], content: bytes, *, cut: int = -1, hold: float = 0
         ) -> None:
             self.send_response_only(status)
@@ -205,25 +205,8 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
                     self.wfile.flush()
             time.sleep(hold)
 
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_arguments: object) -> None:
-            """Ignore clients that disconnect, because some tests do that on purpose."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.host = f"127.0.0.1:{server.server_address[1]}"
-    try:
+    with serving(Handler) as state.host:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 IMAGE = "application/vnd.oci.image.manifest.v1+json"

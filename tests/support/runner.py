@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command
 from envbuilder.runners import sandbox
 
@@ -58,3 +59,24 @@ def one_a_line(command: Command, **places: object) -> str:
             lines[-1] += f" {shlex.quote(word)}"
     settings = [f"{name}={value}" for name, value in command.env]
     return "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
+
+
+SAYS = {  # as the programs of Debian 12 do
+    "bwrap": "bubblewrap 0.8.0\n",
+    sys.executable: "",  # the trial of the sandbox
+}
+
+
+class Machine(FakeRunner):
+    """A machine on which some programs are missing or broken."""
+
+    def __init__(self, says: dict[str, str], *, broken: tuple[str, ...] = ()) -> None:
+        super().__init__(says)
+        self._there, self._broken = set(says), broken
+
+    def run(self, command, *, on_line=None):
+        if command.argv[0] in self._broken:
+            raise CommandError("it does not run")
+        if command.argv[0] not in self._there:
+            raise ToolError("it is not installed")
+        return super().run(command, on_line=on_line)

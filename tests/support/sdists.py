@@ -1,18 +1,26 @@
 """Write source distributions: pure ones and one with a C source, in each form that projects have."""
 
-import io
-import tarfile
+import gzip
+import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from envbuilder.builder.job import Job
+from envbuilder.builder.sandbox.root import Root
 from envbuilder.core.cache import Sha256, save_text, sha256_file
+from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artifact, LockedBuild
+from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.recipe.load import load
+from tests.support import plans
+from tests.support.debs import make_tar
 from tests.support.package_sources import write_wheel
+from tests.support.plans import LOCK, RECIPE, make_plan
 from tests.support.tiny import make_tiny
 from tests.support.workbench import ROOT, resolve_context
 
@@ -82,7 +90,7 @@ def own_backend(
     name: str, version: str, *, requires: tuple[str, ...] = (), needs: str = ""
 ) -> dict[str, str]:
     """The files of a project with a backend of its own. `needs` is what its pyproject.toml requires, quoted."""
-    lines = "".join(f"Requires-Dist: {one}\\n" for one in requires)
+    lines = "".join(f"Requires-Dist: {name}\\n" for name in requires)
     module = name.replace("-", "_")
     backend = BACKEND.format(name=name, version=version, module=module, requires=lines)
     return {"pyproject.toml": OWN_BACKEND.format(requires=needs), "backend.py": backend}
@@ -116,11 +124,7 @@ def write_sdist(
             for file, text in every.items():
                 archive.writestr(f"{top}/{file}", text)
         return path
-    with tarfile.open(path, "w:gz") as tar:
-        for file, text in every.items():
-            member = tarfile.TarInfo(f"{top}/{file}")
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
+    path.write_bytes(gzip.compress(make_tar((f"{top}/{file}", text, 0o644) for file, text in every.items())))
     return path
 
 
@@ -155,10 +159,11 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
     """
     path, lock = make_tiny(folder / "here", "sdists", ("filelock",))
-    setuptools = next(one for one in load_lock(ROOT / "recipes/cpu.lock").wheels if one.name == "setuptools")
+    wheels = load_lock(ROOT / "recipes/cpu.lock").wheels
+    setuptools = next(wheel for wheel in wheels if wheel.name == "setuptools")
     files = folder / "files"
     old = write_sdist(files, "old-style", "1.0", setup_only("old-style", "1.0"))
-    own = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")
+    zipped = write_sdist(files, "own", "2.0", own_backend("own", "2.0"), ".zip")
     torch = write_wheel(files, "torch", "2.13.0", files=TORCH)
     for file, text in own_backend("here", "1.0").items():
         (path.parent / file).write_text(text)
@@ -168,7 +173,7 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     recipe = load(path)
     wheels = (
         locked(old, "old-style", "1.0"),
-        locked(own, "own", "2.0"),
+        locked(zipped, "own", "2.0"),
         replace(locked(torch, "torch", "2.13.0"), kind="wheel"),
     )
     new = replace(
@@ -180,3 +185,30 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     )
     save_text(path.with_suffix(".lock"), lock_text(new))
     return path
+
+
+HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
+
+
+def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
+    (folder / "cache").mkdir(parents=True)
+    return plans.make_job(folder, make_plan(replace(RECIPE, python=python), lock), runner)
+
+
+def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
+    builds = (LockedBuild(name=one.name, wheels=tools),) if tools else ()
+    return replace(LOCK, wheels=(*LOCK.wheels, one), builds=builds)
+
+
+def sdist_job(folder: Path, files: dict[str, str]) -> Job:
+    """A job whose only source distribution is in its store."""
+    system = Path("/usr/bin/python3")
+    if not system.exists() or not shutil.which("gcc", path="/usr/bin"):
+        pytest.skip("the distribution has no Python or no gcc")
+    python = system.resolve().name.removeprefix("python")
+    path = write_sdist(folder / "files", "zlang", "1.0", files)
+    wheel = locked(path, "zlang", "1.0")
+    runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+    job = make_job(folder, with_sdist(wheel), runner, python=python)
+    job.store.add_artifact(wheel.sha256, path)
+    return job

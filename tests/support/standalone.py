@@ -4,17 +4,13 @@ Those are not reached from every machine. They were built with the prefix `/inst
 which an environment does not take over (https://github.com/astral-sh/python-build-standalone/blob/main/docs/distributions.rst).
 """
 
-import contextlib
-import functools
 import gzip
 import io
 import re
 import runpy
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -70,13 +66,8 @@ import small
 print(small.answer(), value("CC").split()[0], sysconfig.get_path("include"))
 """
 _LEFT: Final = (
-    "__pycache__",
-    "dist-packages",
-    "site-packages",
-    "EXTERNALLY-MANAGED",
-    "sitecustomize.py",
-    "test",
-)
+    "__pycache__", "dist-packages", "site-packages", "EXTERNALLY-MANAGED", "sitecustomize.py", "test",
+)  # fmt: skip
 
 
 def write_stand_in(prefix: Path, minor: str, archive: Path) -> None:
@@ -87,8 +78,8 @@ def write_stand_in(prefix: Path, minor: str, archive: Path) -> None:
     files |= {f"lib/{name}/{path.relative_to(library)}": path.read_bytes() for path in _files(library)}
     files |= {f"include/{name}/{path.relative_to(headers)}": path.read_bytes() for path in _files(headers)}
     # Debian's own one includes that of the processor.
-    own = prefix.glob(f"include/*-linux-gnu/{name}/pyconfig.h")
-    files |= {f"include/{name}/pyconfig.h": path.read_bytes() for path in own}
+    settings = prefix.glob(f"include/*-linux-gnu/{name}/pyconfig.h")
+    files |= {f"include/{name}/pyconfig.h": path.read_bytes() for path in settings}
     files |= {f"lib/{name}/{path.name}": _told(path) for path in library.glob("_sysconfigdata_*.py")}
     files[f"bin/{name}"] = (prefix / "bin" / name).read_bytes()
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -135,27 +126,13 @@ def write_from_packages(packages: Iterable[Artifact], minor: str, releases: Path
     """Write an archive out of the Debian packages of this Python among `packages`, below a mirror's folder. Returns its artifact."""
     version = f"{minor}.0"
     archive = releases / RELEASE / archive_name(version, RELEASE, "x86_64")
-    wanted = [one for one in packages if one.name in {name.format(minor) for name in PACKAGES}]
+    wanted = [package for package in packages if package.name in {name.format(minor) for name in PACKAGES}]
     resolve_context().fetcher.fetch(wanted)
     with tempfile.TemporaryDirectory() as folder:
-        for one in wanted:
-            run("dpkg-deb", "--extract", CACHE / "artifacts" / one.sha256[:2] / one.sha256, folder)
+        for package in wanted:
+            run("dpkg-deb", "--extract", CACHE / "artifacts" / package.sha256[:2] / package.sha256, folder)
         write_stand_in(Path(folder, "usr"), minor, archive)
     return Artifact(
         kind="archive", name="cpython", version=f"{version}+{RELEASE}", sha256=sha256_file(archive),
         size=archive.stat().st_size, source=STANDALONE, path=f"{RELEASE}/{archive.name}",
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def mirror(folder: Path) -> Iterator[str]:
-    """Serve the releases in a folder on loopback; gives their address."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()

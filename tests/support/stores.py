@@ -32,9 +32,8 @@ def write_keys(folder: Path, name: str = "team") -> Path:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, form)
     path.with_suffix(".pub").write_bytes(public)
     return path
 

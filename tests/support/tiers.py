@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,14 +38,14 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "cuda": "check_truth toolkits",
     "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
     "images": "rendered foreign_artifacts add devcontainers",
-    "cpu": "artifacts audits faults wheel live_view",
-    "inside": "project_folder load runtime_caches nccl exec launch_local modules host_shells attestations",
+    "cpu": "artifacts faults wheel live_view",
+    "inside": "project_folder load runtime_caches driver exec launch_local modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
     "extensions": "projects",
-    "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall driver",
+    "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall",
     "secrets": "any_linux arm os_layer secrets build_all",
-    "registry": "transfers image_bases travel",
-    "pages": "documentation report_page",
+    "registry": "transfers image_bases",
+    "pages": "pages",
 }.items()}  # fmt: skip
 # Shares of the disk: `cuda` takes 10 GB, so what builds `cpu` does not run beside it. The groups that are not named take little.
 # Of `docker`, `images` and `cpu` no three run at once.
@@ -54,7 +53,7 @@ ROOM: Final = 5
 DISK: Final = {
     "cuda": 5, "docker": 2, "images": 2, "cpu": 2, "inside": 1, "cluster": 1, "extensions": 1, "pages": 1, "try-cpu": 1,
 }  # fmt: skip
-RELEASE: Final = ("recipes", "archives", "checkouts", "real_index")  # modules that only `--release` runs
+RELEASE: Final = ("recipes", "archives", "checkouts")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
@@ -132,8 +131,7 @@ def _git(*words: str) -> str:
 
 
 def _pytest(name: str, *words: str, own_cache: bool = False) -> Group:
-    results = f"--junitxml={RESULTS / name}.xml"
-    command = (str(BIN / "pytest"), "-q", "--durations=10", "--durations-min=5", results, *words)
+    command = (str(BIN / "pytest"), "-q", "--durations=10", "--durations-min=5", *words)
     return Group(name=name, commands=(command,), own_cache=own_cache)
 
 
@@ -204,13 +202,12 @@ def _release() -> tuple[Group, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A group that has ended. `cpu` excludes the Docker engine; `tests` lists tests of a second or more."""
+    """A group that has ended. `cpu` excludes the Docker engine."""
 
     name: str
     code: int
     seconds: float
     cpu: float
-    tests: Mapping[str, float]
 
 
 @dataclass
@@ -226,7 +223,6 @@ class Run:
         """Run the commands of a group until one fails, and print its log."""
         log, began = RESULTS / f"{group.name}.log", time.monotonic()
         code, cpu = 0, 0.0
-        (RESULTS / f"{group.name}.xml").unlink(missing_ok=True)
         with log.open("wb") as output, self._environment(group) as environment:
             for command in group.commands:
                 output.write(f"$ {shlex.join(command)}\n".encode())
@@ -242,7 +238,7 @@ class Run:
             )
             sys.stdout.buffer.write(log.read_bytes())
             sys.stdout.flush()
-        return Ended(name=group.name, code=code, seconds=seconds, cpu=cpu, tests=dict(_durations(group.name)))
+        return Ended(name=group.name, code=code, seconds=seconds, cpu=cpu)
 
     def _finish(
         self, name: str, command: tuple[str, ...], environment: Mapping[str, str], output: int
@@ -287,15 +283,6 @@ class Run:
 
 def _outcome(code: int) -> str:
     return "passed" if code == 0 else f"FAILED with exit code {code}"
-
-
-def _durations(name: str) -> Iterator[tuple[str, float]]:
-    path = RESULTS / f"{name}.xml"
-    if path.exists():
-        for case in ET.parse(path).iter("testcase"):
-            seconds = float(case.get("time", "0"))
-            if seconds >= 1:
-                yield f"{case.get('classname')}::{case.get('name')}", seconds
 
 
 def run_in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: bool) -> list[Ended]:
@@ -372,14 +359,10 @@ def _save(name: str, commit: str, ended: list[Ended], seconds: float, disk: Disk
     path = RESULTS / "durations.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     known[name] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit,
-        "cores": os.cpu_count(),
-        "fetched": fetched,
-        "seconds": round(seconds, 1),
-        "disk": dataclasses.asdict(disk),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit, "cores": os.cpu_count(),
+        "fetched": fetched, "seconds": round(seconds, 1), "disk": dataclasses.asdict(disk),
         "groups": [dataclasses.asdict(group) for group in ended],
-    }
+    }  # fmt: skip
     path.write_text(json.dumps(known, indent=1) + "\n")
 
 

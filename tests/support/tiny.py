@@ -62,16 +62,12 @@ def make_lock(
     whole, recipe = load_lock(ROOT / f"recipes/{of}.lock"), load(path)
     toolkit = whole.toolkit if recipe.cuda else ()
     lock = replace(
-        whole,
-        recipe=recipe.digest,
-        inputs=recipe_inputs(recipe),
-        debs=_closure(whole.debs, roots),
+        whole, recipe=recipe.digest, inputs=recipe_inputs(recipe), debs=_closure(whole.debs, roots),
         interpreter=interpreter,
-        wheels=tuple(one for one in whole.wheels if one.name.lower().replace("_", "-") in wheels),
-        extensions=(),
-        toolkit=toolkit,
+        wheels=tuple(wheel for wheel in whole.wheels if wheel.name.lower().replace("_", "-") in wheels),
+        extensions=(), toolkit=toolkit,
         tools=replace(whole.tools, toolkit=whole.tools.toolkit if toolkit else ()) if whole.tools else None,
-    )
+    )  # fmt: skip
     save_text(path.with_suffix(".lock"), lock_text(lock))
     return lock
 
@@ -86,7 +82,7 @@ def edit_tiny(recipe: Path, old: str, new: str) -> None:
 
 def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifact, ...]:
     """The essential packages and `roots`, with all that they depend on among `debs`."""
-    facts = {one.name: _control(one) for one in debs}
+    facts = {deb.name: _control(deb) for deb in debs}
     providers = {
         provided: name for name, fields in facts.items() for provided in _names(fields.get("Provides", ""))
     }
@@ -98,12 +94,14 @@ def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifa
         if name not in seen:
             seen.add(name)
             needs = [
-                one for field in ("Depends", "Pre-Depends") for one in facts[name].get(field, "").split(",")
+                alternatives
+                for field in ("Depends", "Pre-Depends")
+                for alternatives in facts[name].get(field, "").split(",")
             ]
             for need in needs:  # the first alternative that exists
-                there = [providers[one] for one in _names(need.replace("|", ",")) if one in providers]
+                there = [providers[name] for name in _names(need.replace("|", ",")) if name in providers]
                 todo += there[:1]
-    return tuple(one for one in debs if one.name in seen)
+    return tuple(deb for deb in debs if deb.name in seen)
 
 
 def _control(deb: Artifact) -> dict[str, str]:

@@ -16,16 +16,16 @@ class Terminal:
         self._end = socket.with_name("end")
         settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         size = ("-x", str(width), "-y", str(height))
-        self._tmux(
+        self.tmux(
             "new-session", "-d", *size, "-c", str(folder), *settings, "env -u NO_COLOR -u COLUMNS PS1='> ' sh"
         )
 
-    def _tmux(self, *words: str) -> str:
+    def tmux(self, *words: str) -> str:
         ended = subprocess.run([*self._argv, *words], capture_output=True, text=True, timeout=30, check=True)
         return ended.stdout
 
     def type(self, *keys: str) -> None:
-        self._tmux("send-keys", *keys)
+        self.tmux("send-keys", *keys)
 
     def start(self, *argv: object) -> None:
         self._end.unlink(missing_ok=True)
@@ -33,7 +33,7 @@ class Terminal:
 
     def screen(self, *, joined: bool = False, colors: bool = False) -> list[str]:
         """Return the lines on the screen. `joined` joins lines that the terminal wrapped; `colors` keeps escape sequences."""
-        text = self._tmux("capture-pane", "-p", *(["-J"] if joined else []), *(["-e"] if colors else []))
+        text = self.tmux("capture-pane", "-p", *(["-J"] if joined else []), *(["-e"] if colors else []))
         return [line.rstrip() for line in text.rstrip("\n").splitlines()]
 
     def code(self, seconds: float) -> int:
@@ -48,11 +48,7 @@ class Terminal:
             time.sleep(0.05)
 
     def has_cursor(self) -> bool:
-        return self._tmux("display-message", "-p", "#{cursor_flag}").strip() == "1"
-
-    def close(self) -> None:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            self._tmux("kill-server")
+        return self.tmux("display-message", "-p", "#{cursor_flag}").strip() == "1"
 
 
 @contextlib.contextmanager
@@ -62,4 +58,5 @@ def terminal(folder: Path, scratch: Path, *, width: int, height: int = 50, **env
     try:
         yield opened
     finally:
-        opened.close()
+        with contextlib.suppress(subprocess.CalledProcessError):
+            opened.tmux("kill-server")

@@ -1,6 +1,7 @@
-"""Images and SIFs of given bytes, without a recipe and without a build."""
+"""Images and SIFs of given bytes, with a recipe or without one, and without a build."""
 
 import json
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,10 @@ from envbuilder.artifacts.oci.layout import write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import DataType, Document, write_sif
+from envbuilder.core.cache import Store, save_text
 from envbuilder.layers.layer import write_layer
+from envbuilder.plan.contents import runtime_files
+from envbuilder.plan.make import make_plan
 
 EPOCH = 1_700_000_000
 LOCK = "cd" * 32
@@ -56,11 +60,40 @@ def make_toy(folder: Path, layers: Mapping[str, bytes], platform: str = "linux/a
         Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
     )
     write_sif(
-        layers=made,
-        out=outputs.sif,
-        epoch=EPOCH,
-        definition="# by a test\n",
-        labels={},
-        documents=documents,
+        layers=made, out=outputs.sif, epoch=EPOCH, definition="# by a test\n", labels={}, documents=documents
     )
+    return outputs
+
+
+def write_recipe_sif(sif: Path, recipe: str | bytes, *, filler: int = 0) -> Path:
+    """Write a SIF that holds this text as its recipe, and `filler` bytes that no compression makes less of."""
+    work = sif.parent / f"{sif.stem}-work"
+    inside = work / "tree/opt/envbuilder"
+    inside.mkdir(parents=True)
+    (inside / "recipe.yaml").write_bytes(recipe if isinstance(recipe, bytes) else recipe.encode())
+    (inside / "filler").write_bytes(os.urandom(filler))
+    layer = write_layer(name="recipe", tree=work / "tree", folder=work / "layer", epoch=EPOCH, threads=1)
+    write_sif(layers=[layer], out=sif, epoch=EPOCH, definition="", labels={})
+    return sif
+
+
+def write_named(recipe: Path, output: Path) -> Outputs:
+    """Write the image and the SIF of a locked recipe with its runtime layer alone, as a build labels them."""
+    _, plan, _ = make_plan(str(recipe), recipe.parent, Store(output / "cache"))
+    work, outputs = output / f"{plan.name}-work", Outputs(folder=output, name=plan.name)
+    for path, text in runtime_files(plan.runtime).items():
+        save_text(work / "tree" / path, text, mode=0o755 if text.startswith("#!") else 0o644)
+    layer = write_layer(name="runtime", tree=work / "tree", folder=work / "layer", epoch=EPOCH, threads=1)
+    labels = plan.runtime.labels
+    documents = (
+        Document(data_type=DataType.SBOM, name="sbom", content=b'{"packages": [{"name": "ipykernel"}]}'),
+        Document(data_type=DataType.JSON, name="provenance", content=b"{}"),
+    )
+    write_sif(
+        layers=[layer], out=outputs.sif, epoch=EPOCH, definition="", labels=dict(labels), documents=documents
+    )
+    write_layout(
+        layers=[layer], config=ImageConfig(labels=labels), epoch=EPOCH, platform=plan.platform, folder=outputs.image,
+        name=outputs.image_name,
+    )  # fmt: skip
     return outputs

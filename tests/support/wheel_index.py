@@ -1,26 +1,25 @@
 """Serve tiny wheels on loopback, like PyTorch's and NVIDIA's indexes, for `scripts/refresh_tables`."""
 
 import dataclasses
+import gzip
 import io
 import json
 import re
 import shutil
-import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from envbuilder.compat.tables.distribution import archive_name
 from envbuilder.compat.tables.table import TABLES
-from envbuilder.sources.http import session as wire_module
 from scripts.refresh_tables import cuda, standalone, torch
 from scripts.refresh_tables.rows import parse_rows
+from tests.support.debs import make_tar
+from tests.support.serving import Quiet, ask_directly, serving
 
 DAY = date(2026, 12, 1)
 
@@ -84,7 +83,7 @@ class Site:
         return f"<html><body>{links}</body></html>".encode() if names else None
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     site: Site
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # otherwise each answer waits until its headers are acknowledged
@@ -102,38 +101,23 @@ class Handler(BaseHTTPRequestHandler):
         if self.site.failing_below and self.path.startswith(self.site.failing_below):
             status, body = 503, b""
         body = (body or b"")[int(part[1]) : int(part[2]) + 1] if part else body or b""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+        kind = "text/html" if is_page else "application/octet-stream"
+        self.reply(status, body, {"Content-Type": kind})
 
-    do_HEAD = do_GET  # noqa: N815 - the name that the server calls
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
+    do_HEAD = do_GET
 
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    ask_directly(monkeypatch)
     state = Site()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("SiteHandler", (Handler,), {"site": state}))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}/"
     for version in ("2.15.0", "2.16.0"):
         put_torch(state, version)
     put_cuda(state)
     put_uv(state)
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(type("SiteHandler", (Handler,), {"site": state})) as host:
+        state.url = f"http://{host}/"
+        yield state
 
 
 OVERRIDES = """
@@ -248,13 +232,9 @@ def put_uv(site: Site, *more: dict[str, object], version: str = "0.13.9") -> Non
             "3.16.2", "20261202", "x86_64", url="https://example.org/20261202/another-form.tar.zst"
         ),
     ]
-    table = json.dumps({f"build-{at}": one for at, one in enumerate([*others, *wanted, *more])}).encode()
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        member = tarfile.TarInfo(f"uv-{version}/crates/uv-python/download-metadata.json")
-        member.size = len(table)
-        archive.addfile(member, io.BytesIO(table))
-    site.put("uv", f"uv-{version}.tar.gz", stream.getvalue())
+    table = json.dumps({f"build-{at}": row for at, row in enumerate([*others, *wanted, *more])}).encode()
+    tar = make_tar([(f"uv-{version}/crates/uv-python/download-metadata.json", table, 0o644)])
+    site.put("uv", f"uv-{version}.tar.gz", gzip.compress(tar))
 
 
 def texts(folder: Path) -> dict[str, str]:

@@ -9,18 +9,28 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
+from envbuilder.builder.context import RunnerChoice
+from envbuilder.builder.job import StepRunner
+from envbuilder.builder.pipeline import open_step_runner
+from envbuilder.commands import context as sessions
+from envbuilder.commands._console import build_context
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.diagnose import diagnose
+from envbuilder.layers.layer import Layer
 from envbuilder.lock.file import load_lock
-from envbuilder.lock.model import lock_artifacts
+from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
+from envbuilder.lock.resolve.extensions import store_sources
+from envbuilder.plan.make import make_plan
 from envbuilder.runners.toolbox import toolbox_files
-from tests.support.answers import check_answer
+from tests.support.command_line import check_answer
 from tests.support.conditions import Conditions
 from tests.support.disk import RUN, folder_prefix
 from tests.support.stranger import as_user
@@ -30,6 +40,7 @@ ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
 CACHE = cache_folder(os.environ)
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
+Ended: TypeAlias = "subprocess.CompletedProcess[str]"
 WITHOUT_NETWORK = ("unshare", "--net", "--")
 # Apptainer's default gzip takes eleven times the CPU, and no test that uses this depends on it.
 WITH_ZSTD = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
@@ -98,7 +109,7 @@ def run(*argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, time
 
 def attempt(
     *argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600
-) -> "subprocess.CompletedProcess[str]":
+) -> Ended:
     """Run a program to its end; a JSON answer of envbuilder is compared with the published schema."""
     ended = subprocess.run(
         [str(word) for word in argv], env=os.environ | (env or {}), cwd=cwd, timeout=timeout,
@@ -137,12 +148,11 @@ def assert_healthy(logs: Path) -> None:
     assert incidents == (), f"what went well has a failure in its log: {[one.place for one in incidents]}"
 
 
-def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
+def findings(ended: Ended) -> list[dict[str, str]]:
     """The findings of a failed command that was called with `--json`; its envelope must agree with its exit code."""
     answer = json.loads(ended.stdout)
-    assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), (
-        ended.stdout + ended.stderr
-    )
+    is_told = (answer["status"], answer["exit_code"]) == ("failed", ended.returncode)
+    assert is_told, ended.stdout + ended.stderr
     return list(answer["findings"])
 
 
@@ -150,7 +160,7 @@ def recipe_like(like: str, path: Path, *extensions: str) -> Path:
     """Write a recipe with the pins of another one, of which it has the lock, and with these extensions."""
     text = (ROOT / f"recipes/{like}.yaml").read_text()
     pins = re.sub(r"^(extensions|tests):.*\n(?:[ #].*\n|\n)*", "", text, flags=re.MULTILINE)
-    path.write_text(pins + "\nextensions:\n" + "".join(f"  - {one}\n" for one in extensions))
+    path.write_text(pins + "\nextensions:\n" + "".join(f"  - {extension}\n" for extension in extensions))
     if not path.with_suffix(".lock").exists():
         shutil.copyfile(ROOT / f"recipes/{like}.lock", path.with_suffix(".lock"))
     return path
@@ -182,34 +192,47 @@ def link_tree(source: Path, target: Path) -> None:
 
 def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveContext:
     """Return what resolving and fetching need, with the user's cache."""
-    return open_context(
-        Store(CACHE), ProcessRunner(environment), environment, Console(quiet=True), offline=False
-    )
+    runner, console = ProcessRunner(environment), Console(quiet=True)
+    return open_context(Store(CACHE), runner, environment, console, offline=False)
+
+
+def open_assembly(recipe: Path, console: Console | None = None) -> StepRunner:
+    """Return the runner that makes the layers of a locked recipe in the user's cache; all that it reads is fetched."""
+    shop = build_context(sessions.Session(environment=dict(os.environ)), recipe.parent)
+    read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
+    resolving = resolve_context()
+    store_sources(read, plan.extensions, resolving)
+    runner = open_step_runner(plan, RunnerChoice(), replace(shop, console=console or shop.console))
+    resolving.fetcher.fetch(runner.artifacts())
+    return runner
+
+
+def make_layers(recipe: Path) -> tuple[Layer, ...]:
+    """Make all layers of a locked recipe in the user's cache, and neither image nor SIF."""
+    with ThreadPoolExecutor(16) as pool:
+        return tuple(layer.result() for layer in open_assembly(recipe).start(pool))
 
 
 def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sdist", "archive")) -> None:
     """Fetch what the cache lacks of the packages in a lock of this repository, if they are of these kinds."""
-    fetcher, lock = resolve_context().fetcher, load_lock(ROOT / f"recipes/{recipe}.lock")
-    if lacking := fetcher.missing([one for one in lock_artifacts(lock) if one.kind in kinds]):
+    fetcher = resolve_context().fetcher
+    if lacking := fetcher.missing([one for one in locked_artifacts(recipe) if one.kind in kinds]):
         fetcher.fetch(lacking)
 
 
 def cache_with_toolbox(folder: Path) -> Path:
     """Return a new cache with nothing but the packages of the toolbox."""
-    own, new = Store(CACHE), Store(folder)
+    users, new = Store(CACHE), Store(folder)
     resolve_context().fetcher.fetch(toolbox_files())
-    for one in toolbox_files():
-        new.add_artifact(one.sha256, own.artifact(one.sha256))
+    for file in toolbox_files():
+        new.add_artifact(file.sha256, users.artifact(file.sha256))
     return folder
 
 
-def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
-    """Return the artifacts in the lock of a recipe, given by its name here or by its file."""
+def locked_artifacts(recipe: str | Path) -> list[Artifact]:
+    """Return the files in the lock of a recipe, given by its name here or by its file, without those of its image."""
     path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
-    lock = json.loads(path.read_text())
-    tools = lock.get("tools")
-    more = [tools["emulator"], *tools["debs"], *tools["toolkit"]] if tools else []
-    return [*lock["debs"], *lock["toolkit"], *lock["wheels"], *more]
+    return [artifact for artifact in lock_artifacts(load_lock(path)) if artifact.kind != "blob"]
 
 
 def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
@@ -217,7 +240,7 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
     # A file may be one of the environment's and of its tools: those for every processor are.
-    for digest in {str(one["sha256"]) for one in locked_artifacts(recipe)}:
+    for digest in {artifact.sha256 for artifact in locked_artifacts(recipe)}:
         target = cache / "artifacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artifacts" / digest[:2] / digest
