@@ -122,9 +122,9 @@ def build(
             build_context(session, recipes)  # every task expects the cache
         if dry_run or write:
             return show_script(array, None if dry_run else write, "sbatch")
-        runner, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
+        programs, say = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
         names = [file.stem for file in files]
-        return submit_array(array, names, runner, wait=wait, report=say, width=session.width)
+        return submit_array(array, names, programs, wait=wait, report=say, width=session.width)
     from envbuilder.builder import pipeline  # noqa: PLC0415 - all of a build, which `--help` does without
 
     context = build_context(session, recipes, writes=not dry_run, note=KEPT)
