@@ -12,7 +12,6 @@ from envbuilder.builder.context import RunnerChoice, RunnerName
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
-from envbuilder.init import make
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
@@ -21,7 +20,7 @@ from envbuilder.lock.repositories import repositories
 from envbuilder.lock.resolve import make_target, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.plan.make import need_buildable, toolkit_for
+from envbuilder.plan.make import make, need_buildable, toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import make_repository

@@ -14,10 +14,9 @@ from envbuilder.core.cache import Sha256, Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.system import Limits
-from envbuilder.init import make
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
-from envbuilder.plan.make import toolkit_for
+from envbuilder.plan.make import make, toolkit_for
 from envbuilder.plan.model import (
     AddedStep,
     CudaStep,
