@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
@@ -68,25 +68,21 @@ class NewRecipe(Answer):
     apt: tuple[str, ...]
     reached: str
 
+    @classmethod
+    def of(cls, recipe: Recipe, reached: str) -> Self:
+        pins = {key: getattr(recipe, key) for key in cls.model_fields.keys() - {"file", "reached"}}
+        return cls.model_validate({"file": recipe.path, "reached": reached, **pins})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenRecipe:
-    path: Path
-    recipe: Recipe
-    findings: tuple[Finding, ...]  # the lines that were left out or moved, then the warnings of `check`
 
-    def typed(self) -> str:
-        """Return the recipe as a command takes it: by its name where that finds it."""
-        is_named = self.path.parent in (recipes_folder({}), Path())
-        return self.recipe.name if is_named else shlex.quote(str(self.path))
+def as_typed(recipe: Recipe) -> str:
+    """Return the recipe as a command takes it: by its name where that finds it."""
+    is_named = recipe.path.parent in (recipes_folder({}), Path())
+    return recipe.name if is_named else shlex.quote(str(recipe.path))
 
-    def text(self) -> str:
-        name = self.typed()
-        return f"{self.path}\n{self.recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
-    def answer(self, reached: str) -> NewRecipe:
-        pins = {key: getattr(self.recipe, key) for key in NewRecipe.model_fields.keys() - {"file", "reached"}}
-        return NewRecipe.model_validate({"file": self.path, "reached": reached, **pins})
+def as_text(recipe: Recipe) -> str:
+    name = as_typed(recipe)
+    return f"{recipe.path}\n{recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
 def read_source(path: Path, requests: Requests) -> None:
@@ -122,8 +118,13 @@ def _project_of(path: Path) -> Path:
     return repository or next((folder for folder in above if folder == Path.cwd()), path.absolute().parent)
 
 
-def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> WrittenRecipe:
-    """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
+def make(
+    name: str, folder: Path, requests: Requests, sources: tuple[str, ...]
+) -> tuple[Recipe, tuple[Finding, ...]]:
+    """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none.
+
+    The findings are the lines that were left out or moved, then the warnings of `check`.
+    """
     home = _home(folder, requests)
     path = new_path(name, home)
     tables = load_tables()
@@ -147,7 +148,7 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     except EnvbuilderError:
         path.unlink()
         raise
-    return WrittenRecipe(path=path, recipe=read, findings=(*requests.left, *report.findings))
+    return read, (*requests.left, *report.findings)
 
 
 def _home(folder: Path, requests: Requests) -> Path:
@@ -208,7 +209,7 @@ def write_recipe(
     ask: Ask | None,
     report: Report,
     typed: Sequence[str],
-) -> WrittenRecipe:
+) -> tuple[Recipe, tuple[Finding, ...]]:
     """Write a recipe of what the sources say and, with `ask`, of what the user answers. Raises UsageError where too little is known."""
     if not name:
         hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"

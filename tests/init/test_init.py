@@ -329,7 +329,8 @@ def test_one_spec_of_conda(spec: str, kept: str | None):
 
 
 def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
-    return make(name, folder, requests, ()).recipe
+    recipe, _ = make(name, folder, requests, ())
+    return recipe
 
 
 def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Requests:
