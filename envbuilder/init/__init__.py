@@ -19,24 +19,26 @@ from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
+from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_bytes
-from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
+from envbuilder.core.errors import CommandError, EnvbuilderError, ToolError, UsageError, blaming_content
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import need_no_credentials
-from envbuilder.core.process import Runner
+from envbuilder.core.process import Command, Runner
 from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
-from envbuilder.init.machine import read_machine
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
 from envbuilder.init.render import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
+from envbuilder.node.detect import detect_here
+from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
@@ -49,6 +51,20 @@ Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
     "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile or a definition file (.def)"
+)
+_HERE: Final = "this machine"
+_PYTHON: Final = """\
+import importlib.metadata, platform
+print("Python", platform.python_version())
+print("torch", importlib.metadata.version("torch"))"""
+# Programs that print versions, with a pattern for each version.
+_ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
+    (("nvcc", "--version"), {"cuda": (r"release (\d+\.\d+)", "=={}")}),
+    (("gcc", "-dumpversion"), {"gcc": (r"^(\d+)", "=={}")}),
+    (
+        ("python3", "-c", _PYTHON),
+        {"python": (r"^Python (\d+\.\d+)", "=={}.*"), "pytorch": (r"^torch (\d+\.\d+\.\d+)", "=={}")},
+    ),
 )
 
 
@@ -116,6 +132,34 @@ def _project_of(path: Path) -> Path:
     above = path.absolute().parents
     repository = next((folder for folder in above if (folder / ".git").exists()), None)
     return repository or next((folder for folder in above if folder == Path.cwd()), path.absolute().parent)
+
+
+def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
+    """Request the versions that this machine has."""
+    read_facts(detect_here(environment, runner, Facts()).facts, requests)
+    for argv, versions in _ASK:
+        command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
+        try:
+            output = runner.run(command)
+        except (CommandError, ToolError):
+            continue
+        for key, (pattern, specifier) in versions.items():
+            if version := re.search(pattern, output, re.MULTILINE):
+                requests.pin(key, specifier.format(version[1]), f"`{argv[0]}` of {_HERE}")
+
+
+def read_facts(facts: Facts, requests: Requests) -> None:
+    """Request the GPUs, by the names that recipes use."""
+    known = tuple(row.name for row in load_gpus().rows)
+    names = []
+    for gpu in dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name):
+        if name := find_name(gpu, known):
+            names.append(name)
+        else:
+            requests.leave(_HERE, gpu, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
+    if facts.gpus is not None:
+        requests.gpus = tuple(dict.fromkeys(names))
+    requests.driver = facts.driver or ""
 
 
 def make(
@@ -237,7 +281,7 @@ def write_recipe(
             "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
         )
-    return make(name, recipes, requests, (*(["this machine"] if sources.machine else []), *sources.projects))
+    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *sources.projects))
 
 
 def _read_repository(text: str, runner: Runner, requests: Requests) -> None:

@@ -16,9 +16,8 @@ from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.init import ask_missing, examples_folder, make, read_source
+from envbuilder.init import ask_missing, examples_folder, make, read_facts, read_machine, read_source
 from envbuilder.init.conda import read_environment, read_spec
-from envbuilder.init.machine import read_facts, read_machine
 from envbuilder.init.pip import read_requirement
 from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
