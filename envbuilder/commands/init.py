@@ -14,7 +14,7 @@ from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
-from envbuilder.init import NewRecipe, Sources, WrittenRecipe, copy_example, write_recipe
+from envbuilder.init import NewRecipe, Sources, as_text, as_typed, copy_example, write_recipe
 
 
 @command(
@@ -53,28 +53,27 @@ def init(
         if new or projects or from_machine or gpus or pytorch or python:
             hint = f"`envbuilder init --example {example}`, then edit the recipe"
             raise UsageError("`--example` takes neither a name nor pins", hint=hint)
-        recipe = copy_example(example, recipes)
-        written, reached = WrittenRecipe(path=recipe.path, recipe=recipe, findings=()), "locked"
-        text = f"{recipe.path}\n$ envbuilder build {written.typed()}"
+        recipe, findings, reached = copy_example(example, recipes), (), "locked"
+        text = f"{recipe.path}\n$ envbuilder build {as_typed(recipe)}"
     else:
         sources = Sources(
             projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()),
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json
-        written = write_recipe(
+        recipe, findings = write_recipe(
             new, recipes, sources, session.environment, ProcessRunner(session.environment),
             ask=_ask if is_asked else None, report=_report, typed=session.typed,
         )  # fmt: skip
-        text, reached = "\n".join((written.text(), *describe_layout(written.recipe))), "checked"
-    findings, code = written.findings, 0
+        text, reached = "\n".join((as_text(recipe), *describe_layout(recipe))), "checked"
+    code = 0
     if goes_on:
         from envbuilder.builder.new_recipe import try_recipe  # noqa: PLC0415 - all of a build, for `--try` alone
 
         context = build_context(session, recipes, note=KEPT)
-        reached, lines, outcome = try_recipe(written.path, context, output)
+        reached, lines, outcome = try_recipe(recipe.path, context, output)
         text, findings, code = "\n".join(lines), (*findings, *outcome.findings()), outcome.exit_code
-    return Reply(data=written.answer(reached), text=text, findings=findings, exit_code=code)
+    return Reply(data=NewRecipe.of(recipe, reached), text=text, findings=findings, exit_code=code)
 
 
 def _report(words: str) -> None:

@@ -13,30 +13,31 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.tables.cuda import load_switches
+from envbuilder.compat.tables.cuda import load_gpus, load_switches
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_bytes
-from envbuilder.core.errors import EnvbuilderError, UsageError, blaming_content
+from envbuilder.core.errors import CommandError, EnvbuilderError, ToolError, UsageError, blaming_content
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import need_no_credentials
-from envbuilder.core.process import Runner
+from envbuilder.core.process import Command, Runner
 from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
-from envbuilder.init.machine import read_machine
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
 from envbuilder.init.render import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
+from envbuilder.node.detect import detect_here
+from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
@@ -49,6 +50,20 @@ Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
     "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile or a definition file (.def)"
+)
+_HERE: Final = "this machine"
+_PYTHON: Final = """\
+import importlib.metadata, platform
+print("Python", platform.python_version())
+print("torch", importlib.metadata.version("torch"))"""
+# Programs that print versions, with a pattern for each version.
+_ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
+    (("nvcc", "--version"), {"cuda": (r"release (\d+\.\d+)", "=={}")}),
+    (("gcc", "-dumpversion"), {"gcc": (r"^(\d+)", "=={}")}),
+    (
+        ("python3", "-c", _PYTHON),
+        {"python": (r"^Python (\d+\.\d+)", "=={}.*"), "pytorch": (r"^torch (\d+\.\d+\.\d+)", "=={}")},
+    ),
 )
 
 
@@ -68,25 +83,21 @@ class NewRecipe(Answer):
     apt: tuple[str, ...]
     reached: str
 
+    @classmethod
+    def of(cls, recipe: Recipe, reached: str) -> Self:
+        pins = {key: getattr(recipe, key) for key in cls.model_fields.keys() - {"file", "reached"}}
+        return cls.model_validate({"file": recipe.path, "reached": reached, **pins})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenRecipe:
-    path: Path
-    recipe: Recipe
-    findings: tuple[Finding, ...]  # the lines that were left out or moved, then the warnings of `check`
 
-    def typed(self) -> str:
-        """Return the recipe as a command takes it: by its name where that finds it."""
-        is_named = self.path.parent in (recipes_folder({}), Path())
-        return self.recipe.name if is_named else shlex.quote(str(self.path))
+def as_typed(recipe: Recipe) -> str:
+    """Return the recipe as a command takes it: by its name where that finds it."""
+    is_named = recipe.path.parent in (recipes_folder({}), Path())
+    return recipe.name if is_named else shlex.quote(str(recipe.path))
 
-    def text(self) -> str:
-        name = self.typed()
-        return f"{self.path}\n{self.recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
-    def answer(self, reached: str) -> NewRecipe:
-        pins = {key: getattr(self.recipe, key) for key in NewRecipe.model_fields.keys() - {"file", "reached"}}
-        return NewRecipe.model_validate({"file": self.path, "reached": reached, **pins})
+def as_text(recipe: Recipe) -> str:
+    name = as_typed(recipe)
+    return f"{recipe.path}\n{recipe.summary}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
 def read_source(path: Path, requests: Requests) -> None:
@@ -122,8 +133,41 @@ def _project_of(path: Path) -> Path:
     return repository or next((folder for folder in above if folder == Path.cwd()), path.absolute().parent)
 
 
-def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> WrittenRecipe:
-    """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
+def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
+    """Request the versions that this machine has."""
+    read_facts(detect_here(environment, runner, Facts()).facts, requests)
+    for argv, versions in _ASK:
+        command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
+        try:
+            output = runner.run(command)
+        except (CommandError, ToolError):
+            continue
+        for key, (pattern, specifier) in versions.items():
+            if version := re.search(pattern, output, re.MULTILINE):
+                requests.pin(key, specifier.format(version[1]), f"`{argv[0]}` of {_HERE}")
+
+
+def read_facts(facts: Facts, requests: Requests) -> None:
+    """Request the GPUs, by the names that recipes use."""
+    known = tuple(row.name for row in load_gpus().rows)
+    names = []
+    for gpu in dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name):
+        if name := find_name(gpu, known):
+            names.append(name)
+        else:
+            requests.leave(_HERE, gpu, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
+    if facts.gpus is not None:
+        requests.gpus = tuple(dict.fromkeys(names))
+    requests.driver = facts.driver or ""
+
+
+def make(
+    name: str, folder: Path, requests: Requests, sources: tuple[str, ...]
+) -> tuple[Recipe, tuple[Finding, ...]]:
+    """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none.
+
+    The findings are the lines that were left out or moved, then the warnings of `check`.
+    """
     home = _home(folder, requests)
     path = new_path(name, home)
     tables = load_tables()
@@ -147,7 +191,7 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     except EnvbuilderError:
         path.unlink()
         raise
-    return WrittenRecipe(path=path, recipe=read, findings=(*requests.left, *report.findings))
+    return read, (*requests.left, *report.findings)
 
 
 def _home(folder: Path, requests: Requests) -> Path:
@@ -208,7 +252,7 @@ def write_recipe(
     ask: Ask | None,
     report: Report,
     typed: Sequence[str],
-) -> WrittenRecipe:
+) -> tuple[Recipe, tuple[Finding, ...]]:
     """Write a recipe of what the sources say and, with `ask`, of what the user answers. Raises UsageError where too little is known."""
     if not name:
         hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"
@@ -236,7 +280,7 @@ def write_recipe(
             "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
         )
-    return make(name, recipes, requests, (*(["this machine"] if sources.machine else []), *sources.projects))
+    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *sources.projects))
 
 
 def _read_repository(text: str, runner: Runner, requests: Requests) -> None:

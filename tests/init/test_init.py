@@ -16,9 +16,8 @@ from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.init import ask_missing, examples_folder, make, read_source
+from envbuilder.init import ask_missing, examples_folder, make, read_facts, read_machine, read_source
 from envbuilder.init.conda import read_environment, read_spec
-from envbuilder.init.machine import read_facts, read_machine
 from envbuilder.init.pip import read_requirement
 from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
@@ -329,7 +328,8 @@ def test_one_spec_of_conda(spec: str, kept: str | None):
 
 
 def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
-    return make(name, folder, requests, ()).recipe
+    recipe, _ = make(name, folder, requests, ())
+    return recipe
 
 
 def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Requests:

@@ -244,28 +244,27 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
     read_source(Path(), requests)
     pins = tuple(f"{key} {one.text} {one.where.rpartition('/')[2]}" for key, one in requests.pins.items())
     left = [one.message for one in requests.left]
-    written = make("mine", Path("recipes"), requests, (".",))
-    lines = written.path.read_text().splitlines()
+    recipe, _ = make("mine", Path("recipes"), requests, (".",))
+    lines = recipe.path.read_text().splitlines()
     found = tuple(line.removeprefix("  - ") for line in lines if line.startswith("  - {"))
     assert found == case.extensions
     packages = [
-        one
-        for one in written.recipe.packages
-        if re.split("[<>=!]", one)[0] not in ("setuptools", "wheel", "ninja")
+        one for one in recipe.packages if re.split("[<>=!]", one)[0] not in ("setuptools", "wheel", "ninja")
     ]
     assert tuple(packages) == case.packages
     assert pins == case.pins
     for words in case.left:
         assert [message for message in left if words in message], left
     assert len(case.left) == len(left), left
-    assert written.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+    assert recipe.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
 
 
 def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text('import os\nos.getenv("FORCE_CUDA")\n' + SETUP)
     requests = Requests(gpus=())
     read_source(tmp_path, requests)
-    (extension,) = make("mine", tmp_path / "recipes", requests, ()).recipe.extensions
+    recipe, _ = make("mine", tmp_path / "recipes", requests, ())
+    (extension,) = recipe.extensions
     assert extension.env == ()
 
 
