@@ -44,9 +44,6 @@ _DATE: Final = re.compile(r"^Date: (.+)$", re.MULTILINE)
 
 class PackageCode(CodeEnum):
     UNKNOWN = "EB413", "a package of `apt` that the suite lacks, by the lists in the cache"
-
-
-class SecurityCode(CodeEnum):
     MISSED = "EB412", "a lock that lacks security updates"
 
 
@@ -132,7 +129,7 @@ def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
     count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
     since = f"out since {missed.published} at the latest: {names} (package lists read {missed.read})"
     return Finding(
-        code=SecurityCode.MISSED, severity=Severity.WARNING, where=str(lock_path(recipe)),
+        code=PackageCode.MISSED, severity=Severity.WARNING, where=str(lock_path(recipe)),
         message=f"the lock lacks {count}, {since}",
         hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
     )  # fmt: skip

@@ -288,7 +288,7 @@ def test_what_a_toolkit_holds_back_without_torch_is_no_fault() -> None:
     numpy, asked = make_artifact("numpy", "1.0"), Requirement("numpy")
     choice = Choice(
         python="3.11", processor=X86_64, packages={"numpy": numpy}, extensions={}, parents={}, extras={},
-        own=(("the recipe", asked),), fixed=(Requirement("numpy<2"),), requires=lambda _: (),
+        asked=(("the recipe", asked),), fixed=(Requirement("numpy<2"),), requires=lambda _: (),
     )  # fmt: skip
     assert list(held_back(choice, {"numpy": replace(numpy, version="2.0")}, lambda _: "")) == []
 

@@ -136,11 +136,6 @@ class Suite:
     task: Task
 
     @property
-    def is_current(self) -> bool:
-        """Return whether it is no snapshot, whose signature may have expired."""
-        return self.task.options.before is None
-
-    @property
     def name(self) -> str:
         """Return the suite's name, such as bookworm, or that of a repository."""
         first = self.sources[0]
@@ -165,7 +160,9 @@ class Suite:
         that has them.
         """
         with self.task.context.store.workspace() as work:
-            others = _without({deb.name for deb in old}, status)
+            there = {deb.name for deb in old}
+            entries = (f"{entry.strip()}\n" for entry in re.split(r"\n\s*\n", status) if entry.strip())
+            others = [text for text in entries if (name := _PACKAGE.search(text)) and name[1] not in there]
             save_text(work / "status", "\n".join([*others, *self._installed(old, names)]))
             return self._install(
                 "-o", f"Dir::State::status={work / 'status'}", "--no-remove", "--", *names,
@@ -283,23 +280,19 @@ def open_suite(task: Task, sources: Sequence[AptSource], folder: Path) -> Suite:
     """
     suite, store = Suite(sources=tuple(sources), folder=folder, task=task), task.context.store
     with store.lock(f"apt-{folder.name}"):
-        is_wanted = task.options.upgrade and suite.is_current
+        is_wanted = task.options.upgrade and not task.options.before
         if is_wanted or not _is_fresh(suite) or not store.holds(folder, leave_out=OF_APT):
             suite = _update(suite)
             store.note(folder, leave_out=OF_APT)
     return suite
 
 
-def _without(names: Collection[str], status: str) -> list[str]:
-    entries = (f"{entry.strip()}\n" for entry in re.split(r"\n\s*\n", status) if entry.strip())
-    return [entry for entry in entries if (name := _PACKAGE.search(entry)) and name[1] not in names]
-
-
 def _is_fresh(suite: Suite) -> bool:
     stamp = suite.folder / STAMP
     if not stamp.is_file() or stamp.read_text() != _stamp(suite):
         return False
-    return not suite.is_current or time.time() - stamp.stat().st_mtime < FRESH
+    is_snapshot = suite.task.options.before is not None  # which never changes
+    return is_snapshot or time.time() - stamp.stat().st_mtime < FRESH
 
 
 def _stamp(suite: Suite) -> str:
@@ -331,7 +324,7 @@ def _update(suite: Suite) -> Suite:
     proxies = [text for text in context.runner.run(asked).splitlines() if text.startswith(taken)]
     configuration = _CONFIGURATION.format(
         folder=folder, architecture=suite.task.target.processor.debian, toolbox=toolbox,
-        is_current=str(suite.is_current).lower(),
+        is_current=str(not suite.task.options.before).lower(),  # the signature of a snapshot may have expired
     )  # fmt: skip
     trusted = "" if _CERTIFICATES.is_file() else _TRUSTED.format(context.fetcher.certificates())
     save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, trusted, *proxies, configuration]))
