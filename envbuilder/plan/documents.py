@@ -101,7 +101,6 @@ def _tools(plan: Plan) -> Iterator[Artifact]:
 
 
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
-    """Return the installed packages: name → version and license."""
     entries = read_manifest(layer)
     wanted = {entry.path for entry in entries if entry.path == DPKG or _COPYRIGHT.fullmatch(entry.path)}
     files = read_files(layer, wanted, tree)

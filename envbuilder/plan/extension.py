@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from typing import Annotated, Final, assert_never
 
 from envbuilder import steps
@@ -201,6 +200,8 @@ def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Call
 
 def project_key(ground: Ground, extension: LockedExtension) -> Key:
     """Return the key of a project's own build or capture, which may read every package."""
+    from importlib import metadata  # noqa: PLC0415 - it takes 0.02 s, and few recipes have a project
+
     return Key(
         surroundings=ground.surroundings(extension, reads_all=True),
         specific=(("project", "\n".join(extension_lines(extension))),),

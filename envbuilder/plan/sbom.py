@@ -266,7 +266,6 @@ def _normal(text: str) -> str:
 
 @functools.cache
 def _licensing() -> "tuple[Licensing, type[Exception]]":
-    """Return the parser of SPDX expressions, and the error that it raises."""
     from license_expression import ExpressionError, get_spdx_licensing  # noqa: PLC0415 - it takes 0.1 s, for an SBOM alone
 
     return get_spdx_licensing(), ExpressionError

@@ -414,7 +414,7 @@ def unpack_all(debs, root=None):
         package = unpack(deb, root)
         with guard:
             done.append(package)
-            show(len(done), len(debs), f"unpack {package.name}")
+            print(f"{len(done)}/{len(debs)} unpack {package.name}", flush=True)
         return package
 
     # Decompression, most of the work, runs outside the interpreter's lock.
@@ -564,11 +564,6 @@ def preinst_lines(packages):
 # ---------------------------------------------------------------------------------------------------------------- the program
 
 
-def show(done, total, what):
-    sys.stdout.write(f"{done}/{total} {what}\n")
-    sys.stdout.flush()
-
-
 def make_root(folder, compilers, gcc, *, needs_manuals):
     """Make a root with the paths that no package has: the compilers' plain names, and empty folders."""
     root = Root(folder)
@@ -590,17 +585,17 @@ def main():
     tools = spec.get("tools", "")
     needs_manuals = not tools and any(os.path.basename(deb).startswith("dash_0.5.10") for deb in debs)
     compilers = {name.format(spec["triplet"]): tool for name, tool in COMPILERS.items()}
-    root = None
-    if not tools:
-        root = make_root(os.path.join(out, "root"), compilers, spec["gcc"], needs_manuals=needs_manuals)
+    root = (
+        None
+        if tools
+        else make_root(os.path.join(out, "root"), compilers, spec["gcc"], needs_manuals=needs_manuals)
+    )
     packages, left = unpack_all(debs, root)
     if root:
+        root.need_folder("etc")
         for path in EMPTY:
-            root.need_folder("etc")
-            place = root.place(path)
-            if not os.path.lexists(place):
-                with open(place, "x", encoding="utf-8"):
-                    os.chmod(place, 0o644)
+            if not os.path.lexists(root.place(path)):
+                root.write_new(path, (), 0o644)
         root.set_modes(packages)
         write_database(sorted(packages, key=lambda package: package.name), root, spec["architecture"])
     os.mkdir(os.path.join(out, "left"))

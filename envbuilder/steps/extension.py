@@ -84,10 +84,6 @@ def write_json(path, value):
     write(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
 
 
-def sha256(path):
-    return hashlib.sha256(read(path)).hexdigest()
-
-
 def files_in(folder):
     """Return the paths of the regular files below a folder, sorted."""
     paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
@@ -515,7 +511,7 @@ def compile_all(spec, jobs, out):
     if not calls:
         sys.exit(f"the lines of `capture` of the extension `{spec['name']}` compile nothing")
     names = [name for name in files_in(captured) if name != "calls.json"]
-    files = [(name, sha256(os.path.join(captured, name))) for name in names]
+    files = [(name, hashlib.sha256(read(os.path.join(captured, name))).hexdigest()) for name in names]
     for number, call in enumerate(calls):
         empty_folder(BUILD)
         parts = [spec["key"], json.dumps(call, sort_keys=True), json.dumps(files)]

@@ -184,7 +184,6 @@ def read_exports(text: str) -> dict[str, str]:
 
 
 def _distributions(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """Yield the Python packages with their versions."""
     for entry in entries:
         if match := _DIST_INFO.fullmatch(entry.path):
             yield f"python {match[1]}", match[2]
@@ -199,7 +198,6 @@ def _files(before: Sequence[Entry], after: Sequence[Entry]) -> Iterator[Change]:
 
 
 def _shown(entry: Entry | None) -> str | None:
-    """Describe an entry in one line."""
     if entry is None:
         return None
     what = f"to {entry.target}" if entry.target else "folder"

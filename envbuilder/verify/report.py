@@ -222,7 +222,6 @@ def read_packages(sbom: str) -> tuple[Package, ...]:
 
 
 def _figures(subject: Subject) -> tuple[tuple[str, str], ...]:
-    """Return the figures at the top of the page."""
     recipe, sif = subject.recipe, subject.outputs.sif.stat()
     floor = driver_floor(recipe, load_tables())
     return (
@@ -253,7 +252,6 @@ def _identity(subject: Subject) -> Section:
 
 
 def _usage(subject: Subject) -> Section:
-    """Return a line to copy for each way to run it."""
     recipe, outputs = subject.recipe, subject.outputs
     name, sif, image = recipe.name, outputs.sif.name, outputs.image_name
     nv, gpus, nodes = ("--nv ", "--gpus all ", " --gpus-per-node 4") if recipe.gpus else ("", "", "")

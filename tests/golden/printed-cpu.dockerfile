@@ -475,7 +475,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "6bcd50ed910eeeedbec36123687c32e0ca826e4ea380943b66e348e4c8db92a0",
+| "key": "1cfe49ba1f314775cd3a8a17448815a715efceb6c24fec5d277d7c768cf84c64",
 | "name": "fused",
 | "patch": "",
 | "path": "",

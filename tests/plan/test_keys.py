@@ -74,7 +74,7 @@ def test_the_page_lists_what_an_edit_of_each_file_makes_again(request: pytest.Fi
 def test_another_uv_builds_projects_anew_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
     project = dataclasses.replace(EXTENSION, sources=(), path=".")
     versions = {"uv": "1"}
-    monkeypatch.setattr("envbuilder.plan.extension.metadata.version", versions.__getitem__)
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     ground, calls = make_plan().ground, recipe_calls(EXTENSION)
 
     def entries() -> tuple[str, str]:

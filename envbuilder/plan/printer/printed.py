@@ -232,7 +232,6 @@ def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:
 
 
 def _commit(target: str, artifact: Artifact, url: str, commit: str) -> list[str]:
-    """Fetch a commit with its submodules and pack it as the lock has it."""
     packed = f"/artifacts/{artifact.filename}"
     return [
         f"if [ -e {packed} ]; then cp {packed} {in_shell(target)}",

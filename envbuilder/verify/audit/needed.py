@@ -11,7 +11,6 @@ import posixpath
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +42,7 @@ def is_of_environment(path: str) -> bool:
 
 def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
     """Find what the loader will not. `machine` is the ELF number of the image's processor: files for another are no part of it."""
-    loader = _make_loader(image, [elf for elf in image.elves if machine in (None, elf.machine)])
+    loader = _Loader(image, [elf for elf in image.elves if machine in (None, elf.machine)])
     missing = {
         path: names
         for path, elf in loader.elves.items()
@@ -76,15 +75,19 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loader:
     """The libraries that the loader finds in an image."""
 
-    image: AuditedImage
-    system: frozenset[str]  # names in the folders of its cache and of LD_LIBRARY_PATH
-    # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
-    environment: Mapping[str, Elf]
-    elves: Mapping[str, Elf]  # by path
+    def __init__(self, image: AuditedImage, elves: Sequence[Elf]) -> None:
+        self.image = image
+        self.elves = {elf.path: elf for elf in elves}
+        named = dict(image.outside.environment).get("LD_LIBRARY_PATH", "").split(":")
+        folders = {image.real(folder) for folder in (*system_folders(image), *filter(None, named))}
+        paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
+        self.system = frozenset(map(posixpath.basename, paths))
+        # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
+        others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
+        self.environment = {name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))}
 
     def taken(self, user: Elf, name: str) -> Elf | None:
         """Return the library of the environment that is loaded, if it is not one of the system."""
@@ -105,19 +108,6 @@ class _Loader:
             todo |= new
             queue += new
         return {path: names for path, user in todo.items() if (names := self.missing(user))}
-
-
-def _make_loader(image: AuditedImage, elves: Sequence[Elf]) -> _Loader:
-    named = dict(image.outside.environment).get("LD_LIBRARY_PATH", "").split(":")
-    folders = {image.real(folder) for folder in (*system_folders(image), *filter(None, named))}
-    paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
-    others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
-    return _Loader(
-        image=image,
-        system=frozenset(map(posixpath.basename, paths)),
-        environment={name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))},
-        elves={elf.path: elf for elf in elves},
-    )
 
 
 def _family(path: str) -> str:
