@@ -12,6 +12,7 @@ from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
+from envbuilder.core.plain import pasted
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.node.doctor.machine import DoctorCode, Item, Subject
@@ -98,6 +99,6 @@ def check_recipes(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -
         problems = [*check_driver(context), *check_host_gpus(context)]
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
         if messages := "; ".join(problem.message for problem in errors or problems):
-            yield subject.warning(messages, f"envbuilder check {recipe.name} --host FILE")
+            yield subject.warning(messages, f"envbuilder check {pasted(recipe.name)} --host FILE")
         else:
             yield subject.ok(f"CUDA {recipe.cuda} runs on {driver}")

@@ -169,14 +169,14 @@ def local_paths(job: Job) -> tuple[str, ...]:
 
 
 def _check(job: Job) -> None:
-    environment, name = job.environment, pasted(job.environment.name)
+    environment = job.environment
     if environment.torch in ("", NO_TORCH):
         raise UsageError(
             f"`{environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it",
-            hint=f"`envbuilder exec {name} -- PROGRAM` starts one program",
+            hint=f"`envbuilder exec {pasted(environment.name)} -- PROGRAM` starts one program",
         )
     if not job.program:
-        hint = f"envbuilder launch {job.where} {name} -- train.py; `--smoke` needs none"
+        hint = f"envbuilder launch {job.where} {pasted(environment.name)} -- train.py; `--smoke` needs none"
         raise UsageError("there is no program to launch", hint=hint)
     if launcher := launcher_in(job.program):
         words = itertools.dropwhile(lambda word: not word.endswith(".py"), job.program)
