@@ -54,9 +54,8 @@ def measure_in(name: str, artifacts: Path, recipes: Path) -> Measured:
         raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
     result = json.loads(answer)
     if "error" in result:
-        raise UsageError(
-            result["error"], hint="run it on the node with the GPUs, in a job that has all of them"
-        )
+        hint = "run it on the node with the GPUs, in a job that has all of them"
+        raise UsageError(result["error"], hint=hint)
     return parse_measured(result["measured"])
 
 

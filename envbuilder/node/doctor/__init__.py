@@ -96,8 +96,7 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
             lines.append(columns([row], width))
             if item.state is not State.OK:
                 notes = {"why": item.subject.why, "repair": item.repair}
-                lines += [
-                    columns([(" " * 9, f"{name}: {words}")], width) for name, words in notes.items() if words
-                ]
+                rows = [(" " * 9, f"{name}: {words}") for name, words in notes.items() if words]
+                lines += [columns([row], width) for row in rows]
         lines.append("")
     return "\n".join([*lines, *(f"done: {command}" for command in report.done)]).rstrip()

@@ -180,9 +180,7 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
     searched = ", ".join(map(str, folders))
     absent = f"not in {searched}" if searched else "no Python environment was given"
     nccl, torch = (searched if name in versions else absent for name in ("nccl", "torch"))
-    return Facts(
-        nccl=versions.get("nccl"), torch=versions.get("torch"), sources=origin(nccl=nccl, torch=torch)
-    )
+    return Facts(**versions, sources=origin(nccl=nccl, torch=torch))
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:

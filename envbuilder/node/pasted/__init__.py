@@ -366,7 +366,6 @@ def _stray(lines: list[str]) -> Matrix | None:
     if not gpus:
         return None
     is_square = all(len(cells) == len(gpus) for _, cells in rows)
-    is_whole = gpus == [f"GPU{number}" for number in range(len(gpus))] and (
-        is_square or len(gpus) < len(rows)
-    )
+    is_counted = gpus == [f"GPU{number}" for number in range(len(gpus))]
+    is_whole = is_counted and (is_square or len(gpus) < len(rows))
     return Matrix("links", len(gpus) if is_whole else None, damage="cut: there are rows and no header")

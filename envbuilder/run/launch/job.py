@@ -109,9 +109,8 @@ def parse_shape(text: str) -> Shape:
     for shape in shapes:
         if shape == text:
             return shape
-    raise UsageError(
-        f"`--shape` takes {' or '.join(shapes)}, found `{text}`", hint=nearest(text, shapes).strip()
-    )
+    message = f"`--shape` takes {' or '.join(shapes)}, found `{text}`"
+    raise UsageError(message, hint=nearest(text, shapes).strip())
 
 
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:

@@ -36,9 +36,8 @@ def render(job: Job) -> str:
     use = "`sbatch THIS-FILE` submits it" if is_slurm else "`bash THIS-FILE` runs it"
     ranks = f"{job.nodes * job.ranks} ranks on {job.nodes} nodes"
     comment = f"{environment.name} (torch {environment.torch}): {ranks}. {use}."
-    head = job_head(
-        comment, "it runs without envbuilder, and you may edit it.", _slurm_options(job) if is_slurm else ()
-    )
+    options = _slurm_options(job) if is_slurm else ()
+    head = job_head(comment, "it runs without envbuilder, and you may edit it.", options)
     head += [""] if is_slurm else []
     return compose(head, _settings(job), [PARTS / f"{name}.sh" for name in _parts(job)])
 

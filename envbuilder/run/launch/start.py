@@ -279,11 +279,9 @@ def _seconds(limit: str) -> int:
 
 
 def _check_partition(nodes: int, limit: str, named: str, runner: Runner) -> None:
-    command = Command(
-        argv=("scontrol", "--oneliner", "show", "partition"), why="ask Slurm for its partitions"
-    )
+    argv = ("scontrol", "--oneliner", "show", "partition")
     try:
-        lines = runner.run(command).splitlines()
+        lines = runner.run(Command(argv=argv, why="ask Slurm for its partitions")).splitlines()
     except (CommandError, ToolError):
         return  # `sbatch` will say it
     rows = {_value(line, "PartitionName"): line for line in lines}
@@ -343,11 +341,9 @@ def wait_for_end(
 
 def _ask(number: str, runner: Runner) -> tuple[set[str], str]:
     """Return the states of the job's tasks, and what it does in words."""
-    command = Command(
-        argv=("scontrol", "--oneliner", "show", "job", number), why=f"ask Slurm about job {number}"
-    )
+    argv = ("scontrol", "--oneliner", "show", "job", number)
     try:
-        lines = runner.run(command).splitlines()
+        lines = runner.run(Command(argv=argv, why=f"ask Slurm about job {number}")).splitlines()
     except CommandError as error:
         why = error.message.splitlines()[-1]
         if "invalid job id" not in why.lower():
