@@ -35,7 +35,7 @@ _HEADS: Final = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run th
 class DoctorReport:
     """The items found, and the repairs done before."""
 
-    found: Mapping[Purpose, tuple[Item, ...]]
+    found: Mapping[Purpose, Sequence[Item]]
     done: tuple[str, ...] = ()
 
     @property
@@ -57,12 +57,8 @@ def run_checks(
 
 def examine(machine: Machine, purposes: Iterable[Purpose]) -> DoctorReport:
     """Run every check for these purposes, in order, and change nothing."""
-    return DoctorReport(
-        found={
-            purpose: tuple(item for check in CHECKS[purpose] for item in check(machine))
-            for purpose in purposes
-        }
-    )
+    items = {purpose: [item for check in CHECKS[purpose] for item in check(machine)] for purpose in purposes}
+    return DoctorReport(found=items)
 
 
 def findings(report: DoctorReport) -> tuple[Finding, ...]:

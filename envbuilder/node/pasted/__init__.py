@@ -71,12 +71,8 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
         listing, traces = parse_listing(plain), _traces(plain)
         is_cut = listing.interfaces is None and listing.damage
         interfaces = () if is_cut else join([*(listing.interfaces or ()), *(traces.interfaces or ())])
-        seen = replace(
-            traces,
-            interfaces=interfaces or None,
-            routes=listing.routes,
-            damage=tuple(f"{name}: {damage}" for damage in listing.damage),
-        )
+        damage = tuple(f"{name}: {damage}" for damage in listing.damage)
+        seen = replace(traces, interfaces=interfaces or None, routes=listing.routes, damage=damage)
         sources = tuple((field, name) for field in seen.known if field != "damage")
         facts = merge(facts, replace(seen, sources=sources))
         matrices += [(name, matrix) for matrix in find_matrices(text)]

@@ -83,11 +83,8 @@ class Started:
 
 
 def script_of(job: Job) -> Script:
-    logs = [
-        option.removeprefix("--output=")
-        for option in job.site.slurm.options
-        if option.startswith("--output=")
-    ]
+    given = (option.partition("=") for option in job.site.slurm.options)
+    logs = [value for name, _, value in given if name == "--output"]
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs, for_site=job.for_site,
         log=logs[-1] if logs else f"{job.logs}/{LOG}",
