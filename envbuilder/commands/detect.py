@@ -9,7 +9,8 @@ from envbuilder.commands.context import Artifacts, Recipes, Session, command, co
 from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.detect import DetectedMachine, detect_here, detect_pasted
+from envbuilder.node.detect import DetectedMachine, answer, detect_here, detect_pasted, save_profile
+from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.run.on_node import measure_in, recipe_versions
 
@@ -40,13 +41,14 @@ def detect(
             hint="give one of them",
         )
     measured = measure_in(recipe, artifacts, recipes) if measure else None
-    detected = (
+    facts, findings = (
         detect_pasted(pasted, versions)
         if pasted
         else detect_here(session.environment, ProcessRunner(session.environment), versions, measured)
     )
+    decision = decide(facts)
     if save:
-        detected.save(save)
+        save_profile(save, facts, decision)
     set_here = {} if pasted else session.environment
-    text = as_text(detected.facts, detected.decision, set_here, session.width or LINE)
-    return Reply(data=detected.answer(), text=text, findings=detected.findings)
+    text = as_text(facts, decision, set_here, session.width or LINE)
+    return Reply(data=answer(facts, decision), text=text, findings=findings)

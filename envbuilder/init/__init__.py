@@ -135,7 +135,7 @@ def _project_of(path: Path) -> Path:
 
 def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
     """Request the versions that this machine has."""
-    read_facts(detect_here(environment, runner, Facts()).facts, requests)
+    read_facts(detect_here(environment, runner, Facts())[0], requests)
     for argv, versions in _ASK:
         command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
         try:

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
-from envbuilder.node.nccl.decide import Decision, Left, Setting, decide
+from envbuilder.node.nccl.decide import Decision, Left, Setting
 from envbuilder.node.nccl.facts import Facts, Interface, Measured, Nic, merge, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
@@ -55,24 +55,18 @@ class DetectedMachine(Answer):
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
-    facts: Facts
-    decision: Decision
-    findings: tuple[Finding, ...]
+def answer(facts: Facts, decision: Decision) -> DetectedMachine:
+    return DetectedMachine(
+        gpus=None if facts.gpus is None else len(facts.gpus), links=facts.links or (), nics=facts.nics or (),
+        interfaces=facts.interfaces or (), settings=decision.settings, hints=decision.hints, left=decision.left,
+        damage=facts.damage, facts=facts,
+    )  # fmt: skip
 
-    def answer(self) -> DetectedMachine:
-        facts, decision = self.facts, self.decision
-        return DetectedMachine(
-            gpus=None if facts.gpus is None else len(facts.gpus), links=facts.links or (), nics=facts.nics or (),
-            interfaces=facts.interfaces or (), settings=decision.settings, hints=decision.hints, left=decision.left,
-            damage=facts.damage, facts=facts,
-        )  # fmt: skip
 
-    def save(self, path: Path) -> None:
-        """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""
-        data = profile_data(Profile(self.facts, self.decision.settings))
-        save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+def save_profile(path: Path, facts: Facts, decision: Decision) -> None:
+    """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""
+    data = profile_data(Profile(facts, decision.settings))
+    save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
@@ -98,11 +92,11 @@ def probe_here(environment: Mapping[str, str], runner: Runner) -> Facts:
 
 def detect_here(
     environment: Mapping[str, str], runner: Runner, versions: Facts, measured: Measured | None = None
-) -> Detected:
-    """Judge this machine; `versions` win over what it says, and `measured` over a stored test."""
+) -> tuple[Facts, tuple[Finding, ...]]:
+    """Return the facts of this machine; `versions` win over what it says, and `measured` over a stored test."""
     facts = merge(probe_here(environment, runner), versions)
     facts = replace(facts, measured=measured or stored_verdict(environment))
-    return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
+    return facts, _own_interfaces(facts, environment)
 
 
 def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -115,8 +109,8 @@ def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Findi
     return (_warning(DetectCode.NO_INTERFACE, "NCCL_SOCKET_IFNAME", message, f"there are {names}"),)
 
 
-def detect_pasted(path: Path, versions: Facts) -> Detected:
-    """Judge the saved outputs of one machine, a file or a folder; raises UsageError."""
+def detect_pasted(path: Path, versions: Facts) -> tuple[Facts, tuple[Finding, ...]]:
+    """Return the facts in the saved outputs of one machine, a file or a folder; raises UsageError."""
     parsed = parse_pasted(_texts(path))
     facts = merge(parsed, versions)
     anew = "save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`"
@@ -124,7 +118,7 @@ def detect_pasted(path: Path, versions: Facts) -> Detected:
     if parsed == Facts():
         message, reads = "no output that `detect` knows was found", f"it reads {', '.join(READS)}"
         findings += (_warning(DetectCode.NOTHING_FOUND, str(path), message, reads),)
-    return Detected(facts=facts, decision=decide(facts), findings=findings)
+    return facts, findings
 
 
 def _warning(code: DetectCode, where: str, message: str, hint: str) -> Finding:

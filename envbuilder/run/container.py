@@ -110,9 +110,8 @@ def probe_alone(folder: Path) -> Surroundings:
     """
     to = other_id()
     ids = user_ids() if to is None else (to, to)
-    return Surroundings(
-        folder=Path(TEMPORARY), alone=folder, gpu=GPU_DEVICE.exists(), user=":".join(map(str, ids))
-    )
+    user, gpu = ":".join(map(str, ids)), GPU_DEVICE.exists()
+    return Surroundings(folder=Path(TEMPORARY), alone=folder, gpu=gpu, user=user)
 
 
 def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[str, str | None]]:

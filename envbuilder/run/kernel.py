@@ -79,10 +79,8 @@ def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
     files = render_files(kernel, folder)
     spec = folder / "kernel.json"
     need_same(spec, files["kernel.json"], force=force)
-    with (
-        blaming_path(f"cannot write the kernel to `{folder}`"),
-        pinned_folder(kernels, kernel.folder) as inside,
-    ):
+    problem = f"cannot write the kernel to `{folder}`"
+    with blaming_path(problem), pinned_folder(kernels, kernel.folder) as inside:
         for name, text in files.items():
             save_text(inside / name, text, mode=EXECUTABLE if text.startswith("#!") else 0o644)
     return spec

@@ -162,9 +162,8 @@ def _need_own(
         _warn_of_sources(recipe, name)
         return
     if labels.get(TITLE, recipe.name) != recipe.name:
-        raise OtherRecipeError(
-            f"{what} is the environment {shown(labels[TITLE])}, not `{recipe.name}`", hint=hint
-        )
+        message = f"{what} is the environment {shown(labels[TITLE])}, not `{recipe.name}`"
+        raise OtherRecipeError(message, hint=hint)
     if RECIPE_LABEL not in labels:
         log.warning("warning: %s: %s; %s", what, differs, hint)
     elif sif and any(version.current for version in history.versions(sif)[1:]):
@@ -176,9 +175,7 @@ def _need_own(
 def _warn_of_sources(recipe: Recipe, name: str) -> None:
     """Say which sources of projects changed since they were compiled. Python of the working folder counts at once."""
     lock = lock_path(recipe)
-    projects = (
-        source for source in recipe.extensions if source.form is Form.PROJECT and not source.is_remote
-    )
+    projects = (part for part in recipe.extensions if part.form is Form.PROJECT and not part.is_remote)
     if not lock.is_file() or not any(projects):
         return
     sources = changed_sources(load_lock(lock), recipe.path.parent)

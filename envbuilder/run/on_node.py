@@ -12,6 +12,7 @@ from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
+from envbuilder.core.plain import pasted
 from envbuilder.lock.file import load_lock, lock_path
 from envbuilder.node.doctor.machine import DoctorCode, Item, Subject
 from envbuilder.node.nccl.facts import Facts, Measured, origin
@@ -52,9 +53,8 @@ def measure_in(name: str, artifacts: Path, recipes: Path) -> Measured:
         raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
     result = json.loads(answer)
     if "error" in result:
-        raise UsageError(
-            result["error"], hint="run it on the node with the GPUs, in a job that has all of them"
-        )
+        hint = "run it on the node with the GPUs, in a job that has all of them"
+        raise UsageError(result["error"], hint=hint)
     return parse_measured(result["measured"])
 
 
@@ -97,6 +97,6 @@ def check_recipes(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -
         problems = [*check_driver(context), *check_host_gpus(context)]
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
         if messages := "; ".join(problem.message for problem in errors or problems):
-            yield subject.warning(messages, f"envbuilder check {recipe.name} --host FILE")
+            yield subject.warning(messages, f"envbuilder check {pasted(recipe.name)} --host FILE")
         else:
             yield subject.ok(f"CUDA {recipe.cuda} runs on {driver}")

@@ -107,9 +107,9 @@ SAMPLES = {
 def test_what_is_said_to_be_read_is_read_and_stands_where_detect_is_explained(name: str, tmp_path: Path):
     field, text = SAMPLES[name]
     (tmp_path / "saved.txt").write_text(text)
-    detected = detect_pasted(tmp_path, Facts())
-    assert getattr(detected.facts, field)
-    assert not detected.findings
+    facts, findings = detect_pasted(tmp_path, Facts())
+    assert getattr(facts, field)
+    assert not findings
     page = Path(__file__).parents[2] / "docs/trouble/hang.md"
     assert f"| {name} | {READS[name]} |" in page.read_text(encoding="utf-8").splitlines()
 
@@ -124,15 +124,15 @@ def test_what_is_saved_is_read_by_check(node: Path, tmp_path: Path, call: Call):
     assert call("detect", "--from", node, "--save", saved).code == 0
     profile = load_host_facts(saved).profile
     assert profile is not None
-    assert profile.facts == detect_pasted(node, Facts()).facts
+    assert profile.facts == detect_pasted(node, Facts())[0]
     assert call("check", "t4", "--host", saved).code == 0
 
 
 def test_this_machine_is_judged_without_gpus(call: Call):
-    here = detect_here({}, FakeRunner(), Facts(nccl="2.21.5"))
-    assert here.facts.interfaces
-    assert here.facts.nccl == "2.21.5"
-    assert [name for name, _ in here.facts.sources if name == "gpus"]
+    facts, _ = detect_here({}, FakeRunner(), Facts(nccl="2.21.5"))
+    assert facts.interfaces
+    assert facts.nccl == "2.21.5"
+    assert [name for name, _ in facts.sources if name == "gpus"]
     code, envelope = answer(call)
     assert (code, envelope["command"]) == (0, "detect")
 
@@ -173,6 +173,7 @@ def test_an_image_knows_the_oldest_driver_that_it_works_with():
 
 def test_a_name_of_the_users_that_no_interface_has_is_told():
     def codes(name: str) -> list[str]:
-        return [one.code for one in detect_here({"NCCL_SOCKET_IFNAME": name}, FakeRunner(), Facts()).findings]
+        _, findings = detect_here({"NCCL_SOCKET_IFNAME": name}, FakeRunner(), Facts())
+        return [finding.code for finding in findings]
 
     assert (codes("nosuch0"), codes("lo"), codes("")) == (["EB662"], [], [])

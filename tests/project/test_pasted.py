@@ -26,7 +26,6 @@ PLAIN = {
     "lock/package_lists.py: recipe.name",
     "lock/on_top.py: words",
     "node/doctor/node.py: device",
-    "node/doctor/node.py: needs.name",
     "plan/make.py: plan.name",
     "registry/client.py: host",
     "registry/push.py: tagged.tag",

@@ -35,7 +35,7 @@ _HEADS: Final = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run th
 class DoctorReport:
     """The items found, and the repairs done before."""
 
-    found: Mapping[Purpose, tuple[Item, ...]]
+    found: Mapping[Purpose, Sequence[Item]]
     done: tuple[str, ...] = ()
 
     @property
@@ -57,12 +57,8 @@ def run_checks(
 
 def examine(machine: Machine, purposes: Iterable[Purpose]) -> DoctorReport:
     """Run every check for these purposes, in order, and change nothing."""
-    return DoctorReport(
-        found={
-            purpose: tuple(item for check in CHECKS[purpose] for item in check(machine))
-            for purpose in purposes
-        }
-    )
+    items = {purpose: [item for check in CHECKS[purpose] for item in check(machine)] for purpose in purposes}
+    return DoctorReport(found=items)
 
 
 def findings(report: DoctorReport) -> tuple[Finding, ...]:
@@ -96,8 +92,7 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
             lines.append(columns([row], width))
             if item.state is not State.OK:
                 notes = {"why": item.subject.why, "repair": item.repair}
-                lines += [
-                    columns([(" " * 9, f"{name}: {words}")], width) for name, words in notes.items() if words
-                ]
+                rows = [(" " * 9, f"{name}: {words}") for name, words in notes.items() if words]
+                lines += [columns([row], width) for row in rows]
         lines.append("")
     return "\n".join([*lines, *(f"done: {command}" for command in report.done)]).rstrip()

@@ -137,9 +137,8 @@ def _driver_libraries(machine: Machine) -> Iterator[Item]:
     elif _LIBCUDA in cached:
         yield libraries.ok("in the cache of ldconfig")
     else:
-        searched = filter(
-            None, (*machine.environment.get("LD_LIBRARY_PATH", "").split(":"), *_DRIVER_FOLDERS)
-        )
+        named = machine.environment.get("LD_LIBRARY_PATH", "").split(":")
+        searched = filter(None, (*named, *_DRIVER_FOLDERS))
         here = (entry for entry in searched if (machine.root / entry.lstrip("/") / _LIBCUDA).exists())
         folder = next(here, "FOLDER")
         place = "" if folder == "FOLDER" else f", but in {folder}"

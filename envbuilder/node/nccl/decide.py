@@ -128,9 +128,7 @@ def hint_lone_gpu(facts: Facts) -> str | None:
     links = facts.links or ()
     lone = [number for number, row in enumerate(links) if not any(map(is_nvlink, row))]
     others = [row for number, row in enumerate(links) if number not in lone]
-    between = {
-        link for row in others for number, link in enumerate(row) if number not in lone and link != "X"
-    }
+    between = {link for row in others for gpu, link in enumerate(row) if gpu not in lone and link != "X"}
     if len(lone) != 1 or len(others) < 3 or len(between) != 1 or len(set(facts.gpu_names)) != 1:
         return None
     gpu, link = lone[0], between.pop()
@@ -256,6 +254,4 @@ def hint_measured(facts: Facts) -> str | None:
     return f"the stored test is not used: {lapsed}; `detect --measure` renews it" if lapsed else None
 
 
-HINTS = tuple(
-    made for made in tuple(globals().values()) if isinstance(made, Hint)
-)  # in the order of this file
+HINTS = tuple(made for made in tuple(globals().values()) if isinstance(made, Hint))  # in this order

@@ -142,9 +142,7 @@ def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
 def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
     """Count the IPv4 networks of these interfaces; an address without a mask is one of its own."""
     listed = (interface.addresses or () for interface in interfaces if interface.name in names)
-    ipv4 = [
-        address for addresses in listed for address in addresses if address.text and ":" not in address.text
-    ]
+    ipv4 = [place for places in listed for place in places if place.text and ":" not in place.text]
     return len({ipaddress.ip_interface(f"{place.text}/{place.prefix or 32}").network for place in ipv4})
 
 

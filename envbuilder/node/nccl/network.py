@@ -111,10 +111,8 @@ def _rdma(root: Path) -> tuple[RdmaPort, ...] | None:
     folder = root / "sys/class/infiniband"
     for device in names(folder) or ():
         for port in names(folder / device / "ports") or ():
-            state, layer, rate = (
-                text(folder / device / "ports" / port / file) or ""
-                for file in ("state", "link_layer", "rate")
-            )
+            files = (folder / device / "ports" / port / name for name in ("state", "link_layer", "rate"))
+            state, layer, rate = (text(file) or "" for file in files)
             state = state.partition(":")[2].strip()  # of "4: ACTIVE"
             ports.append(RdmaPort(device, int(port), state, layer, rate))
     return tuple(ports)

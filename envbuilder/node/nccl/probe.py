@@ -180,9 +180,7 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
     searched = ", ".join(map(str, folders))
     absent = f"not in {searched}" if searched else "no Python environment was given"
     nccl, torch = (searched if name in versions else absent for name in ("nccl", "torch"))
-    return Facts(
-        nccl=versions.get("nccl"), torch=versions.get("torch"), sources=origin(nccl=nccl, torch=torch)
-    )
+    return Facts(**versions, sources=origin(nccl=nccl, torch=torch))
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:
@@ -199,13 +197,8 @@ def _job(io: ProbeIO, facts: Facts) -> Facts:
     device = None
     if peer and nodes != 1:
         ours = io.way_to(peer)
-        interfaces = facts.interfaces or ()
-        owners = (
-            interface.name
-            for interface in interfaces
-            for place in interface.addresses or ()
-            if place.text == ours
-        )
+        ports = facts.interfaces or ()
+        owners = (port.name for port in ports for place in port.addresses or () if place.text == ours)
         device = next(owners, None)
     job = Job(nodes, peer, device, env.get("SLURM_JOB_ID", ""))
     return Facts(job=job, sources=origin(job="environment")) if job != Job() else Facts()

@@ -51,9 +51,8 @@ def parse_profile(data: object) -> Profile:
         facts = replace(facts, gpus=tuple(Gpu(name=name) for name in names))
     settings = _read("tuple[Setting, ...]", top.get("settings", []), "$.settings")
     fixed = _expect(dict, top.get("fixed", {}), "$.fixed")
-    return Profile(
-        facts, settings, tuple((name, _expect(str, fixed[name], f"$.fixed.{name}")) for name in fixed)
-    )
+    pairs = tuple((name, _expect(str, value, f"$.fixed.{name}")) for name, value in fixed.items())
+    return Profile(facts, settings, pairs)
 
 
 def parse_measured(data: object) -> Measured:

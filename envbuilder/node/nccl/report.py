@@ -130,11 +130,8 @@ def _matrix_lines(facts: Facts) -> list[str]:
     named = [*zip(names, facts.links), *((nic.name, nic.links) for nic in facts.nics or ())]
     wide = max(8, *(len(name) for name, _ in named))
     rows = [f"  {name:<{wide}} {''.join(f'{cell:<6}' for cell in row)}" for name, row in named]
-    return [
-        "",
-        f"  {'links':<{wide}} {head}{_bracketed(facts.source('links'))}",
-        *(row.rstrip() for row in rows),
-    ]
+    title = f"  {'links':<{wide}} {head}{_bracketed(facts.source('links'))}"
+    return ["", title, *(row.rstrip() for row in rows)]
 
 
 def _bracketed(source: str) -> str:

@@ -71,12 +71,8 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
         listing, traces = parse_listing(plain), _traces(plain)
         is_cut = listing.interfaces is None and listing.damage
         interfaces = () if is_cut else join([*(listing.interfaces or ()), *(traces.interfaces or ())])
-        seen = replace(
-            traces,
-            interfaces=interfaces or None,
-            routes=listing.routes,
-            damage=tuple(f"{name}: {damage}" for damage in listing.damage),
-        )
+        damage = tuple(f"{name}: {damage}" for damage in listing.damage)
+        seen = replace(traces, interfaces=interfaces or None, routes=listing.routes, damage=damage)
         sources = tuple((field, name) for field in seen.known if field != "damage")
         facts = merge(facts, replace(seen, sources=sources))
         matrices += [(name, matrix) for matrix in find_matrices(text)]
@@ -366,7 +362,6 @@ def _stray(lines: list[str]) -> Matrix | None:
     if not gpus:
         return None
     is_square = all(len(cells) == len(gpus) for _, cells in rows)
-    is_whole = gpus == [f"GPU{number}" for number in range(len(gpus))] and (
-        is_square or len(gpus) < len(rows)
-    )
+    is_counted = gpus == [f"GPU{number}" for number in range(len(gpus))]
+    is_whole = is_counted and (is_square or len(gpus) < len(rows))
     return Matrix("links", len(gpus) if is_whole else None, damage="cut: there are rows and no header")

@@ -33,11 +33,8 @@ def parse_listing(text: str) -> Facts:
     A listing that is cut gives no interfaces.
     """
     lines = text.split("\n")
-    routes = [
-        Route(match[1], int(_group(r"\bmetric\s+(\d+)", match[2]) or 0))
-        for line in lines
-        if (match := ROUTE.match(line))
-    ]
+    ways = filter(None, map(ROUTE.match, lines))
+    routes = [Route(way[1], int(_group(r"\bmetric\s+(\d+)", way[2]) or 0)) for way in ways]
     json_interfaces, json_routes, json_damage = _from_json(text)
     ip_interfaces, ip_damage, doubt = _from_ip(lines)
     interfaces = join([*json_interfaces, *ip_interfaces, *_from_brief(lines), *_from_ifconfig(lines)])

@@ -109,9 +109,8 @@ def parse_shape(text: str) -> Shape:
     for shape in shapes:
         if shape == text:
             return shape
-    raise UsageError(
-        f"`--shape` takes {' or '.join(shapes)}, found `{text}`", hint=nearest(text, shapes).strip()
-    )
+    message = f"`--shape` takes {' or '.join(shapes)}, found `{text}`"
+    raise UsageError(message, hint=nearest(text, shapes).strip())
 
 
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
@@ -169,14 +168,14 @@ def local_paths(job: Job) -> tuple[str, ...]:
 
 
 def _check(job: Job) -> None:
-    environment, name = job.environment, pasted(job.environment.name)
+    environment = job.environment
     if environment.torch in ("", NO_TORCH):
         raise UsageError(
             f"`{environment.name}` has no PyTorch (`pytorch: none`), and `launch` starts ranks of it",
-            hint=f"`envbuilder exec {name} -- PROGRAM` starts one program",
+            hint=f"`envbuilder exec {pasted(environment.name)} -- PROGRAM` starts one program",
         )
     if not job.program:
-        hint = f"envbuilder launch {job.where} {name} -- train.py; `--smoke` needs none"
+        hint = f"envbuilder launch {job.where} {pasted(environment.name)} -- train.py; `--smoke` needs none"
         raise UsageError("there is no program to launch", hint=hint)
     if launcher := launcher_in(job.program):
         words = itertools.dropwhile(lambda word: not word.endswith(".py"), job.program)

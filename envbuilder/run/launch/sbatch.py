@@ -51,11 +51,7 @@ _IN_DAEMON: Final = r"\b(?:docker|podman)\b|\binstance://"
 QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
 # Only as a word of its own: `sbatch` is also in the name of a file.
 _AS_COMMAND: Final = r"p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch"
-OVER_NODES: Final = (
-    r"srun|ibrun|jsrun|aprun|"
-    r"mpirun|mpiexec|orterun|"
-    rf"(?:^|[\s;&|(\"'/])(?:{_AS_COMMAND})\s"
-)
+OVER_NODES: Final = rf"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:{_AS_COMMAND})\s"
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
 _OF_EACH_NODE: Final = rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"
 # What may name the other nodes to a launcher, from where lint cannot read them.

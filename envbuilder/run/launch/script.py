@@ -36,9 +36,8 @@ def render(job: Job) -> str:
     use = "`sbatch THIS-FILE` submits it" if is_slurm else "`bash THIS-FILE` runs it"
     ranks = f"{job.nodes * job.ranks} ranks on {job.nodes} nodes"
     comment = f"{environment.name} (torch {environment.torch}): {ranks}. {use}."
-    head = job_head(
-        comment, "it runs without envbuilder, and you may edit it.", _slurm_options(job) if is_slurm else ()
-    )
+    options = _slurm_options(job) if is_slurm else ()
+    head = job_head(comment, "it runs without envbuilder, and you may edit it.", options)
     head += [""] if is_slurm else []
     return compose(head, _settings(job), [PARTS / f"{name}.sh" for name in _parts(job)])
 
@@ -112,7 +111,7 @@ def _parts(job: Job) -> list[str]:
 
 def _settings(job: Job) -> dict[str, str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
-    environment, site = job.environment, job.site
+    environment, site, ssh = job.environment, job.site, job.site.ssh
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
     copy = f"{environment.name}-{environment.sha256}.sif" if job.local_copy else ""
     sif_facts = {
@@ -151,10 +150,7 @@ def _settings(job: Job) -> dict[str, str]:
     }
     of_start: dict[Where, dict[str, str]] = {
         "slurm": {"srun_options": quoted_list(_srun_options(job))},
-        "ssh": {
-            "ssh_options": quoted_list(site.ssh.options),
-            "hosts": quoted_list(site.ssh.hosts[: job.nodes]),
-        },
+        "ssh": {"ssh_options": quoted_list(ssh.options), "hosts": quoted_list(ssh.hosts[: job.nodes])},
         "local": {},
     }
     return {**shared, **of_start[job.where], "settings": quoted_list((*shared, "job"))}

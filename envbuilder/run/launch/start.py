@@ -83,11 +83,8 @@ class Started:
 
 
 def script_of(job: Job) -> Script:
-    logs = [
-        option.removeprefix("--output=")
-        for option in job.site.slurm.options
-        if option.startswith("--output=")
-    ]
+    given = (option.partition("=") for option in job.site.slurm.options)
+    logs = [value for name, _, value in given if name == "--output"]
     return Script(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs, for_site=job.for_site,
         log=logs[-1] if logs else f"{job.logs}/{LOG}",
@@ -279,11 +276,9 @@ def _seconds(limit: str) -> int:
 
 
 def _check_partition(nodes: int, limit: str, named: str, runner: Runner) -> None:
-    command = Command(
-        argv=("scontrol", "--oneliner", "show", "partition"), why="ask Slurm for its partitions"
-    )
+    argv = ("scontrol", "--oneliner", "show", "partition")
     try:
-        lines = runner.run(command).splitlines()
+        lines = runner.run(Command(argv=argv, why="ask Slurm for its partitions")).splitlines()
     except (CommandError, ToolError):
         return  # `sbatch` will say it
     rows = {_value(line, "PartitionName"): line for line in lines}
@@ -343,11 +338,9 @@ def wait_for_end(
 
 def _ask(number: str, runner: Runner) -> tuple[set[str], str]:
     """Return the states of the job's tasks, and what it does in words."""
-    command = Command(
-        argv=("scontrol", "--oneliner", "show", "job", number), why=f"ask Slurm about job {number}"
-    )
+    argv = ("scontrol", "--oneliner", "show", "job", number)
     try:
-        lines = runner.run(command).splitlines()
+        lines = runner.run(Command(argv=argv, why=f"ask Slurm about job {number}")).splitlines()
     except CommandError as error:
         why = error.message.splitlines()[-1]
         if "invalid job id" not in why.lower():
