@@ -6,7 +6,7 @@ from typing import Final
 from envbuilder.builder.context import BuildContext
 from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Session, open_store
-from envbuilder.core.system import Limits, is_root, usable_cores, usable_memory
+from envbuilder.core.system import Limits, usable_cores, usable_memory, user_ids
 
 KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 
@@ -24,7 +24,7 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True, note:
         console=open_console(session, runner),
         environment=session.environment,
         recipes=recipes,
-        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=is_root()),
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=user_ids()[0] == 0),
     )
 
     def stop() -> None:

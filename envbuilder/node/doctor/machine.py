@@ -1,7 +1,10 @@
 """The machine that the doctor checks: its files, programs and limits."""
 
 import ctypes
+import os
 import platform
+import pwd
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.system import lockable_memory, user_ids, user_name
+from envbuilder.core.system import user_ids
 from envbuilder.node.detect import probe_here
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.sources.http.reachable import Reached, reach
@@ -104,3 +107,17 @@ def probe_clock() -> tuple[bool, float] | None:
     status = int.from_bytes(buffer.raw[_STATUS : _STATUS + 4], "little")
     error = int.from_bytes(buffer.raw[_MAXERROR : _MAXERROR + 8], "little")
     return not status & _UNSYNCHRONISED, error / 1e6
+
+
+def user_name() -> str:
+    """Return the name of the user, or the number of one without a name, as in many containers."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def lockable_memory() -> int | None:
+    """Return the bytes that a program may keep in memory; None for no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
