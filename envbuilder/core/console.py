@@ -221,8 +221,8 @@ class Step:
                 self._last_line = now
                 left = (now - self._began) * (self.total - self._done) / self._done
                 unit, name = (1, "") if self.has_items else (1e6, " MB")
-                count = f"{self._done / unit:.0f} of {self.total / unit:.0f}{name}"
-                self.say(f"  {self.title}: {count}, {left:.0f} s left")
+                share = f"{self._done / unit:.0f} of {self.total / unit:.0f}{name}"
+                self.say(f"  {self.title}: {share}, {left:.0f} s left")
 
     @contextlib.contextmanager
     def following(self, count: Callable[[], int]) -> Iterator[None]:
