@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import io
 import lzma
 import struct
@@ -31,6 +32,7 @@ _CHAIN: Final = 8
 _EXTENDED: Final = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
+KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
 _SPARSE: Final = "a sparse file, whose content is not the bytes in the tar"
 _DIRECTORY_SIZE: Final = 5  # in what `zipfile` reads of the end of a file
 # Bytes: 46 and the path for each member, and zipfile takes ten times as much memory.
@@ -130,9 +132,6 @@ def _bad_zip() -> Iterator[None]:
         raise zipfile.BadZipFile(str(error)) from error
 
 
-KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
-
-
 class BlockReader(io.RawIOBase):
     """Reads and seeks in `size` bytes; `load` gives block `number`, whose length is `block_size` but for the last.
 
@@ -140,11 +139,9 @@ class BlockReader(io.RawIOBase):
     """
 
     def __init__(self, load: Callable[[int], bytes], *, size: int, block_size: int) -> None:
-        self._load = load
-        self._size = size
-        self._block_size = block_size
+        self._block = functools.lru_cache(KEPT)(load)
+        self._size, self._block_size = size, block_size
         self._at = 0
-        self._kept: dict[int, bytes] = {}
 
     def readable(self) -> bool:
         return True
@@ -170,10 +167,3 @@ class BlockReader(io.RawIOBase):
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._kept:
-            if len(self._kept) >= KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[number] = self._load(number)
-        return self._kept[number]
