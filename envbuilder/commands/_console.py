@@ -10,7 +10,7 @@ from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.console import Console, folds
 from envbuilder.core.private import kept_out
 from envbuilder.core.process import SYSTEM_PATH, ProcessRunner
-from envbuilder.core.system import Limits, is_root, usable_cores, usable_memory
+from envbuilder.core.system import Limits, usable_cores, usable_memory, user_ids
 from envbuilder.runners.toolbox import PROGRAMS, toolbox_folder
 
 
@@ -60,7 +60,7 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True, note:
         console=open_console(session, runner),
         environment=session.environment,
         recipes=recipes,
-        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=is_root()),
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=user_ids()[0] == 0),
     )
 
     def stop() -> None:

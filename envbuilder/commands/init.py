@@ -12,6 +12,7 @@ from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
+from envbuilder.core.findings import Finding
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
 from envbuilder.init import NewRecipe, Sources, as_text, as_typed, copy_example, write_recipe
@@ -53,7 +54,8 @@ def init(
         if new or projects or from_machine or gpus or pytorch or python:
             hint = f"`envbuilder init --example {example}`, then edit the recipe"
             raise UsageError("`--example` takes neither a name nor pins", hint=hint)
-        recipe, findings, reached = copy_example(example, recipes), (), "locked"
+        recipe, reached = copy_example(example, recipes), "locked"
+        findings: tuple[Finding, ...] = ()
         text = f"{recipe.path}\n$ envbuilder build {as_typed(recipe)}"
     else:
         sources = Sources(

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.models import Line, Shape, read_node
-from envbuilder.core.places import Code, Mistakes, Node, load
+from envbuilder.core.places import Code, Mistakes, load
 
 if TYPE_CHECKING:
     from envbuilder.node.nccl.profile import Profile
@@ -53,27 +53,24 @@ class _HostFile:
 
 def load_host_facts(path: Path) -> HostFacts:
     """Read the file. Raises UsageError with a finding for each mistake, unknown keys included."""
+    from envbuilder.node.nccl.profile import parse_profile, profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
+
     mistakes = Mistakes()
     root = load(path, mistakes)
     file = read_node(_HostFile, root, mistakes) if root else None
-    profile = _profile(root, mistakes) if root and file else None
-    if file is None or profile is None or mistakes.findings:
-        raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)
-    read, data = profile
-    return HostFacts(path=path, driver=file.driver, gpus=file.gpus, profile=read, profile_data=data)
-
-
-def _profile(root: Node, mistakes: Mistakes) -> "tuple[Profile, Mapping[str, object]] | None":
-    from envbuilder.node.nccl.profile import parse_profile, profile_data  # noqa: PLC0415 - NCCL's rules, for a profile alone
-
-    try:
-        profile = parse_profile(to_jsonable_python(root.value))
-    except ValueError as error:
-        place, _, message = str(error).partition(": ")
-        hint = "`envbuilder detect --save FILE` writes a profile"
-        mistakes.add(Code.VALUE, root.where, f"{place}: {message}", hint=hint)
-        return None
-    return profile, profile_data(profile)
+    if root and file:
+        try:
+            profile = parse_profile(to_jsonable_python(root.value))
+        except ValueError as error:
+            place, _, message = str(error).partition(": ")
+            hint = "`envbuilder detect --save FILE` writes a profile"
+            mistakes.add(Code.VALUE, root.where, f"{place}: {message}", hint=hint)
+        else:
+            data = profile_data(profile)
+            return HostFacts(
+                path=path, driver=file.driver, gpus=file.gpus, profile=profile, profile_data=data
+            )
+    raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)
 
 
 @functools.cache

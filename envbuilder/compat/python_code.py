@@ -154,9 +154,8 @@ def assigned(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the last value of each name."""
     values = {}
     for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                values[name] = value
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            values[node.targets[0].id] = node.value
     return values
 
 
@@ -214,21 +213,20 @@ def _way(scope: Sequence[ast.ClassDef | Function]) -> str:
     """Return the call that runs the innermost function, "?" if it needs arguments."""
     match scope:
         case [ast.FunctionDef() | ast.AsyncFunctionDef() as function]:
-            return "?" if _needs(function, 0) else f"{function.name}()"
+            way, is_free = f"{function.name}()", not _needs(function, 0)
         case [ast.ClassDef() as kind, ast.FunctionDef() | ast.AsyncFunctionDef() as method]:
             decorators = {node.id for node in method.decorator_list if isinstance(node, ast.Name)}
+            begins = [it for it in kind.body if isinstance(it, Function) and it.name == "__init__"]
+            way = f"{kind.name}()" if method in begins else f"{kind.name}().{method.name}()"
+            is_free = not any(_needs(it, 1) for it in (method, *begins))
             if decorators & {"staticmethod", "classmethod"}:
-                return (
-                    "?"
-                    if _needs(method, int("classmethod" in decorators))
-                    else f"{kind.name}.{method.name}()"
+                way, is_free = (
+                    f"{kind.name}.{method.name}()",
+                    not _needs(method, int("classmethod" in decorators)),
                 )
-            begin = next(
-                (it for it in kind.body if isinstance(it, Function) and it.name == "__init__"), method
-            )
-            if not _needs(method, 1) and not _needs(begin, 1):
-                return f"{kind.name}()" if begin is method else f"{kind.name}().{method.name}()"
-    return "?"
+        case _:
+            return "?"
+    return way if is_free else "?"
 
 
 def _needs(function: Function, given: int) -> bool:

@@ -2,31 +2,26 @@
 
 import contextlib
 import errno
+import functools
 import io
 import lzma
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, ClassVar, Final, cast
 
 from envbuilder.core.budget import (
-    ARCHIVE_SPARE,
     DOCUMENT,
     ENTRIES,
     FILE,
-    MEMBER,
     BudgetError,
     Entries,
-    most_unpacked,
     need_within,
     read_within,
-    read_xz,
 )
-from envbuilder.core.errors import BuildError
 
 # Bytes of one extended header: paths of 4096 bytes, and attributes of 64 KiB each, which is the most that Linux has.
 _HEADER: Final = 1 << 20
@@ -37,10 +32,8 @@ _CHAIN: Final = 8
 _EXTENDED: Final = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
+KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
 _SPARSE: Final = "a sparse file, whose content is not the bytes in the tar"
-_CHUNK: Final = 1 << 20
-_XZ: Final = b"\xfd7zXZ\0"
-_LZMA: Final = b"\x5d\0\0"
 _DIRECTORY_SIZE: Final = 5  # in what `zipfile` reads of the end of a file
 # Bytes: 46 and the path for each member, and zipfile takes ten times as much memory.
 _MOST_DIRECTORY: Final = 128 << 20
@@ -139,64 +132,6 @@ def _bad_zip() -> Iterator[None]:
         raise zipfile.BadZipFile(str(error)) from error
 
 
-def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside.
-
-    Raises BuildError for an archive that is damaged, or unpacks to more than a source archive of its size does.
-    """
-    try:
-        left = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
-        for member, stream in _tar_files(archive) if tarfile.is_tarfile(archive) else _zip_files(archive):
-            name = PurePosixPath(member)
-            if name.is_absolute() or ".." in name.parts:
-                raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")
-            content = read_within(stream, min(left, MEMBER), f"bytes of `{member}`")
-            left -= len(content)
-            if strip:
-                name = PurePosixPath(*name.parts[1:])
-            if name.parts:
-                yield str(name), content
-    except (*DAMAGED_TAR, *DAMAGED_ZIP) as error:
-        raise BuildError(
-            f"`{archive}` cannot be read: {error}",
-            hint="it is damaged, or made to fill memory or disk: take the package from another source",
-        ) from error
-
-
-def _tar_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with _without_xz(archive) as stream, BoundedTar.open(fileobj=stream) as tar:
-        for member in tar:
-            with contextlib.suppress(KeyError, RecursionError):  # a dangling link, or a circle of them
-                if not member.isdir() and (content := tar.extractfile(member)):
-                    yield member.name, content
-
-
-@contextlib.contextmanager
-def _without_xz(archive: Path) -> Iterator[IO[bytes]]:
-    """Yield the archive, one of xz or lzma unpacked to a temporary file."""
-    with archive.open("rb") as stream, tempfile.TemporaryFile() as plain:
-        is_xz = stream.read(len(_XZ)).startswith((_XZ, _LZMA))
-        stream.seek(0)
-        if is_xz:
-            most = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
-            for piece in read_xz(stream, _CHUNK):
-                plain.write(piece)
-                need_within("bytes that it unpacks to", plain.tell(), most)
-            plain.seek(0)
-        yield plain if is_xz else stream
-
-
-def _zip_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with BoundedZip(archive) as members:
-        for member in members.infolist():
-            if not member.is_dir():
-                with members.open(member) as stream:
-                    yield member.filename, stream
-
-
-KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
-
-
 class BlockReader(io.RawIOBase):
     """Reads and seeks in `size` bytes; `load` gives block `number`, whose length is `block_size` but for the last.
 
@@ -204,11 +139,9 @@ class BlockReader(io.RawIOBase):
     """
 
     def __init__(self, load: Callable[[int], bytes], *, size: int, block_size: int) -> None:
-        self._load = load
-        self._size = size
-        self._block_size = block_size
+        self._block = functools.lru_cache(KEPT)(load)
+        self._size, self._block_size = size, block_size
         self._at = 0
-        self._kept: dict[int, bytes] = {}
 
     def readable(self) -> bool:
         return True
@@ -234,10 +167,3 @@ class BlockReader(io.RawIOBase):
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._kept:
-            if len(self._kept) >= KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[number] = self._load(number)
-        return self._kept[number]

@@ -74,9 +74,7 @@ def most_unpacked(size: int, spare: int = SPARE) -> int:
 class Entries:
     """Counts the paths of one file system."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._names = 0
+    _count = _names = 0
 
     def add(self, path: str, more: int = 0) -> None:
         """Count a path, with `more` bytes of target and attributes. Raises BudgetError."""

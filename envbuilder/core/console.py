@@ -1,4 +1,4 @@
-"""Show progress on stderr: steps with their time, transfers in bytes.
+"""Show progress on stderr, steps with their time and transfers in bytes, and log it: to the terminal, and for each build.
 
 At a terminal, one live view shows all running steps. Elsewhere, a step prints one line at its start
 and one at its end.
@@ -221,9 +221,8 @@ class Step:
                 self._last_line = now
                 left = (now - self._began) * (self.total - self._done) / self._done
                 unit, name = (1, "") if self.has_items else (1e6, " MB")
-                self.say(
-                    f"  {self.title}: {self._done / unit:.0f} of {self.total / unit:.0f}{name}, {left:.0f} s left"
-                )
+                share = f"{self._done / unit:.0f} of {self.total / unit:.0f}{name}"
+                self.say(f"  {self.title}: {share}, {left:.0f} s left")
 
     @contextlib.contextmanager
     def following(self, count: Callable[[], int]) -> Iterator[None]:
@@ -258,9 +257,6 @@ class Step:
             progress.update(line, **changes)
 
 
-LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
-
-
 class _PlainFormatter(logging.Formatter):
     """Formats a line as `plain` leaves it: programs, servers and archives wrote parts of it."""
 
@@ -282,11 +278,8 @@ class _LogFile(logging.StreamHandler[TextIO]):
         text = super().format(record)
         is_cut = self.left >= 0 > self.left - len(text)
         self.left -= len(text)
-        return (
-            f"{text}\n… programs print more than {LOG >> 20} MiB: what follows of it is left out"
-            if is_cut
-            else text
-        )
+        note = f"\n… programs print more than {LOG >> 20} MiB: what follows of it is left out"
+        return text + note if is_cut else text
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.left >= 0 or record.levelno > logging.DEBUG:
@@ -304,7 +297,7 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
     handler = _LogFile(stream)
     if owner:
         handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
-    handler.setFormatter(_PlainFormatter(LOG_FORMAT))
+    handler.setFormatter(_PlainFormatter("%(asctime)s %(name)s %(message)s"))
     root = logging.getLogger("envbuilder")
     root.addHandler(handler)
     try:

@@ -157,10 +157,10 @@ class ProcessRunner:
             while raw := stdout.readline(LINE):
                 kept += raw
                 if is_answer and len(kept) > OUTPUT:
-                    raise CommandError(
-                        f"could not {command.why}: `{command.argv[0]}` printed more than {OUTPUT >> 20} MiB, and an answer "
-                        "is shorter"
+                    what = (
+                        f"`{command.argv[0]}` printed more than {OUTPUT >> 20} MiB, and an answer is shorter"
                     )
+                    raise CommandError(f"could not {command.why}: {what}")
                 if not is_answer and len(kept) > 2 * OUTPUT_END:
                     del kept[:-OUTPUT_END]
                 line = raw.decode(errors="replace").rstrip("\n")
@@ -189,7 +189,7 @@ class ProcessRunner:
             with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
-            self._judge(command, process, errors, kept)
+            self._judge(command, process.returncode, errors, kept)
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -209,13 +209,7 @@ class ProcessRunner:
         finally:
             self._running.discard(process)
 
-    def _judge(
-        self,
-        command: Command,
-        process: "subprocess.Popen[bytes]",
-        errors: IO[bytes],
-        stdout: bytes | bytearray,
-    ) -> None:
+    def _judge(self, command: Command, code: int, errors: IO[bytes], stdout: bytes | bytearray) -> None:
         errors.seek(0)
         lines = deque[str](maxlen=TAIL)
         full: int | None = None
@@ -228,12 +222,12 @@ class ProcessRunner:
                 if stream is errors:
                     for part in line.splitlines():
                         self._log.debug("%s", part)
-            if lines or process.returncode in command.accept:
+            if lines or code in command.accept:
                 break
-        if process.returncode in command.accept:
+        if code in command.accept:
             return
-        tail = "\n".join(lines)
-        message = f"could not {command.why}: {_name(command)} {_ending(process.returncode)}\n{tail}".rstrip()
+        name = "the sandbox" if command.bare else f"`{command.argv[0]}`"
+        message = "\n".join((f"could not {command.why}: {name} {_ending(code)}", *lines)).rstrip()
         if full:
             paths = [Path(word) for word in command.argv if word.startswith("/") and os.path.exists(word)]  # noqa: PTH110 - raises nothing
             raise full_error(command.cwd or Path.cwd(), *paths, number=full, message=message)
@@ -253,10 +247,10 @@ class ProcessRunner:
         except OSError as error:
             if command.cwd is not None and not command.cwd.is_dir():
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
-            absent = isinstance(error, FileNotFoundError)
+            absent, program = isinstance(error, FileNotFoundError), command.argv[0]
             what = "is not installed" if absent else f"does not start: {error.strerror}"
-            what = f"could not {command.why}: `{command.argv[0]}` {what}"
-            raise ToolError(what, hint=install_hint(command.argv[0])) from error
+            message = f"could not {command.why}: `{program}` {what}"
+            raise ToolError(message, hint=install_hint(program)) from error
         return process
 
 
@@ -291,10 +285,6 @@ def exec_process(argv: Sequence[str], environment: Mapping[str, str] | None = No
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
-
-
-def _name(command: Command) -> str:
-    return "the sandbox" if command.bare else f"`{command.argv[0]}`"
 
 
 def _ending(code: int) -> str:

@@ -62,47 +62,32 @@ class Processor:
 
 NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 X86_64: Final = Processor(
-    title="x86-64",
-    debian="amd64",
-    machine="x86_64",
-    cuda="x86_64",
-    sif="02",
-    elf=62,
-    loader="lib64/ld-linux-x86-64.so.2",
-    page=4096,
-    oldest_glibc=5,
+    title="x86-64", debian="amd64", machine="x86_64", cuda="x86_64", sif="02", elf=62,
+    loader="lib64/ld-linux-x86-64.so.2", page=4096, oldest_glibc=5,
     manylinux=((5, "manylinux1"), (12, "manylinux2010"), (17, "manylinux2014")),
-)
+)  # fmt: skip
 AARCH64: Final = Processor(
-    title="64-bit Arm",
-    debian="arm64",
-    machine="aarch64",
-    cuda="sbsa",
-    sif="04",
-    elf=183,
-    loader="lib/ld-linux-aarch64.so.1",
-    page=65536,
-    oldest_glibc=17,
-    manylinux=((17, "manylinux2014"),),
+    title="64-bit Arm", debian="arm64", machine="aarch64", cuda="sbsa", sif="04", elf=183,
+    loader="lib/ld-linux-aarch64.so.1", page=65536, oldest_glibc=17, manylinux=((17, "manylinux2014"),),
     gpus=("GH200", "GB200", "GB300", "Thor", "GB10"),
-)
+)  # fmt: skip
 PROCESSORS: Final = (X86_64, AARCH64)
 
 
 def processor_of(platform: str) -> Processor | None:
     """Return the processor of a platform such as linux/arm64 or linux/arm64/v8, None if no environment is for it."""
-    return next((one for one in PROCESSORS if f"{platform}/".startswith(f"{one.platform}/")), None)
+    return next((known for known in PROCESSORS if f"{platform}/".startswith(f"{known.platform}/")), None)
 
 
 def processor_for(platform: str, gpus: Iterable[str]) -> Processor:
     """Return the processor of a recipe: the named one, otherwise that of its GPUs."""
-    return processor_of(platform) or (AARCH64 if any(one in AARCH64.gpus for one in gpus) else X86_64)
+    return processor_of(platform) or (X86_64 if set(AARCH64.gpus).isdisjoint(gpus) else AARCH64)
 
 
 def own_processor() -> Processor | None:
     """Return the processor of this machine, None if no environment is for it."""
     machine = machine_name()
-    return next((one for one in PROCESSORS if machine in (one.machine, one.debian)), None)
+    return next((known for known in PROCESSORS if machine in (known.machine, known.debian)), None)
 
 
 def own_title() -> str:

@@ -1,6 +1,5 @@
 """The lines and the live view on a terminal, drawn by rich. `console.py` is what others use."""
 
-import functools
 import threading
 
 from rich.console import Console as RichConsole
@@ -18,14 +17,8 @@ class Screen:
 
     def __init__(self, *, color: bool, quiet: bool) -> None:
         self.live: Progress | None = None
-        self._color, self._quiet = color, quiet
         self._guard = threading.RLock()
-
-    @functools.cached_property
-    def _out(self) -> RichConsole:
-        return RichConsole(
-            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
-        )
+        self._out = RichConsole(stderr=True, no_color=not color, highlight=False, quiet=quiet, soft_wrap=True)
 
     def show(self, *parts: Part) -> None:
         # rich interprets markup and emoji in a str, but not in a Text.
@@ -35,7 +28,7 @@ class Screen:
     def mark(self, line: str) -> None:
         """Print the line unchanged, because a fold needs its carriage return."""
         with self._guard:
-            if not self._quiet:
+            if not self._out.quiet:
                 print(line, file=self._out.file, flush=True)
 
     def enter(self, title: str, total: int | None) -> View:

@@ -4,8 +4,6 @@ import ctypes
 import fcntl
 import os
 import platform
-import pwd
-import resource
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 _LATEST: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
-_USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
 _ENDLESS: Final = 1 << 60  # version 1 of control groups writes a number as large as this for "no limit"
 TABLE: Final = Path(__file__).with_name("packages.toml")
 SETUP: Final = Path(__file__).parents[2] / "scripts/setup"  # a checkout has it, an installed package does not
@@ -69,42 +66,8 @@ def why_no_engine(environment: Mapping[str, str]) -> str:
     return "no Docker engine is running"
 
 
-def is_root() -> bool:
-    return user_ids()[0] == 0
-
-
-def may_give_away() -> bool:
-    """Whether files may be given to any user: by root, unless it is that of a namespace which has few users."""
-    users = Path("/proc/self/uid_map")  # lines of three numbers; the last says how many users
-    if not is_root() or not users.exists():
-        return is_root()
-    return sum(int(line.split()[2]) for line in users.read_text(encoding="ascii").splitlines()) >= _USERS
-
-
 def user_ids() -> tuple[int, int]:
     return os.geteuid(), os.getegid()
-
-
-def home_of(user: int) -> str:
-    """Return the home of an account, or "" for one without."""
-    try:
-        return pwd.getpwuid(user).pw_dir
-    except KeyError:
-        return ""
-
-
-def user_name() -> str:
-    """Return the name of the user, or the number of one without a name, as in many containers."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-
-
-def lockable_memory() -> int | None:
-    """Return the bytes that a program may keep in memory; None for no limit."""
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

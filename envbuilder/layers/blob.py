@@ -26,7 +26,7 @@ from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import most_unpacked, need_within
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
-from envbuilder.core.system import NO_LINKS, may_give_away
+from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.entry import Entry, Kind, make_manifest, to_bytes
 from envbuilder.layers.tar import CHUNK, is_normal, read_member
 from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame, Layer
@@ -74,7 +74,7 @@ def unpack(entries: Iterable[Entry], reader: BlobReader, destination: Path) -> N
     Hard links become separate files. Raises ValueError for an entry outside the folder or already there.
     """
     root = os.fsencode(destination)
-    owners = may_give_away()
+    owners = _may_give_away()
     destination.mkdir(parents=True, exist_ok=True)
     known = {b""}  # folders below root that are real ones
     folders: list[Entry] = []
@@ -209,3 +209,15 @@ def _read(stream: IO[bytes], frames: tuple[Frame, ...]) -> tuple[list[Entry], Bl
             entries.append(entry)
     blocks = Blocks(fragments=tuple(frames[number] for number in fragments), small=small, large=large)
     return entries, blocks, sum(file.size for file in files.values())
+
+
+_USERS: Final = 1 << 16  # of Debian and Ubuntu: `nobody` is next to the last
+
+
+def _may_give_away() -> bool:
+    """Whether files may be given to any user: by root, unless it is that of a namespace which has few users."""
+    users = Path("/proc/self/uid_map")  # lines of three numbers; the last says how many users
+    is_root = os.geteuid() == 0
+    if not is_root or not users.exists():
+        return is_root
+    return sum(int(line.split()[2]) for line in users.read_text(encoding="ascii").splitlines()) >= _USERS

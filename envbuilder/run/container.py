@@ -6,6 +6,7 @@ variables such as PYTHONHOME, and the user's shell start files. `APPTAINERENV_NA
 pass a variable on purpose.
 """
 
+import pwd
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Completed
-from envbuilder.core.system import home_of, install_command, install_hint, user_ids
+from envbuilder.core.system import install_command, install_hint, user_ids
 from envbuilder.plan.contents import START
 from envbuilder.plan.shell import left_out, matches
 from envbuilder.runners.enter_sandbox import other_id
@@ -278,3 +279,11 @@ def need_docker() -> None:
             "a Docker engine is running, but its command `docker` is not installed",
             hint=f"`{install_command('docker.io')}` or Docker's `docker-ce-cli`, or use the SIF: `--in sif`",
         )
+
+
+def home_of(user: int) -> str:
+    """Return the home of an account, or "" for one without."""
+    try:
+        return pwd.getpwuid(user).pw_dir
+    except KeyError:
+        return ""

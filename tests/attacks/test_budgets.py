@@ -23,7 +23,7 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.reader import read_image, read_tree
 from envbuilder.artifacts.sif import DataType, read_sif
 from envbuilder.core import console
-from envbuilder.core.archive import BoundedZip, archived_files
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.errors import BuildError, CommandError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.diagnose import diagnose, recorder
@@ -32,6 +32,7 @@ from envbuilder.diagnose.recorder import read_dump
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.import_tree import index_tar, scan
 from envbuilder.layers.overlay import DAMAGED, Overlay
+from envbuilder.lock.resolve.distributions import archived_files
 from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone

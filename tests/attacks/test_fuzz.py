@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from envbuilder.artifacts.oci.model import parse_configuration, parse_manifest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import write_sif
-from envbuilder.core.archive import BoundedZip, archived_files
+from envbuilder.core.archive import BoundedZip
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.diagnose import diagnose
 from envbuilder.diagnose.collectives import Ranks
@@ -34,6 +34,7 @@ from envbuilder.layers.import_tree import index_tar
 from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
+from envbuilder.lock.resolve.distributions import archived_files
 from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone

@@ -8,21 +8,24 @@ import configparser
 import contextlib
 import email
 import logging
+import tarfile
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import IO, Final
 
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuilder.compat.python_code import Code, parse_code, plain_texts
 from envbuilder.compat.tables.cuda import load_switches
-from envbuilder.core.archive import archived_files
+from envbuilder.core.archive import DAMAGED_TAR, DAMAGED_ZIP, BoundedTar, BoundedZip
 from envbuilder.core.beneath import TEXT_LIMIT
-from envbuilder.core.errors import blaming_content
+from envbuilder.core.budget import ARCHIVE_SPARE, MEMBER, most_unpacked, need_within, read_within, read_xz
+from envbuilder.core.errors import BuildError, blaming_content
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
@@ -33,6 +36,7 @@ from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
+_COMPRESSED: Final = (b"\xfd7zXZ\0", b"\x5d\0\0")  # how files of xz and lzma begin
 _FILES: Final = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
 _LOCAL: Final = "envbuilder"  # marks the version for uv, so that no index has the same one
 _STATIC: Final = Version("2.2")  # since then metadata says which of its fields a build may change
@@ -232,3 +236,58 @@ def are_met(
     is_twice = bool(provided.keys() & there.keys())
     applying = (item for item in wanted if applies(item, python, processor))
     return not is_twice and all(is_met(item, there | provided) for item in applying)
+
+
+def archived_files(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside.
+
+    Raises BuildError for an archive that is damaged, or unpacks to more than a source archive of its size does.
+    """
+    try:
+        left = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
+        for member, stream in _tar_files(archive) if tarfile.is_tarfile(archive) else _zip_files(archive):
+            name = PurePosixPath(member)
+            if name.is_absolute() or ".." in name.parts:
+                raise BuildError(f"`{archive}` holds `{member}`, which would be written outside its folder")
+            content = read_within(stream, min(left, MEMBER), f"bytes of `{member}`")
+            left -= len(content)
+            if strip:
+                name = PurePosixPath(*name.parts[1:])
+            if name.parts:
+                yield str(name), content
+    except (*DAMAGED_TAR, *DAMAGED_ZIP) as error:
+        raise BuildError(
+            f"`{archive}` cannot be read: {error}",
+            hint="it is damaged, or made to fill memory or disk: take the package from another source",
+        ) from error
+
+
+def _tar_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with _without_xz(archive) as stream, BoundedTar.open(fileobj=stream) as tar:
+        for member in tar:
+            with contextlib.suppress(KeyError, RecursionError):  # a dangling link, or a circle of them
+                if not member.isdir() and (content := tar.extractfile(member)):
+                    yield member.name, content
+
+
+@contextlib.contextmanager
+def _without_xz(archive: Path) -> Iterator[IO[bytes]]:
+    """Yield the archive, one of xz or lzma unpacked to a temporary file."""
+    with archive.open("rb") as stream, tempfile.TemporaryFile() as plain:
+        is_xz = stream.read(len(_COMPRESSED[0])).startswith(_COMPRESSED)
+        stream.seek(0)
+        if is_xz:
+            most = most_unpacked(archive.stat().st_size, ARCHIVE_SPARE)
+            for piece in read_xz(stream, 1 << 20):
+                plain.write(piece)
+                need_within("bytes that it unpacks to", plain.tell(), most)
+            plain.seek(0)
+        yield plain if is_xz else stream
+
+
+def _zip_files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with BoundedZip(archive) as members:
+        for member in members.infolist():
+            if not member.is_dir():
+                with members.open(member) as stream:
+                    yield member.filename, stream

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import platform
+import pwd
+import resource
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +19,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.system import lockable_memory, user_ids, user_name
+from envbuilder.core.system import user_ids
 from envbuilder.node.detect import probe_here
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.sources.http.reachable import Reached, reach
@@ -139,6 +141,20 @@ def probe_clock() -> tuple[bool, float] | None:
     status = int.from_bytes(buffer.raw[_STATUS : _STATUS + 4], "little")
     error = int.from_bytes(buffer.raw[_MAXERROR : _MAXERROR + 8], "little")
     return not status & _UNSYNCHRONISED, error / 1e6
+
+
+def user_name() -> str:
+    """Return the name of the user, or the number of one without a name, as in many containers."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def lockable_memory() -> int | None:
+    """Return the bytes that a program may keep in memory; None for no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 # Driver and names of GPUs → an item for each recipe with CUDA, compared with them.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.archive import archived_files
 from envbuilder.core.errors import BuildError
+from envbuilder.lock.resolve.distributions import archived_files
 
 
 def write_tar(path: Path, members: dict[str, tuple[bytes, str]]) -> Path:
