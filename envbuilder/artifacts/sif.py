@@ -37,8 +37,8 @@ from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
+from envbuilder.layers.entry import CHUNK
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
-from envbuilder.layers.tar import CHUNK
 
 _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"

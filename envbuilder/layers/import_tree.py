@@ -15,8 +15,16 @@ from typing import Final, NamedTuple, TypeAlias
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import BudgetError, Entries
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order, to_bytes
-from envbuilder.layers.tar import Member, is_normal, read_member
+from envbuilder.layers.entry import (
+    Entry,
+    Kind,
+    Member,
+    from_bytes,
+    is_normal,
+    path_order,
+    read_member,
+    to_bytes,
+)
 
 # Made by container runtimes.
 _DROPPED: Final = ("dev/*", "proc/*", "sys/*", "run/secrets", ".dockerenv")
@@ -164,8 +172,6 @@ def scan(root: Path) -> Iterator[tuple[Entry, os.stat_result]]:
             path=from_bytes(name),
             kind=kind,
             mode=0o777 if kind is Kind.LINK else stat.S_IMODE(mode),
-            uid=0,
-            gid=0,
             mtime=int(status.st_mtime),
             size=status.st_size if kind is Kind.FILE else 0,
             target=from_bytes(os.readlink(top + b"/" + name)) if kind is Kind.LINK else "",  # noqa: PTH115 - names are bytes
@@ -200,10 +206,10 @@ def _finish(
     parts: Mapping[str, Member], mistakes: Sequence[str], source: Path, epoch: int
 ) -> tuple[Member, ...]:
     """Return the parts of a layer, sorted, with the root folder and the emptied files. Raises BuildError with all mistakes."""
-    root = Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
+    root = Entry(path="", kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
     every = {"": Member(entry=root), **parts}
     for path in _EMPTIED if "etc" in parts else ():
-        empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
+        empty = Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=epoch)
         every[path] = Member(entry=empty)
     folders = {path for path, part in every.items() if part.entry.kind is Kind.DIRECTORY}
     lost = (

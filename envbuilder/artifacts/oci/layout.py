@@ -16,9 +16,8 @@ from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.private import open_to_all
-from envbuilder.layers.entry import Entry, Kind
+from envbuilder.layers.entry import BLOCK, CHUNK, END, Entry, Kind, make_header, padded
 from envbuilder.layers.layer import Layer
-from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header, padded
 
 _BLOBS: Final = "blobs/sha256"
 
@@ -134,7 +133,7 @@ def read_archive(
     """
     renamed = replace(layout, reference=full_reference(name))
     for path in ("blobs", "blobs/sha256"):
-        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0))
+        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=0))
     for blob in _all_blobs(layout):
         if blob.digest in without:
             continue
@@ -273,4 +272,4 @@ def _classic_manifest(layout: Layout) -> bytes:
 
 
 def _file(path: str, size: int) -> Entry:
-    return Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=size)
+    return Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=0, size=size)

@@ -103,7 +103,7 @@ def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
     entries = {entry.path: entry for layer in layers for entry in layer.entries}
     for path in list(entries):
         while path and (path := path.rpartition("/")[0]) not in entries:  # upwards
-            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
+            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
     return _Tables(entries, contents).lay_out(epoch)
 
 
