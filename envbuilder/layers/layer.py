@@ -198,7 +198,6 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
 
 
 def contents_of(layer: Layer) -> dict[str, str]:
-    """Return the sha256 of each file by its path."""
     return {entry.path: entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
 

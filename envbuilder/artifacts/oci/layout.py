@@ -114,7 +114,6 @@ def read_layout(folder: Path) -> Layout:
 
 
 def layout_size(layout: Layout, *, without: Collection[Sha256] = ()) -> int:
-    """Count the bytes of blobs in the archive."""
     return sum(blob.size for blob in _all_blobs(layout) if blob.digest not in without)
 
 
