@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci import model
-from envbuilder.artifacts.oci.naming import default_registry, parse_reference
+from envbuilder.artifacts.oci.naming import parse_reference
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
@@ -126,8 +126,7 @@ def read_archive(
 ) -> Iterator[bytes]:
     """Yield the layout as the tar that `docker load` reads, in pieces of a MiB at most; its image is called `name`.
 
-    Blobs in `without`, which the reader has, are left out. Engines with the containerd image store
-    read `index.json`, others `manifest.json`. `advance` gets the size of each piece of a blob.
+    Blobs in `without`, which the reader has, are left out. `advance` gets the size of each piece of a blob.
     Raises VerifyError when a blob is cut off.
     """
     renamed = replace(layout, reference=full_reference(name))
@@ -147,11 +146,7 @@ def read_archive(
             raise VerifyError(f"`{layout.path(blob)}` is shorter than its manifest says")
         if blob.size % BLOCK:
             yield bytes(-blob.size % BLOCK)
-    for path, text in (
-        ("index.json", _index(renamed)),
-        ("manifest.json", _classic_manifest(renamed)),
-        ("oci-layout", model.LAYOUT),
-    ):
+    for path, text in (("index.json", _index(renamed)), ("oci-layout", model.LAYOUT)):
         yield make_header(_file(path, len(text))) + padded(text)
     yield END
 
@@ -257,17 +252,6 @@ def _read_blob(folder: Path, blob: model.Descriptor) -> bytes:
 
 def _read(folder: Path, name: str) -> bytes:
     return read_beneath(folder.resolve(), name, limit=model.MOST_JSON)
-
-
-def _classic_manifest(layout: Layout) -> bytes:
-    """Return the `manifest.json` of `docker save`, for engines without the containerd image store."""
-    short = layout.reference.removeprefix(f"{default_registry()}/").removeprefix("library/")
-    image = {
-        "Config": f"{_BLOBS}/{layout.config_blob.digest}",
-        "RepoTags": [short],
-        "Layers": [f"{_BLOBS}/{blob.digest}" for blob in layout.manifest.layers],
-    }
-    return model.dump([image])
 
 
 def _file(path: str, size: int) -> Entry:
