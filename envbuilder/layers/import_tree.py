@@ -126,10 +126,7 @@ def index_tree(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> tuple[M
 
 def root_entry(entry: Entry, epoch: int) -> Entry:
     """Return an entry as root's, with one time, the mode 0755 or 0644 and no attributes; raises ValueError when a layer cannot hold it."""
-    if not is_normal(entry.path):
-        raise ValueError("a name like this would delete files of lower layers")
-    if entry.kind is Kind.SPECIAL:
-        raise ValueError("it is neither a file nor a folder nor a link")
+    _need_usual(entry)
     if entry.kind is Kind.FILE and entry.mode & 0o6000:
         raise ValueError("it would run with the rights of another user (set-id bit)")
     mode = 0o755 if entry.kind is Kind.DIRECTORY or entry.mode & stat.S_IXUSR else 0o644
@@ -251,10 +248,7 @@ def _contents(members: Collection[Member]) -> dict[str, Member]:
 
 def _clean(entry: Entry, epoch: int) -> Entry:
     """Return the entry as a layer holds it; raises ValueError when it cannot."""
-    if not is_normal(entry.path):
-        raise ValueError("a name like this would delete files of lower layers")
-    if entry.kind is Kind.SPECIAL:
-        raise ValueError("it is neither a file nor a folder nor a link")
+    _need_usual(entry)
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID and entry.size >= 0):
         raise ValueError("its owner or size is out of range")
     for_all = entry.mode & 0o002 and entry.kind is not Kind.LINK
@@ -266,6 +260,14 @@ def _clean(entry: Entry, epoch: int) -> Entry:
     mtime = epoch if entry.kind is Kind.DIRECTORY else max(0, min(entry.mtime, epoch))
     xattrs = tuple((name, value) for name, value in entry.xattrs if _is_kept(name))
     return replace(entry, mtime=mtime, xattrs=xattrs)
+
+
+def _need_usual(entry: Entry) -> None:
+    """Raise ValueError for a whiteout, and for a device, a pipe or a socket."""
+    if not is_normal(entry.path):
+        raise ValueError("a name like this would delete files of lower layers")
+    if entry.kind is Kind.SPECIAL:
+        raise ValueError("it is neither a file nor a folder nor a link")
 
 
 def _is_kept(name: str) -> bool:
