@@ -75,28 +75,41 @@ def write_layout(
             ],
         }
     )
-    blob = model.describe(configuration, model.CONFIG)
-    manifest = model.make_manifest(
-        config=blob,
-        layers=[
-            model.Descriptor(media_type=model.LAYER, digest=layer.digest, size=layer.size) for layer in layers
-        ],
+    config_blob = model.describe(configuration, model.CONFIG)
+    blobs = [
+        model.Descriptor(media_type=model.LAYER, digest=layer.digest, size=layer.size) for layer in layers
+    ]
+    return save_layout(
+        folder,
+        name=name,
+        manifest=model.make_manifest(config=config_blob, layers=blobs),
+        blobs={config_blob.digest: configuration, **{layer.digest: layer.blob for layer in layers}},
     )
+
+
+def save_layout(
+    folder: Path, *, name: str, manifest: model.Manifest, blobs: Mapping[Sha256, Path | bytes]
+) -> Layout:
+    """Write the layout of an image whose blobs are here, as `write_layout`. The caller has checked the blobs."""
+    config = blobs[_config_of(manifest).digest]
     layout = Layout(
         folder=folder,
         reference=full_reference(name),
         manifest=manifest,
-        config=model.parse_configuration(configuration),
+        config=model.parse_configuration(config if isinstance(config, bytes) else config.read_bytes()),
     )
-    _save(layout, {layer.digest: layer.blob for layer in layers}, {blob.digest: configuration})
+    with _in_place_of(folder) as new:
+        (new / _BLOBS).mkdir(parents=True)
+        for digest, blob in (*blobs.items(), (manifest.digest, manifest.content)):
+            if isinstance(blob, bytes):
+                _blob_path(new, digest).write_bytes(blob)
+            else:
+                link_or_copy(blob, _blob_path(new, digest))
+        (new / "index.json").write_bytes(_index(layout))
+        (new / "oci-layout").write_bytes(model.LAYOUT)
+        for path in (new, *new.rglob("*")):
+            open_to_all(str(path))
     return layout
-
-
-def save_layout(folder: Path, *, name: str, manifest: model.Manifest, blobs: Mapping[Sha256, Path]) -> None:
-    """Write the layout of a downloaded image, as `write_layout`. The caller has checked the blobs."""
-    config = model.parse_configuration(blobs[_config_of(manifest).digest].read_bytes())
-    layout = Layout(folder=folder, reference=full_reference(name), manifest=manifest, config=config)
-    _save(layout, blobs, {})
 
 
 def read_layout(folder: Path) -> Layout:
@@ -194,19 +207,6 @@ def _in_place_of(folder: Path) -> Iterator[Path]:
                     hint="choose another --output",
                 ) from error
         (work / "new").rename(folder)
-
-
-def _save(layout: Layout, links: Mapping[Sha256, Path], texts: Mapping[Sha256, bytes]) -> None:
-    with _in_place_of(layout.folder) as new:
-        (new / _BLOBS).mkdir(parents=True)
-        for digest, path in links.items():
-            link_or_copy(path, _blob_path(new, digest))
-        for digest, content in (*texts.items(), (layout.manifest.digest, layout.manifest.content)):
-            _blob_path(new, digest).write_bytes(content)
-        (new / "index.json").write_bytes(_index(layout))
-        (new / "oci-layout").write_bytes(model.LAYOUT)
-        for path in (new, *new.rglob("*")):
-            open_to_all(str(path))
 
 
 def _index(layout: Layout) -> bytes:
