@@ -24,7 +24,7 @@ _PLAIN: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without space and 
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 _ROOT: Final = "."  # how the root, whose path is empty, is written
 _NOTHING: Final = "-"  # in place of content, for a directory
-MOST_LINKS: Final = 40  # links that a path may go through, as in Linux
+_MOST_LINKS: Final = 40  # links that a path may go through, as in Linux
 
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)  # closes a tar
@@ -135,29 +135,28 @@ def path_order(entry: Entry) -> bytes:
     return to_bytes(entry.path)
 
 
-def follow(paths: Mapping[str, Entry], path: str) -> str | None:
-    """Follow links below the root and return the path they end at, or None."""
-    left = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    done: list[str] = []
-    links = 0
-    while left:
-        part = left.pop()
-        if part == "..":
-            done = done[:-1]
+def follow(paths: Mapping[str, Entry], path: str, *, last: bool = True) -> str | None:
+    """Follow links below the root and return the path they end at, None if it is not there or there are too many links.
+
+    Without `last`, only links above the path are followed, and nothing has to be there: a tar may bring it.
+    """
+    parts, real, links = path.split("/"), list[str](), 0
+    while parts:
+        part = parts.pop(0)
+        if part in ("", ".", ".."):
+            real = real[:-1] if part == ".." else real
             continue
-        entry = paths.get("/".join((*done, part)))
-        if entry is None:
+        real.append(part)
+        entry = paths.get("/".join(real)) if parts or last else None
+        if entry is None and last:
             return None
-        if entry.kind is Kind.LINK:
+        if entry is not None and entry.kind is Kind.LINK:
             links += 1
-            if links > MOST_LINKS:
+            if links > _MOST_LINKS:
                 return None
-            if entry.target.startswith("/"):
-                done = []
-            left += [step for step in reversed(entry.target.split("/")) if step not in ("", ".")]
-        else:
-            done.append(part)
-    return "/".join(done)
+            real = [] if entry.target.startswith("/") else real[:-1]
+            parts = entry.target.split("/") + parts
+    return "/".join(real)
 
 
 def _escape(text: str) -> str:
