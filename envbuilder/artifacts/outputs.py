@@ -106,7 +106,6 @@ class Record:
         return (image / "blobs/sha256" / self.manifest).is_file()
 
     def is_of(self, build_key: str) -> bool:
-        """Whether this is a build of the plan with this key."""
         return self.key.partition(" ")[0] == build_key
 
     def of_sif(self, sif: Path) -> "Record":

@@ -37,8 +37,8 @@ from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
+from envbuilder.layers.entry import CHUNK
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
-from envbuilder.layers.tar import CHUNK
 
 _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"
@@ -243,7 +243,11 @@ def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
             for piece in group:
                 stream.seek(piece.at)
                 if piece.plain:
-                    yield _plain(stream.read(piece.length), piece)
+                    try:
+                        frame = stream.read(piece.length)
+                        yield zstandard.ZstdDecompressor().decompress(frame, max_output_size=piece.plain)
+                    except zstandard.ZstdError as error:
+                        raise _damaged(blob, str(error)) from error
                     continue
                 left = piece.length
                 while left and (length := stream.readinto(buffer[:left])):
@@ -251,13 +255,6 @@ def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
                     yield buffer[:length]
                 if left:
                     raise _damaged(blob, "it is cut off")
-
-
-def _plain(frame: bytes, piece: Piece) -> bytes:
-    try:
-        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=piece.plain)
-    except zstandard.ZstdError as error:
-        raise _damaged(piece.blob, str(error)) from error
 
 
 def _damaged(blob: Path, why: str) -> BuildError:

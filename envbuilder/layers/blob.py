@@ -27,8 +27,7 @@ from envbuilder.core.budget import most_unpacked, need_within
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.system import NO_LINKS
-from envbuilder.layers.entry import Entry, Kind, make_manifest, to_bytes
-from envbuilder.layers.tar import CHUNK, is_normal, read_member
+from envbuilder.layers.entry import CHUNK, Entry, Kind, is_normal, make_manifest, read_member, to_bytes
 from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame, Layer
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS

@@ -7,7 +7,7 @@ offsets. That needs no root, and a hostile member has nothing to write to.
 import os
 import stat
 import tarfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -15,8 +15,16 @@ from typing import Final, NamedTuple, TypeAlias
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import BudgetError, Entries
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order, to_bytes
-from envbuilder.layers.tar import Member, is_normal, read_member
+from envbuilder.layers.entry import (
+    Entry,
+    Kind,
+    Member,
+    from_bytes,
+    is_normal,
+    path_order,
+    read_member,
+    to_bytes,
+)
 
 # Made by container runtimes.
 _DROPPED: Final = ("dev/*", "proc/*", "sys/*", "run/secrets", ".dockerenv")
@@ -37,7 +45,6 @@ class Owner(NamedTuple):
     added: int = 0  # bits of the mode that the tree has and the layer does not: the builder has to read it
 
     def of(self, entry: Entry) -> Entry:
-        """Return an entry with this owner."""
         others = 0 if entry.kind is Kind.DIRECTORY else 0o6000 & ~self.special
         mode = entry.mode & ~(others | self.added) if entry.kind is not Kind.LINK else entry.mode
         return replace(entry, uid=self.uid, gid=self.gid, mode=mode, xattrs=self.xattrs)
@@ -75,25 +82,16 @@ def index_tar(
             named[path] = member
         everything[path] = member
     contents = _contents(everything.values())
-    parts: dict[str, Member] = {}
-    holders: dict[int, str] = {}  # the offset of a content, and the first path with it
+    members: list[tuple[Member, object]] = []
     for path in sorted(named, key=to_bytes):
-        if path not in contents:
+        if path in contents:
+            source = contents[path]
+            members.append((replace(source, entry=replace(source.entry, path=path)), source.offset))
+        else:
             mistakes.append(
                 f"`{path}`: it is a hard link to {named[path].hard!r}, which is not there before it"
             )
-            continue
-        source = contents[path]
-        first = holders.setdefault(source.offset, path) if source.entry.kind is Kind.FILE else path
-        owned = source.entry if owners is None else owners.get(first, Owner()).of(source.entry)
-        try:
-            entry = _clean(path, owned, epoch)
-            entry = root_entry(entry, epoch) if plain else entry
-        except ValueError as error:
-            mistakes.append(f"`{path}`: {error}")
-            continue
-        parts[path] = Member(entry=entry, offset=source.offset, hard="" if plain or first == path else first)
-    return _finish(parts, mistakes, tar, epoch)
+    return _finish(members, mistakes, source=tar, owners=owners, epoch=epoch, plain=plain)
 
 
 def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
@@ -101,22 +99,12 @@ def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] 
 
     `drop` is as in `index_tar`. Of several hard links the first path has the content.
     """
-    parts: dict[str, Member] = {}
-    mistakes: list[str] = []
-    holders: dict[tuple[int, int], str] = {}
-    for entry, status in scan(root):
-        path = entry.path
-        if _is_dropped(path, drop):
-            continue
-        key = (status.st_dev, status.st_ino)
-        first = holders.setdefault(key, path) if entry.kind is Kind.FILE else path
-        try:
-            owned = _clean(path, owners.get(first, Owner()).of(entry), epoch)
-        except ValueError as error:
-            mistakes.append(f"`{path}`: {error}")
-            continue
-        parts[path] = Member(entry=owned, hard="" if first == path else first)
-    return _finish(parts, mistakes, root, epoch)
+    members = [
+        (Member(entry=entry), (status.st_dev, status.st_ino))
+        for entry, status in scan(root)
+        if not _is_dropped(entry.path, drop)
+    ]
+    return _finish(members, [], source=root, owners=owners, epoch=epoch)
 
 
 def index_tree(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> tuple[Member, ...]:
@@ -138,10 +126,7 @@ def index_tree(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> tuple[M
 
 def root_entry(entry: Entry, epoch: int) -> Entry:
     """Return an entry as root's, with one time, the mode 0755 or 0644 and no attributes; raises ValueError when a layer cannot hold it."""
-    if not is_normal(entry.path):
-        raise ValueError("a name like this would delete files of lower layers")
-    if entry.kind is Kind.SPECIAL:
-        raise ValueError("it is neither a file nor a folder nor a link")
+    _need_usual(entry)
     if entry.kind is Kind.FILE and entry.mode & 0o6000:
         raise ValueError("it would run with the rights of another user (set-id bit)")
     mode = 0o755 if entry.kind is Kind.DIRECTORY or entry.mode & stat.S_IXUSR else 0o644
@@ -164,8 +149,6 @@ def scan(root: Path) -> Iterator[tuple[Entry, os.stat_result]]:
             path=from_bytes(name),
             kind=kind,
             mode=0o777 if kind is Kind.LINK else stat.S_IMODE(mode),
-            uid=0,
-            gid=0,
             mtime=int(status.st_mtime),
             size=status.st_size if kind is Kind.FILE else 0,
             target=from_bytes(os.readlink(top + b"/" + name)) if kind is Kind.LINK else "",  # noqa: PTH115 - names are bytes
@@ -197,23 +180,38 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _finish(
-    parts: Mapping[str, Member], mistakes: Sequence[str], source: Path, epoch: int
-) -> tuple[Member, ...]:
-    """Return the parts of a layer, sorted, with the root folder and the emptied files. Raises BuildError with all mistakes."""
-    root = Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
-    every = {"": Member(entry=root), **parts}
+    members: Iterable[tuple[Member, object]], mistakes: list[str], *, source: Path, owners: Owners | None, epoch: int,
+    plain: bool = False,
+) -> tuple[Member, ...]:  # fmt: skip
+    """Return the parts of a layer, sorted, with the root folder and the emptied files. Raises BuildError with all mistakes.
+
+    Of files with the same key, the first has the content, and decides the owner of all.
+    """
+    root = Entry(path="", kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
+    parts = {"": Member(entry=root)}
+    holders: dict[object, str] = {}  # by key, the first path
+    for member, key in members:
+        path = member.entry.path
+        first = holders.setdefault(key, path) if member.entry.kind is Kind.FILE else path
+        entry = member.entry if owners is None else owners.get(first, Owner()).of(member.entry)
+        try:
+            entry = _clean(entry, epoch)
+            entry = root_entry(entry, epoch) if plain else entry
+        except ValueError as error:
+            mistakes.append(f"`{path}`: {error}")
+        else:
+            parts[path] = replace(member, entry=entry, hard="" if plain or first == path else first)
     for path in _EMPTIED if "etc" in parts else ():
-        empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
-        every[path] = Member(entry=empty)
-    folders = {path for path, part in every.items() if part.entry.kind is Kind.DIRECTORY}
-    lost = (
+        parts[path] = Member(entry=Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=epoch))
+    folders = {path for path, part in parts.items() if part.entry.kind is Kind.DIRECTORY}
+    mistakes += [
         f"`{path}`: its folder is not there"
-        for path, part in every.items()
+        for path, part in parts.items()
         if path and part.entry.parent not in folders
-    )
-    if wrong := [*mistakes, *lost]:
-        raise BuildError(f"`{source.name}` cannot become a layer:\n" + some_lines(wrong))
-    return tuple(sorted(every.values(), key=lambda part: path_order(part.entry)))
+    ]
+    if mistakes:
+        raise BuildError(f"`{source.name}` cannot become a layer:\n" + some_lines(mistakes))
+    return tuple(sorted(parts.values(), key=lambda part: path_order(part.entry)))
 
 
 def some_lines(lines: Sequence[str]) -> str:
@@ -248,12 +246,9 @@ def _contents(members: Collection[Member]) -> dict[str, Member]:
     return contents
 
 
-def _clean(path: str, entry: Entry, epoch: int) -> Entry:
+def _clean(entry: Entry, epoch: int) -> Entry:
     """Return the entry as a layer holds it; raises ValueError when it cannot."""
-    if not is_normal(path):
-        raise ValueError("a name like this would delete files of lower layers")
-    if entry.kind is Kind.SPECIAL:
-        raise ValueError("it is neither a file nor a folder nor a link")
+    _need_usual(entry)
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID and entry.size >= 0):
         raise ValueError("its owner or size is out of range")
     for_all = entry.mode & 0o002 and entry.kind is not Kind.LINK
@@ -264,7 +259,15 @@ def _clean(path: str, entry: Entry, epoch: int) -> Entry:
     # A folder's time depends on the order of an installation.
     mtime = epoch if entry.kind is Kind.DIRECTORY else max(0, min(entry.mtime, epoch))
     xattrs = tuple((name, value) for name, value in entry.xattrs if _is_kept(name))
-    return replace(entry, path=path, mtime=mtime, xattrs=xattrs)
+    return replace(entry, mtime=mtime, xattrs=xattrs)
+
+
+def _need_usual(entry: Entry) -> None:
+    """Raise ValueError for a whiteout, and for a device, a pipe or a socket."""
+    if not is_normal(entry.path):
+        raise ValueError("a name like this would delete files of lower layers")
+    if entry.kind is Kind.SPECIAL:
+        raise ValueError("it is neither a file nor a folder nor a link")
 
 
 def _is_kept(name: str) -> bool:

@@ -20,9 +20,8 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.blob import BlobReader, unpack
-from envbuilder.layers.entry import Entry, Kind, parse_manifest, to_bytes, tree_digest
+from envbuilder.layers.entry import Entry, Kind, Member, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.import_tree import Owner, Owners, index_root, index_tar, index_tree, some_lines
-from envbuilder.layers.tar import Member
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
 if TYPE_CHECKING:
@@ -199,7 +198,6 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
 
 
 def contents_of(layer: Layer) -> dict[str, str]:
-    """Return the sha256 of each file by its path."""
     return {entry.path: entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
 

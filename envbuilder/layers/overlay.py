@@ -24,15 +24,13 @@ from envbuilder.core.archive import BoundedTar
 from envbuilder.core.budget import Entries, most_unpacked, need_within
 from envbuilder.core.cache import space_errors
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import Entry, Kind, to_bytes
+from envbuilder.layers.entry import CHUNK, Entry, Kind, Member, follow, read_member, to_bytes
 from envbuilder.layers.import_tree import Owner, Owners
-from envbuilder.layers.tar import CHUNK, Member, read_member
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
 _BUFFER: Final = 64 << 10  # bytes; tarfile copies what is left of its buffer after every header
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
-_MOST_LINKS: Final = 40  # above a path, as in Linux
 DAMAGED: Final = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
     struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
@@ -121,19 +119,10 @@ class Overlay(dict[str, Entry]):
 
     def _real(self, path: str) -> str:
         """Return where a member lies: links above it lead to folders of the tree, as container engines follow them."""
-        parts, real, links = path.split("/"), list[str](), 0
-        while parts:
-            real.append(parts.pop(0))
-            if real[-1] in ("", ".", ".."):
-                del real[-2 if real[-1] == ".." else -1 :]
-                continue
-            entry = self.get("/".join(real)) if parts else None
-            if entry is not None and entry.kind is Kind.LINK:
-                links += 1
-                need_within(f"links above `{path[:100]}`", links, _MOST_LINKS)
-                real = [] if entry.target.startswith("/") else real[:-1]
-                parts = entry.target.split("/") + parts
-        return "/".join(real)
+        real = follow(self, path, last=False)
+        if real is None:
+            raise ValueError(f"there are too many links above `{path[:100]}`")
+        return real
 
     def _hide(self, path: str, added: Collection[str]) -> None:
         entry = self._forget(path)

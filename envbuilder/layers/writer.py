@@ -20,8 +20,7 @@ import zstandard
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
-from envbuilder.layers.entry import Entry, Kind, make_manifest
-from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header
+from envbuilder.layers.entry import BLOCK, CHUNK, END, Entry, Kind, make_header, make_manifest
 
 # Between zstd's levels 2 and 3: level 2's match length, with two larger tables. Layers are 1.1 % smaller than
 # at level 2 for 9 % more CPU (16 % for GPU code, which hardly compresses); at level 3, 2.5 to 3.4 % smaller

@@ -66,7 +66,6 @@ class Client:
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
-        """Return the URL of a path below a repository."""
         return f"{self._base(reference.registry)}{reference.repository}/{path}"
 
     def ask(

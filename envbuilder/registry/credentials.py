@@ -57,8 +57,8 @@ def find_credentials(
     reference: Reference, environment: Mapping[str, str], runner: Runner
 ) -> Credentials | None:
     """Return the credentials of the first file that has some. In a file, the longest matching name wins."""
+    names = _names(reference)
     for path in credential_files(environment):
-        names = _names(reference)
         settings = _read(path)
         credentials = _in_file(settings, names, str(path)) or _from_helper(settings, names, runner)
         if credentials:
@@ -93,11 +93,8 @@ def _in_file(settings: Mapping[str, Any], names: Sequence[str], source: str) -> 
     if not isinstance(auths, dict):
         return None
     entries = {_plain(key): entry for key, entry in auths.items() if isinstance(entry, dict)}
-    for name in names:
-        credentials = _entry(entries.get(_plain(name), {}), source)
-        if credentials:
-            return credentials
-    return None
+    candidates = (_entry(entries.get(_plain(name), {}), source) for name in names)
+    return next(filter(None, candidates), None)
 
 
 def _plain(key: str) -> str:

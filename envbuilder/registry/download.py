@@ -173,7 +173,6 @@ def fallback_tag(reference: Reference) -> str:
 
 
 def _ask_referrers(client: Client, reference: Reference) -> tuple[Descriptor, ...]:
-    """Ask the referrers API, page after page."""
     listed, page = list[Descriptor](), client.url(reference, f"referrers/sha256:{reference.digest}")
     for _ in range(MOST_PAGES):
         with client.ask(reference, "GET", page) as response:

@@ -53,15 +53,14 @@ class Pulled(Answer):
 
     def text(self) -> str:
         lines = [f"{file.form:<6} {file.path}  {file.digest}" for file in self.files]
-        new = f"{self.bytes / 1e6:.1f} MB pulled" if self.bytes else "nothing to do"
-        resumed = (
-            f", {self.bytes_resumed / 1e6:.1f} MB kept from before a break" if self.bytes_resumed else ""
-        )
-        here = f", {self.bytes_here / 1e6:.1f} MB of its layers were here" if self.bytes_here else ""
-        signed = (
-            f", signature verified: {self.signed_as}, signed {self.signed}" if self.signature_verified else ""
-        )
-        return "\n".join([*lines, f"{new}{resumed}{here}{signed}"])
+        parts = [f"{self.bytes / 1e6:.1f} MB pulled" if self.bytes else "nothing to do"]
+        if self.bytes_resumed:
+            parts.append(f"{self.bytes_resumed / 1e6:.1f} MB kept from before a break")
+        if self.bytes_here:
+            parts.append(f"{self.bytes_here / 1e6:.1f} MB of its layers were here")
+        if self.signature_verified:
+            parts.append(f"signature verified: {self.signed_as}, signed {self.signed}")
+        return "\n".join([*lines, ", ".join(parts)])
 
 
 def pull(

@@ -12,7 +12,6 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,7 @@ from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.plain import pasted
-from envbuilder.core.processor import X86_64, Processor, processor_of
+from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_image, put_manifest, small_source
 from envbuilder.sources.fetch import each
@@ -82,34 +81,42 @@ def push(
     them.
     """
     tagged = reference.with_tag(reference.tag or LATEST)
-    shipment = _Shipment.load(outputs, tagged, forms)
-    sif_tag = naming.sif_reference(tagged, shipment.processor)
-    noted, sent = _noted(memory, tagged), list[Sent]()
-    platforms: tuple[str, ...] = ()
-    total = sum(source.blob.size for source in shipment.sources)
+    layout = read_layout(outputs.image) if outputs.image.exists() else None
+    processor = (processor_of(layout.config.platform) if layout else processor_in(outputs.sif)) or X86_64
+    sif_tag = naming.sif_reference(tagged, processor)
+    marks, documents = _documents(outputs)
+    if layout and "sif" in forms:
+        marks[naming.IMAGE_KEY] = f"sha256:{layout.manifest.digest}"
+    manifests, sources = _artifacts(outputs, layout, forms, marks)
+    documents += _signature(outputs, tagged, manifests)
+    attached = [
+        _attachment(document, manifest, marks) for manifest in manifests.values() for document in documents
+    ]
+    sources += [small_source(model.EMPTY, model.EMPTY_CONTENT), *documents]
+    unique = {source.blob.digest: source for source in sources}
+    noted, sent, platforms = _noted(memory, tagged), list[Sent](), tuple[str, ...]()
+    total = sum(source.blob.size for source in unique.values())
     with console.step(f"push {reference.repository}", total) as transfer:
 
         def work(source: Source, stop: threading.Event) -> None:
             sibling = noted.get(source.blob.digest, "")
             sent.append(push_blob(client, tagged, source, sibling=sibling, progress=transfer, stop=stop))
 
-        each(shipment.sources, work)
-        for form, manifest in shipment.manifests:
-            if form == "image":
-                platforms = put_image(client, tagged, manifest, shipment.processor.platform)
-            else:
-                put_manifest(client, sif_tag, manifest)
-        for document in shipment.attached:
+        each(sorted(unique.values(), key=lambda source: -source.blob.size), work)
+        image, sif = manifests.get("image"), manifests.get("sif")
+        if image:
+            platforms = put_image(client, tagged, image, processor.platform)
+        if sif:
+            put_manifest(client, sif_tag, sif)
+        for document in attached:
             put_manifest(client, tagged.with_digest(document.digest), document)
-    _note(memory, tagged, [source.blob.digest for source in shipment.sources])
-    pushed = dict(shipment.manifests)
-    image, sif = pushed.get("image"), pushed.get("sif")
+    _note(memory, tagged, tuple(unique))
     return Pushed(
         image=str(tagged.with_digest(image.digest)) if image else None,
         platforms=platforms,
         sif=str(sif_tag.with_digest(sif.digest)) if sif else None,
         sif_sha256=naming.sif_of(sif).digest if sif else None,
-        attached=len(shipment.attached),
+        attached=len(attached),
         blobs=SentBlobs(
             sent=sum(not blob.there and not blob.mounted for blob in sent),
             there=sum(blob.there for blob in sent),
@@ -120,54 +127,27 @@ def push(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shipment:
-    """Everything to push: blobs, the manifests of the artifacts, and the manifests of their documents."""
-
-    sources: tuple[Source, ...]
-    processor: Processor
-    manifests: tuple[tuple[naming.Form, model.Manifest], ...]
-    attached: tuple[model.Manifest, ...]
-
-    @classmethod
-    def load(cls, outputs: Outputs, tagged: Reference, forms: Sequence[naming.Form]) -> "_Shipment":
-        layout = read_layout(outputs.image) if outputs.image.exists() else None
-        image = layout.manifest if layout else None
-        sources: list[Source] = []
-        manifests: list[tuple[naming.Form, model.Manifest]] = []
-        marks, documents = _documents(outputs)
-        if "image" in forms:
-            if layout is None or image is None:
-                raise _absent(outputs, str(outputs.image))
-            sources += _blobs(layout)
-            manifests.append(("image", image))
-        if "sif" in forms:
-            source = _sif(outputs)
-            if image:
-                marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
-            config = small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
-            sources += [source, config]
-            sif = model.make_manifest(
-                config=config.blob,
-                layers=[source.blob],
-                subject=image.descriptor() if image else None,
-                annotations={naming.TITLE: outputs.name, **marks},
-            )
-            manifests.append(("sif", sif))
-        documents += _signature(outputs, tagged, manifests)
-        sources += [small_source(model.EMPTY, model.EMPTY_CONTENT), *documents]
-        attached = [
-            _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
-        ]
-        unique = {source.blob.digest: source for source in sources}
-        largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
-        processor = processor_of(layout.config.platform) if layout else processor_in(outputs.sif)
-        return cls(
-            sources=tuple(largest_first),
-            processor=processor or X86_64,
-            manifests=tuple(manifests),
-            attached=tuple(attached),
+def _artifacts(
+    outputs: Outputs, layout: Layout | None, forms: Sequence[naming.Form], marks: Mapping[str, str]
+) -> tuple[dict[naming.Form, model.Manifest], list[Source]]:
+    """Return the manifest of each form, and their blobs."""
+    manifests: dict[naming.Form, model.Manifest] = {}
+    sources: list[Source] = []
+    if "image" in forms:
+        if layout is None:
+            raise _absent(outputs, str(outputs.image))
+        sources += _blobs(layout)
+        manifests["image"] = layout.manifest
+    if "sif" in forms:
+        source, config = _sif(outputs), small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
+        sources += [source, config]
+        manifests["sif"] = model.make_manifest(
+            config=config.blob,
+            layers=[source.blob],
+            subject=layout.manifest.descriptor() if layout else None,
+            annotations={naming.TITLE: outputs.name, **marks},
         )
+    return manifests, sources
 
 
 def _noted(memory: Path, reference: Reference) -> dict[str, str]:
@@ -242,14 +222,14 @@ def _documents(outputs: Outputs) -> tuple[dict[str, str], list[Source]]:
 
 
 def _signature(
-    outputs: Outputs, tagged: Reference, manifests: Sequence[tuple[naming.Form, model.Manifest]]
+    outputs: Outputs, tagged: Reference, manifests: Mapping[naming.Form, model.Manifest]
 ) -> list[Source]:
     """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts or another tag."""
     if not outputs.bundle.is_file():
         return []
     content = outputs.bundle.read_bytes()
     signed = read_signed_release(content, str(outputs.bundle))
-    for form, manifest in manifests:
+    for form, manifest in manifests.items():
         if naming.digest_that_is_signed(form, manifest) not in signed.digests:
             hint = "push with `--sign KEY`, or sign the artifacts again"
             raise VerifyError(f"`{outputs.bundle}` does not cover the {form} as it is", hint=hint)

@@ -85,7 +85,6 @@ class Transfer:
                 self._blobs[blob.digest] = path
 
     def _is_here(self, form: Form, manifest: Manifest) -> bool:
-        """Whether the output already has these bytes."""
         if form == "sif":
             return _holds(self.outputs.sif, sif_of(manifest))
         try:
@@ -197,7 +196,6 @@ class Transfer:
         return layers
 
     def _finish(self, form: Form, manifest: Manifest, versions: int) -> None:
-        """Give an artifact its name."""
         if form == "sif":
             digest = sif_of(manifest).digest
             (self.folder / digest).chmod(0o755)

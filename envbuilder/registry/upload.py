@@ -216,47 +216,36 @@ class _Upload:
 
     def _step(self) -> bool:
         """Send the next part. Returns whether the registry has the whole blob and accepted its digest."""
-        left = self.source.blob.size - self.have
-        if self.broken and left:
-            self._send_piece(min(left, PIECE))
-            return False
-        joint = "&" if "?" in self.url else "?"
-        url = f"{self.url}{joint}{urlencode({'digest': f'sha256:{self.source.blob.digest}'})}"
-        with self._ask("PUT", url, left, accept=(201, 400, 404, 413, 416)) as response:
-            status = response.status_code
-        if status == 201:
-            self._show(self.source.blob.size)
-            return True
+        blob, size = self.source.blob, self.source.blob.size - self.have
+        headers = {"Content-Type": "application/octet-stream"}
+        is_piece = self.broken and size > 0
+        if is_piece:
+            size, method, url = min(size, PIECE), "PATCH", self.url
+            headers["Content-Range"] = f"{self.have}-{self.have + size - 1}"
+        else:
+            joint = "&" if "?" in self.url else "?"
+            method, url = "PUT", f"{self.url}{joint}{urlencode({'digest': f'sha256:{blob.digest}'})}"
+        body = _Piece(self.source, self.have, size, self._advance) if size else b""
+        accept = (202, 400, 404, 416) if is_piece else (201, 400, 404, 413, 416)
+        try:
+            with self.client.ask(
+                self.reference, method, url, right=RIGHT, headers=headers, body=body, accept=accept
+            ) as response:
+                status = response.status_code
+        finally:
+            self.sent += body.sent if isinstance(body, _Piece) else 0
+        if status == 202:
+            self.url = _location(response, self.url)
+            self.have += size
+        if status in (201, 202):
+            self._show(self.have if is_piece else blob.size)
+            return not is_piece
         if status == 400:  # also when the bytes do not match the digest
             self.source.need_right()
         if status != 413:
             self.url = ""
-        raise TransientError(f"the registry did not accept what was sent ({status})")
-
-    def _send_piece(self, size: int) -> None:
-        end = self.have + size
-        place = f"{self.have}-{end - 1}"
-        with self._ask("PATCH", self.url, size, content_range=place, accept=(202, 400, 404, 416)) as response:
-            if response.status_code != 202:
-                self.url = ""
-                raise TransientError(f"the registry lost what it had ({response.status_code})")
-            self.url = _location(response, self.url)
-        self.have = end
-        self._show(self.have)
-
-    def _ask(
-        self, method: str, url: str, size: int, *, accept: tuple[int, ...], content_range: str = ""
-    ) -> Response:
-        body = _Piece(self.source, self.have, size, self._advance) if size else b""
-        headers = {"Content-Type": "application/octet-stream"}
-        if content_range:
-            headers["Content-Range"] = content_range
-        try:
-            return self.client.ask(
-                self.reference, method, url, right=RIGHT, headers=headers, body=body, accept=accept
-            )
-        finally:
-            self.sent += body.sent if isinstance(body, _Piece) else 0
+        what = "lost what it had" if is_piece else "did not accept what was sent"
+        raise TransientError(f"the registry {what} ({status})")
 
     def _recover(self) -> bool:
         """Ask how much the registry has. Returns True when it has the whole blob."""

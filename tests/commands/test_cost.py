@@ -48,6 +48,11 @@ def test_a_command_imports_no_library_that_it_does_not_need(command: str, idle: 
     assert idle[command].modules & HEAVY == set()
 
 
+@pytest.mark.parametrize("command", [f"{name} --help" for name in ("push", "pull", "sign", "verify")])
+def test_cryptography_is_imported_for_a_key_alone(command: str, idle: dict[str, Idle]):
+    assert "cryptography" not in idle[command].modules
+
+
 def test_a_command_with_nothing_to_do_takes_little_cpu_time(cache: dict[str, str], idle: dict[str, Idle]):
     """One that took too much is measured again, beside the reference, since other load on the machine only ever adds."""
     slow = too_slow(idle)

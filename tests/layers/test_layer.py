@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.blob import index_blob
-from envbuilder.layers.entry import from_bytes, make_manifest, parse_entry, parse_manifest
+from envbuilder.layers.entry import from_bytes, make_header, make_manifest, parse_entry, parse_manifest
 from envbuilder.layers.layer import (
     Entry,
     Kind,
@@ -32,7 +32,6 @@ from envbuilder.layers.layer import (
     write_layer,
     write_layer_from_tar,
 )
-from envbuilder.layers.tar import make_header
 from envbuilder.layers.writer import BLOCK_SIZE
 
 EPOCH = 1_700_000_000

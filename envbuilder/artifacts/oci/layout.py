@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci import model
-from envbuilder.artifacts.oci.naming import default_registry, parse_reference
+from envbuilder.artifacts.oci.naming import parse_reference
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes, sync_folder
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.private import open_to_all
-from envbuilder.layers.entry import Entry, Kind
+from envbuilder.layers.entry import BLOCK, CHUNK, END, Entry, Kind, make_header, padded
 from envbuilder.layers.layer import Layer
-from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header, padded
 
 _BLOBS: Final = "blobs/sha256"
 
@@ -76,28 +75,41 @@ def write_layout(
             ],
         }
     )
-    blob = model.describe(configuration, model.CONFIG)
-    manifest = model.make_manifest(
-        config=blob,
-        layers=[
-            model.Descriptor(media_type=model.LAYER, digest=layer.digest, size=layer.size) for layer in layers
-        ],
+    config_blob = model.describe(configuration, model.CONFIG)
+    blobs = [
+        model.Descriptor(media_type=model.LAYER, digest=layer.digest, size=layer.size) for layer in layers
+    ]
+    return save_layout(
+        folder,
+        name=name,
+        manifest=model.make_manifest(config=config_blob, layers=blobs),
+        blobs={config_blob.digest: configuration, **{layer.digest: layer.blob for layer in layers}},
     )
+
+
+def save_layout(
+    folder: Path, *, name: str, manifest: model.Manifest, blobs: Mapping[Sha256, Path | bytes]
+) -> Layout:
+    """Write the layout of an image whose blobs are here, as `write_layout`. The caller has checked the blobs."""
+    config = blobs[_config_of(manifest).digest]
     layout = Layout(
         folder=folder,
         reference=full_reference(name),
         manifest=manifest,
-        config=model.parse_configuration(configuration),
+        config=model.parse_configuration(config if isinstance(config, bytes) else config.read_bytes()),
     )
-    _save(layout, {layer.digest: layer.blob for layer in layers}, {blob.digest: configuration})
+    with _in_place_of(folder) as new:
+        (new / _BLOBS).mkdir(parents=True)
+        for digest, blob in (*blobs.items(), (manifest.digest, manifest.content)):
+            if isinstance(blob, bytes):
+                _blob_path(new, digest).write_bytes(blob)
+            else:
+                link_or_copy(blob, _blob_path(new, digest))
+        (new / "index.json").write_bytes(_index(layout))
+        (new / "oci-layout").write_bytes(model.LAYOUT)
+        for path in (new, *new.rglob("*")):
+            open_to_all(str(path))
     return layout
-
-
-def save_layout(folder: Path, *, name: str, manifest: model.Manifest, blobs: Mapping[Sha256, Path]) -> None:
-    """Write the layout of a downloaded image, as `write_layout`. The caller has checked the blobs."""
-    config = model.parse_configuration(blobs[_config_of(manifest).digest].read_bytes())
-    layout = Layout(folder=folder, reference=full_reference(name), manifest=manifest, config=config)
-    _save(layout, blobs, {})
 
 
 def read_layout(folder: Path) -> Layout:
@@ -115,7 +127,6 @@ def read_layout(folder: Path) -> Layout:
 
 
 def layout_size(layout: Layout, *, without: Collection[Sha256] = ()) -> int:
-    """Count the bytes of blobs in the archive."""
     return sum(blob.size for blob in _all_blobs(layout) if blob.digest not in without)
 
 
@@ -128,13 +139,12 @@ def read_archive(
 ) -> Iterator[bytes]:
     """Yield the layout as the tar that `docker load` reads, in pieces of a MiB at most; its image is called `name`.
 
-    Blobs in `without`, which the reader has, are left out. Engines with the containerd image store
-    read `index.json`, others `manifest.json`. `advance` gets the size of each piece of a blob.
+    Blobs in `without`, which the reader has, are left out. `advance` gets the size of each piece of a blob.
     Raises VerifyError when a blob is cut off.
     """
     renamed = replace(layout, reference=full_reference(name))
     for path in ("blobs", "blobs/sha256"):
-        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0))
+        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=0))
     for blob in _all_blobs(layout):
         if blob.digest in without:
             continue
@@ -149,11 +159,7 @@ def read_archive(
             raise VerifyError(f"`{layout.path(blob)}` is shorter than its manifest says")
         if blob.size % BLOCK:
             yield bytes(-blob.size % BLOCK)
-    for path, text in (
-        ("index.json", _index(renamed)),
-        ("manifest.json", _classic_manifest(renamed)),
-        ("oci-layout", model.LAYOUT),
-    ):
+    for path, text in (("index.json", _index(renamed)), ("oci-layout", model.LAYOUT)):
         yield make_header(_file(path, len(text))) + padded(text)
     yield END
 
@@ -203,19 +209,6 @@ def _in_place_of(folder: Path) -> Iterator[Path]:
         (work / "new").rename(folder)
 
 
-def _save(layout: Layout, links: Mapping[Sha256, Path], texts: Mapping[Sha256, bytes]) -> None:
-    with _in_place_of(layout.folder) as new:
-        (new / _BLOBS).mkdir(parents=True)
-        for digest, path in links.items():
-            link_or_copy(path, _blob_path(new, digest))
-        for digest, content in (*texts.items(), (layout.manifest.digest, layout.manifest.content)):
-            _blob_path(new, digest).write_bytes(content)
-        (new / "index.json").write_bytes(_index(layout))
-        (new / "oci-layout").write_bytes(model.LAYOUT)
-        for path in (new, *new.rglob("*")):
-            open_to_all(str(path))
-
-
 def _index(layout: Layout) -> bytes:
     annotations = {
         "io.containerd.image.name": layout.reference,
@@ -261,16 +254,5 @@ def _read(folder: Path, name: str) -> bytes:
     return read_beneath(folder.resolve(), name, limit=model.MOST_JSON)
 
 
-def _classic_manifest(layout: Layout) -> bytes:
-    """Return the `manifest.json` of `docker save`, for engines without the containerd image store."""
-    short = layout.reference.removeprefix(f"{default_registry()}/").removeprefix("library/")
-    image = {
-        "Config": f"{_BLOBS}/{layout.config_blob.digest}",
-        "RepoTags": [short],
-        "Layers": [f"{_BLOBS}/{blob.digest}" for blob in layout.manifest.layers],
-    }
-    return model.dump([image])
-
-
 def _file(path: str, size: int) -> Entry:
-    return Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=size)
+    return Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=0, size=size)

@@ -245,7 +245,7 @@ def load_json(text: str | bytes) -> dict[str, Any]:
 
 def _read(kind: type[T], value: Mapping[str, object]) -> T:
     try:
-        return cast("T", adapter(kind).validate_python(value))
+        return cast("T", adapter(cast("Any", kind)).validate_python(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

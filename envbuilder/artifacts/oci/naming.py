@@ -141,7 +141,6 @@ def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
 
 
 def is_sif(manifest: Manifest) -> bool:
-    """Whether the manifest is that of a SIF."""
     has_config = manifest.config is not None and manifest.config.media_type == SIF_CONFIG
     return has_config and len(manifest.layers) == 1
 

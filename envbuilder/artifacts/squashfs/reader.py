@@ -152,7 +152,6 @@ class Squashfs:
         return tuple(sorted(entries, key=path_order))
 
     def contents(self) -> dict[str, Content]:
-        """Return the place of each file's content, by path."""
         return {inode.entry.path: inode.content for inode in self._inodes if inode.content}
 
     def open(self, path: str) -> io.BufferedReader:
@@ -188,7 +187,6 @@ class Squashfs:
         return data
 
     def tail(self, content: Content) -> bytes:
-        """Return a file's part of a shared block."""
         size = content.size % self.block_size if content.fragment != _NONE_32 else 0
         shared = self._fragment(content.fragment) if size else b""
         part = shared[content.offset : content.offset + size]

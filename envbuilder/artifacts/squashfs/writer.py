@@ -10,9 +10,9 @@ format is version 4.0, as the kernel's documentation describes it.
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
@@ -103,7 +103,7 @@ def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
     entries = {entry.path: entry for layer in layers for entry in layer.entries}
     for path in list(entries):
         while path and (path := path.rpartition("/")[0]) not in entries:  # upwards
-            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
+            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
     return _Tables(entries, contents).lay_out(epoch)
 
 
@@ -184,10 +184,8 @@ class _Metadata:
         self.packed += _SIZE.pack(len(plain) | _RAW_META) + plain if raw else _SIZE.pack(len(packed)) + packed
 
 
-@dataclass(slots=True)
-class _Folder:
-    entry: Entry
-    names: list[tuple[bytes, Entry]] = field(default_factory=list)  # sorted
+# A folder, and its names in their order.
+_Folder: TypeAlias = tuple[Entry, list[tuple[bytes, Entry]]]
 
 
 class _Tables:
@@ -208,7 +206,7 @@ class _Tables:
             for entry in _of(folder)[:-1]:
                 self._write(entry, *(self._file(entry) if entry.kind is Kind.FILE else self._link(entry)))
             place, size = self._list(folder)
-            self._write(folder.entry, *self._folder(folder, *place, size))
+            self._write(folder[0], *self._folder(folder, *place, size))
         tables = bytearray()
         starts: list[int] = []
         for part in (self._inodes, self._lists):
@@ -272,7 +270,7 @@ class _Tables:
         return _TYPES[Kind.LINK], body
 
     def _folder(self, folder: _Folder, block: int, offset: int, size: int) -> tuple[int, bytes]:
-        entry, links = folder.entry, 2 + sum(inner.kind is Kind.DIRECTORY for _, inner in folder.names)
+        entry, links = folder[0], 2 + sum(inner.kind is Kind.DIRECTORY for _, inner in folder[1])
         # The root has no parent; its number is the one after the last.
         parent = self._numbers[entry.parent] if entry.path else len(self._numbers) + 1
         size += 3  # for `.` and `..`, which are not written
@@ -285,24 +283,22 @@ class _Tables:
 
     def _list(self, folder: _Folder) -> tuple[tuple[int, int], int]:
         """Write the list of a folder's names; return its place and size."""
+        runs: list[list[tuple[bytes, Entry]]] = []
+        for item in folder[1]:
+            if runs and self._goes_with(runs[-1], item[1]):
+                runs[-1].append(item)
+            else:
+                runs.append([item])
         place, size = self._lists.place, 0
-        run: list[tuple[bytes, Entry]] = []
-        for item in [*folder.names, None]:
-            if run and (item is None or not self._goes_with(run, item[1])):
-                first = run[0][1]
-                base = self._numbers[first.path]
-                data = _LISTING.pack(len(run) - 1, self._places[first.path][0], base)
-                for name, entry in run:
-                    delta = self._numbers[entry.path] - base
-                    data += (
-                        _NAME.pack(self._places[entry.path][1], delta, _TYPES[entry.kind], len(name) - 1)
-                        + name
-                    )
-                self._lists.add(data)
-                size += len(data)
-                run = []
-            if item is not None:
-                run.append(item)
+        for run in runs:
+            first = run[0][1]
+            base = self._numbers[first.path]
+            data = _LISTING.pack(len(run) - 1, self._places[first.path][0], base)
+            for name, entry in run:
+                delta, offset = self._numbers[entry.path] - base, self._places[entry.path][1]
+                data += _NAME.pack(offset, delta, _TYPES[entry.kind], len(name) - 1) + name
+            self._lists.add(data)
+            size += len(data)
         return place, size
 
     def _goes_with(self, run: list[tuple[bytes, Entry]], entry: Entry) -> bool:
@@ -331,24 +327,22 @@ class _Tables:
 
 
 def _folders(entries: dict[str, Entry]) -> list[_Folder]:
-    """Return every folder with its contents, the last path first, so each comes after its subfolders."""
-    folders: dict[str, _Folder] = {}
+    """Return every folder with its names, the last path first, so each comes after its subfolders."""
     inside: dict[str, list[tuple[bytes, Entry]]] = defaultdict(list)
-    for entry in sorted(entries.values(), key=path_order):
-        if entry.kind is Kind.DIRECTORY:
-            folders[entry.path] = _Folder(entry)
+    for entry in entries.values():
         if entry.path:
             inside[entry.parent].append((to_bytes(entry.path.rpartition("/")[2]), entry))
     for path, names in inside.items():
-        if path not in folders:
+        names.sort(key=lambda item: item[0])
+        if entries[path].kind is not Kind.DIRECTORY:
             raise BuildError(f"`{path}` is no folder, and `{names[0][1].path}` would be in it")
-        folders[path].names = sorted(names, key=lambda item: item[0])
-    return list(reversed(folders.values()))
+    folders = [entry for entry in entries.values() if entry.kind is Kind.DIRECTORY]
+    return [(entry, inside[entry.path]) for entry in sorted(folders, key=path_order, reverse=True)]
 
 
 def _of(folder: _Folder) -> list[Entry]:
     """Return the inodes of a folder in the order in which they are written."""
-    return [*(entry for _, entry in folder.names if entry.kind is not Kind.DIRECTORY), folder.entry]
+    return [*(entry for _, entry in folder[1] if entry.kind is not Kind.DIRECTORY), folder[0]]
 
 
 def _pair(name: str, value: bytes) -> bytes:
