@@ -33,7 +33,7 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import Job, write_step
+from envbuilder.builder.job import Job, prepare_run
 from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
@@ -75,31 +75,21 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
     for extension in dict.fromkeys(missing):
         is_capture = extension.form is Form.CAPTURE
         program = (capture_program if is_capture else extension_program)(job.plan.ground, extension)
-        yield program_command(
-            program, root, step=work / "step", out=work / "out", mounts=(_space(work / "space"),)
-        )
-
-
-def join_command(
-    step: ExtensionsStep, job: Job, root: Root, work: Path, mounts: Sequence[Mount] = ()
-) -> Command:
-    """Return the command that joins the extensions in `work/tree`. `mounts` are their entries below INPUTS."""
-    return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree", mounts=mounts)
+        yield program_command(program, root, work, (_space(work / "space"),))
 
 
 def join_extensions(
     step: ExtensionsStep, built: Sequence[CachedExtension], job: Job, root: Root, work: Path
 ) -> None:
-    """Write the layer's files below `work/tree`. Raises BuildError if two extensions install the same file."""
-    write_step(step.made_by(job.plan), work / "step", job.store)
-    (work / "tree").mkdir()
-    mounts = []
+    """Write the layer's files below `work/out`. Raises BuildError if two extensions install the same file."""
+    program, mounts = step.made_by(job.plan), list[Mount]()
+    out = prepare_run(program, work, job.store)
     for number, extension in enumerate(built):
         inside = f"{extension.part}/{number}"
         (work / "step/inputs" / inside).mkdir(parents=True)
         mounts.append(Mount(source=extension.folder, target=f"{INPUTS}/{inside}"))
-    job.runner.run(join_command(step, job, root, work, mounts))
-    take_over(work / "tree")
+    job.runner.run(program_command(program, root, work, mounts))
+    take_over(out)
 
 
 def _space(build_dir: Path) -> Mount:
@@ -306,27 +296,26 @@ class ExtensionBuilder:
                 self._job.console.say(f"  {name}: warning: {message}")
 
         with self._job.store.workspace() as work:
-            write_step(program, work / "step", self._job.store)
+            out = prepare_run(program, work, self._job.store)
             save_text(work / "step/jobs", str(jobs))
-            (work / "out").mkdir()
             mounts = [_space(build_dir)]
             if captured:
                 (work / "step/inputs" / CAPTURED).mkdir()
                 mounts.append(Mount(source=captured, target=f"{INPUTS}/{CAPTURED}"))
-            command = program_command(program, root, step=work / "step", out=work / "out", mounts=mounts)
+            command = replace(program_command(program, root, work, mounts), chatty=True)
             try:
-                self._job.runner.run(replace(command, chatty=True), on_line=read)
+                self._job.runner.run(command, on_line=read)
             except SpaceError:
                 raise
             except CommandError as failure:
-                explain_targets(name, extension, work / "out", build_dir, self._ground.gpus)
+                explain_targets(name, extension, out, build_dir, self._ground.gpus)
                 is_project = extension.form is Form.PROJECT
                 raise explain_failure(
                     name, lines, failure,
                     compiles=extension.form is not Form.CAPTURE or captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
                 ) from failure  # fmt: skip
-            yield work / "out"
+            yield out
 
 
 def _run_all(
