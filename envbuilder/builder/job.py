@@ -276,8 +276,16 @@ def write_step(program: Program, folder: Path, store: Store, parts: Mapping[str,
         out.rename(inputs / name)
 
 
+def prepare_run(program: Program, work: Path, store: Store, parts: Mapping[str, Path] | None = None) -> Path:
+    """Write the folder of a program's step into `work`, and make its OUT beside it. Returns OUT."""
+    write_step(program, work / Path(SPEC).parent.name, store, parts)
+    out = work / Path(OUT).name
+    out.mkdir()
+    return out
+
+
 def outside_command(program: Program, work: Path) -> Command:
-    """Return the command that runs a program of the interpreter `OUTSIDE`. Its step's folder and its OUT are in `work`."""
+    """Return the command that runs a program of the interpreter `OUTSIDE` in `work`, which `prepare_run` fills."""
     step = work / Path(SPEC).parent.name
     words = (
         steps.FOLDER / program.files[0], step / Path(SPEC).name, step / Path(INPUTS).name, work / Path(OUT).name
@@ -290,10 +298,8 @@ def run_outside(
     program: Program, work: Path, store: Store, runner: Runner, on_line: Callable[[str], None] | None = None
 ) -> Path:
     """Run a program of the interpreter `OUTSIDE` in the new folder `work`. Returns its OUT."""
-    command, out = outside_command(program, work), work / Path(OUT).name
-    write_step(program, work / Path(SPEC).parent.name, store)
-    out.mkdir()
-    runner.run(command, on_line=on_line)
+    out = prepare_run(program, work, store)
+    runner.run(outside_command(program, work), on_line=on_line)
     return out
 
 

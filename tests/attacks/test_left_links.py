@@ -244,15 +244,15 @@ class Swapping(Run):
     """Makes a tree with a program that swaps it, as code of a wheel can while byte code is compiled beside it."""
 
     def _write_tree(self, step: object, work: Path) -> None:
-        (work / "tree").mkdir()
+        (work / "out").mkdir()
         home = self._job.store.root.parent / "home"
-        swap = ("/bin/sh", "-c", f"mv /work/tree /work/old; ln -s {home}/private /work/tree")
+        swap = ("/bin/sh", "-c", f"mv /work/out /work/old; ln -s {home}/private /work/out")
         mounts = (Mount(source=work, target="/work", writable=True),)
         self._job.runner.run(sandboxed(Root(os=Path("/")), swap, why="compile byte code", mounts=mounts))
 
 
 def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine) -> None:
-    with ThreadPoolExecutor(1) as pool, pytest.raises(BuildError, match="replaced the folder `tree`"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BuildError, match="replaced the folder `out`"):
         Swapping(machine.job, pool)._start_tree(machine.job.plan.python).result()
     assert not list((machine.job.store.root / "trees").iterdir())
     machine.need_untouched()

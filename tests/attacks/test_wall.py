@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.extensions.wheels import built_wheels
-from envbuilder.builder.job import write_step
+from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.distribution import make_places, root_command
 from envbuilder.builder.sandbox.root import Emulation, Root, program_command, sandboxed
 from envbuilder.core.cache import Store
@@ -100,13 +100,12 @@ def install(folder: Path, line: str) -> Path:
     files = {"innocent.pth": f"import sys; {line}\n", "innocent.py": ""}
     wheel = locked(write_wheel(folder, "innocent", "1.0", files=files), "innocent", "1.0")
     wheel = replace(wheel, kind="wheel")
-    store, tree = Store(folder / "cache"), folder / "tree"
+    store = Store(folder / "cache")
     store.add_artifact(wheel.sha256, folder / wheel.filename)
     step = PythonStep(python=MINOR, artifacts=(wheel,))
     program = step.made_by(make_plan(replace(RECIPE, python=MINOR), LOCK))
-    tree.mkdir()
-    write_step(program, folder / "step", store)
-    run(program_command(program, HOST, step=folder / "step", out=tree))
+    tree = prepare_run(program, folder, store)
+    run(program_command(program, HOST, folder))
     return tree
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.job import write_step
+from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.root import program_command
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError
@@ -30,12 +30,11 @@ MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 def install(folder: Path, archive: Path) -> Path:
     """Install the archive as a build does, in a sandbox with this machine's programs. Returns its folder there."""
     locked = replace(make_artifact("cpython", "1", kind="archive"), sha256=sha256_file(archive))
-    store, out = Store(folder / "cache"), folder / "out"
-    out.mkdir(parents=True)
+    store = Store(folder / "cache")
     store.add_artifact(locked.sha256, shutil.copy(archive, folder / "copy"))
     program = InterpreterStep(python=MINOR, archive=locked).made_by(make_plan())
-    write_step(program, folder / "step", store)
-    ProcessRunner(os.environ).run(program_command(program, HOST, step=folder / "step", out=out))
+    out = prepare_run(program, folder, store)
+    ProcessRunner(os.environ).run(program_command(program, HOST, folder))
     take_over(out)
     return out / "opt/python"
 

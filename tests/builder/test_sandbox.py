@@ -17,7 +17,7 @@ import uv
 from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.job import Job, progress, run_outside, tools, write_step
+from envbuilder.builder.job import Job, prepare_run, progress, run_outside, tools
 from envbuilder.builder.sandbox.root import Root, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
 from envbuilder.core import console as console_module
@@ -257,22 +257,18 @@ START = StartStep(
 
 
 def test_the_sandbox_of_a_program(golden):
-    command = program_command(START.made_by(PLAN), FULL, step=Path("/work/step"), out=Path("/work/tree"))
+    command = program_command(START.made_by(PLAN), FULL, Path("/work"))
     golden("sandbox-start.txt", one_a_line(command, UV=uv.find_uv_bin(), STEPS=steps.FOLDER))
 
 
 @runs_programs
 def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_path):
     """With this machine as the root, for its Python is the only one that is there."""
-    tree = tmp_path / "tree"
     (tmp_path / "layer").mkdir()
     python = f"python3.{sys.version_info.minor}"
-    tree.mkdir()
     program = dataclasses.replace(START.made_by(PLAN), interpreter=f"/usr/bin/{python}")
-    write_step(program, tmp_path / "step", Store(tmp_path / "cache"))
-    ProcessRunner(os.environ).run(
-        program_command(program, Root(os=Path("/")), step=tmp_path / "step", out=tree)
-    )
+    tree = prepare_run(program, tmp_path, Store(tmp_path / "cache"))
+    ProcessRunner(os.environ).run(program_command(program, Root(os=Path("/")), tmp_path))
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
@@ -427,7 +423,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         "import sys, warnings; from pathlib import Path; from tests.builder import test_sandbox as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
         "place = Path(sys.argv[1])\n"
-        "t.write_step(t.runtime_program(t.make_runtime(), {}), place / 'step', t.Store(place / 'cache'))\n"
+        "t.prepare_run(t.runtime_program(t.make_runtime(), {}), place, t.Store(place / 'cache'))\n"
     )
     subprocess.run(
         [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],

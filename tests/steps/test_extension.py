@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envbuilder import steps
-from envbuilder.builder.job import write_step
+from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.root import program_command
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError, CompileError
@@ -340,14 +340,14 @@ def test_a_capture_in_one_go_leaves_what_the_cache_keeps_call_by_call(machine: M
     (step,) = (step for step in job.plan.steps if isinstance(step, ExtensionsStep))
     (tmp_path / "kept").mkdir()
     machine.join(built, tmp_path / "kept", *extensions)
+    (tmp_path / "inputs").mkdir()
     for part in step.made_by(job.plan).parts:
-        out = tmp_path / "inputs" / part.name
-        out.mkdir(parents=True)
-        write_step(part, tmp_path / part.name, job.store)
-        job.runner.run(program_command(part, machine.root, step=tmp_path / part.name, out=out))
+        out = prepare_run(part, tmp_path / part.name, job.store)
+        job.runner.run(program_command(part, machine.root, tmp_path / part.name))
+        out.rename(tmp_path / "inputs" / part.name)
     (tmp_path / "spec.json").write_text(step.made_by(job.plan).spec)
     load_program("extensions").main(*(str(tmp_path / name) for name in ("spec.json", "inputs", "once")))
-    assert tree_of(tmp_path / "once") == tree_of(tmp_path / "kept/tree")
+    assert tree_of(tmp_path / "once") == tree_of(tmp_path / "kept/out")
     index = json.loads((tmp_path / "once/opt/envbuilder/extensions/index.json").read_text())
     assert [entry["name"] for entry in index["extensions"]] == ["first", "second", "key", "pkg"]
     assert {path.name for path in (tmp_path / "once/opt/envbuilder/extensions/modules").iterdir()} == {

@@ -72,7 +72,7 @@ class Machine:
             return ExtensionBuilder(self.job_of(*extensions), lambda: self.root).build()
 
     def join(self, built: tuple[CachedExtension, ...], work: Path, *extensions: LockedExtension) -> None:
-        """Join what was built of these extensions in `work/tree`."""
+        """Join what was built of these extensions in `work/out`."""
         job = self.job_of(*extensions)
         (step,) = (step for step in job.plan.steps if isinstance(step, ExtensionsStep))
         join_extensions(step, built, job, self.root, work)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
@@ -33,7 +33,7 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import Job, write_step
+from envbuilder.builder.job import Job, prepare_run
 from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
@@ -74,31 +74,21 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
     for extension in dict.fromkeys(missing):
         is_capture = extension.form is Form.CAPTURE
         program = extension_program(job.plan.ground, extension, only=is_capture)
-        yield program_command(
-            program, root, step=work / "step", out=work / "out", mounts=(_space(work / "space"),)
-        )
-
-
-def join_command(
-    step: ExtensionsStep, job: Job, root: Root, work: Path, mounts: Sequence[Mount] = ()
-) -> Command:
-    """Return the command that joins the extensions in `work/tree`. `mounts` are their entries below INPUTS."""
-    return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree", mounts=mounts)
+        yield program_command(program, root, work, (_space(work / "space"),))
 
 
 def join_extensions(
     step: ExtensionsStep, built: Sequence[CachedExtension], job: Job, root: Root, work: Path
 ) -> None:
-    """Write the layer's files below `work/tree`. Raises BuildError if two extensions install the same file."""
-    write_step(step.made_by(job.plan), work / "step", job.store)
-    (work / "tree").mkdir()
-    mounts = []
+    """Write the layer's files below `work/out`. Raises BuildError if two extensions install the same file."""
+    program, mounts = step.made_by(job.plan), list[Mount]()
+    out = prepare_run(program, work, job.store)
     for number, extension in enumerate(built):
         inside = f"{extension.part}/{number}"
         (work / "step/inputs" / inside).mkdir(parents=True)
         mounts.append(Mount(source=extension.folder, target=f"{INPUTS}/{inside}"))
-    job.runner.run(join_command(step, job, root, work, mounts))
-    take_over(work / "tree")
+    job.runner.run(program_command(program, root, work, mounts))
+    take_over(out)
 
 
 def _space(build_dir: Path) -> Mount:
@@ -136,6 +126,17 @@ class Slots:
                 self._changed.notify_all()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A run of a program that compiles an extension, or one of its calls."""
+
+    extension: LockedExtension
+    name: str  # that is shown
+    program: Program
+    jobs: int = MANY  # compilers at once, at most
+    captured: Path | None = None  # what a capture left, for one of its calls
+
+
 class ExtensionBuilder:
     """Build one plan's extensions. `root` unpacks the trees for a compiler. It is called only before a compile."""
 
@@ -163,7 +164,8 @@ class ExtensionBuilder:
         match extension.form:
             case Form.PROJECT:
                 key, objects = project_key(ground, extension), f"{extension.name} {extension.path}"
-                return (self._obtain(extension, extension.name, key, program, objects),)
+                task = _Task(extension=extension, name=extension.name, program=program)
+                return (self._obtain(task, key, objects),)
             case Form.LOAD:
                 calls = recipe_calls(extension)
                 return (self._obtain_call(extension, calls.calls[0], calls, program),)
@@ -196,7 +198,8 @@ class ExtensionBuilder:
                 build_dir = folder.with_name("space")
                 build_dir.mkdir()
                 program = extension_program(self._ground, extension, only=True)
-                with self._ran(program, extension, extension.name, build_dir, root) as out:
+                task = _Task(extension=extension, name=extension.name, program=program, jobs=1)
+                with self._ran(task, build_dir, root) as out:
                     calls = cache.save_calls(out, folder)
                 self._job.need_unchanged(root.trees, extension.name)
                 if not calls.calls:
@@ -211,28 +214,17 @@ class ExtensionBuilder:
     def _obtain_call(
         self, extension: LockedExtension, call: Call, calls: Calls, program: Program, captured: Path | None = None
     ) -> CachedExtension:  # fmt: skip
-        key = call_key(self._ground, extension, call, calls)
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        return self._obtain(
-            extension, label(extension, call.name), key, program, call.to_json(), jobs=jobs, captured=captured
-        )
+        name = label(extension, call.name)
+        task = _Task(extension=extension, name=name, program=program, jobs=jobs, captured=captured)
+        return self._obtain(task, call_key(self._ground, extension, call, calls), call.to_json())
 
-    def _obtain(
-        self,
-        extension: LockedExtension,
-        name: str,
-        key: Key,
-        program: Program,
-        objects: str,
-        *,
-        jobs: int = MANY,
-        captured: Path | None = None,
-    ) -> CachedExtension:
-        """Return the entry from the store. The program makes a missing one, with at most `jobs` compilers.
+    def _obtain(self, task: _Task, key: Key, objects: str) -> CachedExtension:
+        """Return the entry from the store. The task makes a missing one.
 
         `objects` and the surroundings decide objects in the build directory; sources, which ninja compares, do not.
         """
-        store, console, digest = self._job.store, self._job.console, key.entry
+        store, console, name, digest = self._job.store, self._job.console, task.name, key.entry
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
             compiled = cache.load_compiled(folder) if store.holds(folder, whole=True) else None
@@ -247,16 +239,14 @@ class ExtensionBuilder:
                 build_key = sha256_text(json.dumps(decided_by))
                 with (
                     self._say_failure(name),
-                    self._slots.take(jobs) as taken,
+                    self._slots.take(task.jobs) as taken,
                     store.lock(f"build-directories-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as entry,
                     store.build_directory(build_key) as build_dir,
                 ):
                     began = time.monotonic()
-                    with self._ran(
-                        program, extension, name, build_dir, root, jobs=taken, captured=captured
-                    ) as out:
+                    with self._ran(replace(task, jobs=taken), build_dir, root) as out:
                         cache.save_compiled(
                             out, entry, key=key, seconds=round(time.monotonic() - began, 1),
                             timings=cache.ninja_timings(build_dir), recipe=self._job.plan.name,
@@ -280,19 +270,9 @@ class ExtensionBuilder:
             raise
 
     @contextlib.contextmanager
-    def _ran(
-        self,
-        program: Program,
-        extension: LockedExtension,
-        name: str,
-        build_dir: Path,
-        root: Root,
-        *,
-        jobs: int = 1,
-        captured: Path | None = None,
-    ) -> Iterator[Path]:
-        """Run a program in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
-        lines = LastLines()
+    def _ran(self, task: _Task, build_dir: Path, root: Root) -> Iterator[Path]:
+        """Run a task in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
+        lines, name, extension = LastLines(), task.name, task.extension
 
         def read(line: str) -> None:
             lines.append(line)
@@ -305,27 +285,26 @@ class ExtensionBuilder:
                 self._job.console.say(f"  {name}: warning: {message}")
 
         with self._job.store.workspace() as work:
-            write_step(program, work / "step", self._job.store)
-            save_text(work / "step/jobs", str(jobs))
-            (work / "out").mkdir()
+            out = prepare_run(task.program, work, self._job.store)
+            save_text(work / "step/jobs", str(task.jobs))
             mounts = [_space(build_dir)]
-            if captured:
+            if task.captured:
                 (work / "step/inputs" / CAPTURED).mkdir()
-                mounts.append(Mount(source=captured, target=f"{INPUTS}/{CAPTURED}"))
-            command = program_command(program, root, step=work / "step", out=work / "out", mounts=mounts)
+                mounts.append(Mount(source=task.captured, target=f"{INPUTS}/{CAPTURED}"))
+            command = replace(program_command(task.program, root, work, mounts), chatty=True)
             try:
-                self._job.runner.run(replace(command, chatty=True), on_line=read)
+                self._job.runner.run(command, on_line=read)
             except SpaceError:
                 raise
             except CommandError as failure:
-                explain_targets(name, extension, work / "out", build_dir, self._ground.gpus)
+                explain_targets(name, extension, out, build_dir, self._ground.gpus)
                 is_project = extension.form is Form.PROJECT
                 raise explain_failure(
                     name, lines, failure,
-                    compiles=extension.form is not Form.CAPTURE or captured is not None,
+                    compiles=extension.form is not Form.CAPTURE or task.captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
                 ) from failure  # fmt: skip
-            yield work / "out"
+            yield out
 
 
 def _run_all(

@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envbuilder.builder.extensions.cache import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.job import Job, tools, write_step
+from envbuilder.builder.job import Job, prepare_run, tools
 from envbuilder.builder.sandbox.root import Root, program_command
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines
@@ -53,8 +53,7 @@ def _entry(part: Program, job: Job) -> Path:
 
 def _command(part: Program, root: Root, work: Path) -> Command:
     space = Mount(source=work / "space", target=_SPACE, writable=True)
-    command = program_command(part, root, step=work / "step", out=work / "wheel", mounts=(space,))
-    return replace(command, chatty=True)
+    return replace(program_command(part, root, work, (space,)), chatty=True)
 
 
 def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Root]) -> Path:
@@ -66,9 +65,8 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
             with (
                 job.console.step(f"build `{title}`"), store.workspace() as work, store.renewed(folder) as out,
             ):  # fmt: skip
-                write_step(part, work / "step", store)
-                for name in ("space", "wheel"):
-                    (work / name).mkdir()
+                prepare_run(part, work, store)
+                (work / "space").mkdir()
                 lines = LastLines()
                 try:
                     job.runner.run(_command(part, ground, work), on_line=lines.append)
@@ -76,7 +74,7 @@ def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Ro
                     failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
                     raise explain_failure(title, lines, failure, kind="source distribution") from failure
                 name = _wheel_in(work, sdist)
-                copy_beneath(work, f"wheel/{name}", out / name)
+                copy_beneath(work, f"out/{name}", out / name)
                 job.need_unchanged(ground.trees, sdist.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -88,7 +86,7 @@ def _wheel_in(work: Path, sdist: Artifact) -> str:
     It becomes a line of a requirements file, so it must be a wheel's name.
     """
     with answers("wheel"):
-        names = [path.removeprefix("wheel/") for path, _ in walk_beneath(work, "wheel")]
+        names = [path.removeprefix("out/") for path, _ in walk_beneath(work, "out")]
     title = f"the build of `{sdist.name} {sdist.version}`"
     try:
         (name,) = filter(_WHEEL.fullmatch, names)

@@ -107,12 +107,11 @@ def sandboxed(root: Root, argv: Sequence[str], *, why: str, mounts: Sequence[Mou
     return sandbox(options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by)
 
 
-def program_command(
-    program: Program, root: Root, *, step: Path, out: Path, mounts: Sequence[Mount] = ()
-) -> Command:
-    """Return the command that runs a program. `step` is its folder, which `write_step` wrote, and `out` its OUT."""
+def program_command(program: Program, root: Root, work: Path, mounts: Sequence[Mount] = ()) -> Command:
+    """Return the command that runs a program in `work`, which `prepare_run` fills."""
     files = (Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
     tool = Mount(source=Path(uv.find_uv_bin()), target=f"{PROGRAMS}/uv")
-    folder = Mount(source=step, target=str(PurePosixPath(SPEC).parent))
-    result = Mount(source=out, target=OUT, writable=True)
+    step = str(PurePosixPath(SPEC).parent)
+    folder = Mount(source=work / step[1:], target=step)
+    result = Mount(source=work / OUT[1:], target=OUT, writable=True)
     return sandboxed(root, program.argv, why=program.why, mounts=(*files, tool, folder, result, *mounts))

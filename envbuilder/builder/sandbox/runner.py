@@ -16,7 +16,6 @@ from typing import Final, assert_never
 from envbuilder.builder.extensions.build import (
     ExtensionBuilder,
     extension_commands,
-    join_command,
     join_extensions,
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
@@ -24,10 +23,10 @@ from envbuilder.builder.job import (
     Job,
     KeptStep,
     lower_steps,
+    prepare_run,
     progress,
     unpack_packages,
     write_runtime_layer,
-    write_step,
 )
 from envbuilder.builder.sandbox import distribution
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
@@ -107,7 +106,7 @@ class SandboxRunner:
             yield from distribution.commands(step, job, WORK)
         elif isinstance(step, ExtensionsStep):
             yield from extension_commands(job, root=root, work=WORK)
-            yield join_command(step, job, ground, WORK)
+            yield program_command(step.made_by(job.plan), ground, WORK)
         elif not isinstance(step, RuntimeStep):  # which needs no program
             if isinstance(step, PythonStep):
                 yield from wheel_commands(step, job, root=ground, work=WORK)
@@ -158,7 +157,7 @@ class Run:
 
     def _write_layer(self, step: Step, out: Path, work: Path) -> None:
         """Write the step's layer into `out`, after the layers and trees that it reads. `work` is a temporary folder."""
-        job, tree = self._job, work / "tree"
+        job, tree = self._job, work / "out"
         match step:
             case OsStep():
                 distribution.write_layer(step, job, work, out)
@@ -195,13 +194,13 @@ class Run:
                 return final
             with store.workspace() as work:
                 self._write_tree(step, work)
-                take_over(work / "tree")
+                take_over(work / "out")
                 layer = load_layer(store.layer(key))  # of which the tree was unpacked
-                store.commit(work / "tree", final, contents_of(layer) if layer else {})
+                store.commit(work / "out", final, contents_of(layer) if layer else {})
         return final
 
     def _write_tree(self, step: KeptStep, work: Path) -> None:
-        """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
+        """Write the step's tree into `work/out`: from its layer if there is one, otherwise with the step's program."""
         job = self._job
         layer = load_layer(job.store.layer(job.keys[step]))
         if layer is None and not isinstance(step, OsStep):
@@ -209,10 +208,10 @@ class Run:
         else:
             layer = layer or self.start(step).result()
             with job.console.step(f"unpack the {layer.name} layer"):
-                extract(layer, work / "tree")
+                extract(layer, work / "out")
 
     def _run_program(self, step: ProgramStep, work: Path) -> None:
-        """Make the tree of a step's layer in `work/tree`, with its program."""
+        """Make the tree of a step's layer in `work/out`, with its program."""
         job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
         if isinstance(step, PythonStep):
             wheels = built_wheels(step, job, self._ground)
@@ -220,8 +219,7 @@ class Run:
                 parts[part.name] = work / part.name
                 parts[part.name].mkdir()
                 link_or_copy(wheel, parts[part.name] / wheel.name)
-        write_step(program, work / "step", job.store, parts)
-        (work / "tree").mkdir()
+        prepare_run(program, work, job.store, parts)
         trees = self._made(lower_steps(step, job.plan))
         with job.console.step(program.why) as shown:
             if OsStep not in trees:
@@ -235,7 +233,7 @@ class Run:
 
 
 def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Path], work: Path) -> Command:
-    """Return the command that makes the tree of a step's layer in `work/tree`. `trees` are those of `lower_steps`."""
+    """Return the command that makes the tree of a step's layer in `work/out`. `trees` are those of `lower_steps`."""
     if OsStep in trees:
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
@@ -243,7 +241,7 @@ def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Pat
         root = Root(
             os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), emulation=by
         )  # fmt: skip
-    return program_command(step.made_by(job.plan), root, step=work / "step", out=work / "tree")
+    return program_command(step.made_by(job.plan), root, work)
 
 
 def minimal_python(job: Job) -> tuple[Artifact, ...]:

@@ -94,7 +94,7 @@ def print_dockerfile(printed: Printed) -> str:
 
 
 def folder_dockerfile(plan: Plan, wanted: Collection[str]) -> str:
-    """Return the text for a folder that `builder/buildkit/folder.py` writes. Its last stage has the layers of the wanted steps."""
+    """Return the text for a folder that `builder/buildkit/runner.py` writes. Its last stage has the layers of the wanted steps."""
     head = _FOLDER_HEAD.format(name=in_comment(plan.name), lint=_LINT)
     every = (part for program in plan.programs for part in with_parts(program) if not part.is_outside)
     stages = [_stage(program, BASE, plan.epoch, from_folder=True) for program in every]
