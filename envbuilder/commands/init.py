@@ -12,7 +12,6 @@ from envbuilder.commands.context import Output, Recipes, Session, command
 from envbuilder.compat.project_code import describe_layout
 from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
-from envbuilder.core.findings import Finding
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
 from envbuilder.init import NewRecipe, Sources, as_text, as_typed, copy_example, write_recipe
@@ -50,14 +49,7 @@ def init(
     output: Output, recipes: Recipes,
 ) -> Reply[NewRecipe]:  # fmt: skip
     """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
-    if example:
-        if new or projects or from_machine or gpus or pytorch or python:
-            hint = f"`envbuilder init --example {example}`, then edit the recipe"
-            raise UsageError("`--example` takes neither a name nor pins", hint=hint)
-        recipe, reached = copy_example(example, recipes), "locked"
-        findings: tuple[Finding, ...] = ()
-        text = f"{recipe.path}\n$ envbuilder build {as_typed(recipe)}"
-    else:
+    if not example:
         sources = Sources(
             projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()),
             versions={"pytorch": pytorch, "python": python},
@@ -68,6 +60,12 @@ def init(
             ask=_ask if is_asked else None, report=_report, typed=session.typed,
         )  # fmt: skip
         text, reached = "\n".join((as_text(recipe), *describe_layout(recipe))), "checked"
+    else:
+        if new or projects or from_machine or gpus or pytorch or python:
+            hint = f"`envbuilder init --example {example}`, then edit the recipe"
+            raise UsageError("`--example` takes neither a name nor pins", hint=hint)
+        recipe, findings, reached = copy_example(example, recipes), (), "locked"
+        text = f"{recipe.path}\n$ envbuilder build {as_typed(recipe)}"
     code = 0
     if goes_on:
         from envbuilder.builder.new_recipe import try_recipe  # noqa: PLC0415 - all of a build, for `--try` alone

@@ -44,12 +44,11 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     is_vague = not raised or raised[-1].compiles or _VAGUE.search(raised[-1].message)
     for pattern in (*_ERRORS, *([_COMPILER] if is_vague else [])):
         for at, line in enumerate(lines):
-            if found := pattern.match(line.lstrip(_MARGIN)):
-                message = _sentence(found["message"], lines[at + 1 : at + MOST])
-                return Cause(message, _place(found["file"], found["line"]), compiles=pattern is _COMPILER)
-    own = [one for one in raised if not one.compiles]
+            if match := pattern.match(line.lstrip(_MARGIN)):
+                message = _sentence(match["message"], lines[at + 1 : at + MOST])
+                return Cause(message, _place(match["file"], match["line"]), compiles=pattern is _COMPILER)
     if raised:
-        return (own or raised)[-1]
+        return ([cause for cause in raised if not cause.compiles] or raised)[-1]
     plain = next(filter(None, (_PLAIN.match(line.lstrip(_MARGIN)) for line in lines)), None)
     return Cause(plain["message"], "") if plain else None
 

@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "envbuilder"
 EMPTY = {"one", "found", "own", "said", "told"}
 SHORT = 5  # lines of a function that is seen at one glance
-DONE = ("commands", "diagnose", "init", "lock", "node", "recipe", "sources")
+FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 def empty_words(path: Path) -> Iterator[str]:
@@ -25,6 +25,15 @@ def empty_words(path: Path) -> Iterator[str]:
                 yield f"{path}:{node.lineno}: {name}"
 
 
-@pytest.mark.parametrize("folder", DONE)
+@pytest.mark.parametrize("folder", [*FOLDERS, "."])
 def test_a_variable_is_named_after_what_it_holds(folder: str):
-    assert sorted({place for path in (PACKAGE / folder).rglob("*.py") for place in empty_words(path)}) == []
+    assert (
+        sorted(
+            {
+                place
+                for path in (PACKAGE / folder).glob("*.py" if folder == "." else "**/*.py")
+                for place in empty_words(path)
+            }
+        )
+        == []
+    )
