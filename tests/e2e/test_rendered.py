@@ -59,9 +59,9 @@ def standalone() -> Iterator[Built]:
 
 @pytest.fixture(scope="module")
 def sdists() -> Iterator[Built]:
-    """An environment with packages that are built from source distributions."""
+    """An environment with packages, a project and an archive that are built from their sources."""
     with open_folder() as folder:
-        recipe = make_sdists(folder, projects=False)
+        recipe = make_sdists(folder)
         env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / "files")}
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=env)
 

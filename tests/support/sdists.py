@@ -153,7 +153,7 @@ def make_arm(folder: Path) -> Path:
     return path
 
 
-def make_sdists(folder: Path, *, projects: bool = True) -> Path:
+def make_sdists(folder: Path) -> Path:
     """Write a recipe and its lock: packages that setuptools and a backend of their own build, and two projects as extensions.
 
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
@@ -168,8 +168,7 @@ def make_sdists(folder: Path, *, projects: bool = True) -> Path:
     for file, text in own_backend("here", "1.0").items():
         (path.parent / file).write_text(text)
     far = write_sdist(folder / "archives", "far", "3.0", own_backend("far", "3.0"))
-    if projects:
-        save_text(path, path.read_text() + EXTENSIONS % (far.as_uri(), sha256_file(far)))
+    save_text(path, path.read_text() + EXTENSIONS % (far.as_uri(), sha256_file(far)))
     recipe = load(path)
     wheels = (
         locked(old, "old-style", "1.0"),
