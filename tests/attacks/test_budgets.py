@@ -32,7 +32,7 @@ from envbuilder.diagnose.recorder import read_dump
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.import_tree import index_tar, scan
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.resolve.distributions import archived_files
+from envbuilder.lock.resolve.project_metadata import archived_files
 from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone

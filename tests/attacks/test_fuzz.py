@@ -34,7 +34,7 @@ from envbuilder.layers.import_tree import index_tar
 from envbuilder.layers.layer import write_layer
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import parse_lock
-from envbuilder.lock.resolve.distributions import archived_files
+from envbuilder.lock.resolve.project_metadata import archived_files
 from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from envbuilder.compat import tables
 from envbuilder.compat.tables.cuda import architecture_key, capabilities, load_cudas, load_gpus
 from envbuilder.compat.tables.distribution import (
     load_distributions,
@@ -33,6 +34,16 @@ LOADERS = [
 @pytest.mark.parametrize("load", LOADERS)
 def test_each_table_is_read_once(load):
     assert load() is load()
+
+
+def test_the_head_of_each_table_names_the_module_that_reads_it():
+    folder = Path(tables.__file__).parent
+    readers = {
+        path: re.search(r"; read by `tables/(\w+\.py)`", path.read_text()) for path in folder.glob("*.yaml")
+    }
+    named = {path.name: folder / match[1] for path, match in readers.items() if match}
+    assert len(named) == len(readers) - 1  # overrides.yaml is no table
+    assert [name for name, reader in named.items() if f'"{name}"' not in reader.read_text()] == []
 
 
 @pytest.mark.parametrize("load", LOADERS)

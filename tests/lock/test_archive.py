@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.lock.resolve.distributions import archived_files
+from envbuilder.lock.resolve.project_metadata import archived_files
 
 
 def write_tar(path: Path, members: dict[str, tuple[bytes, str]]) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import EnvbuilderError, LockError, RecipeError
-from envbuilder.lock.resolve.distributions import read_distributions
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
+from envbuilder.lock.resolve.project_metadata import read_distributions
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, load_all

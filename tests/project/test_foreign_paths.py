@@ -14,7 +14,7 @@ MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
         "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_tree.py", "layers/layer.py", "lock/git.py",
-        "lock/source_files.py", "lock/git_ignored.py", "lock/project_files.py", "lock/resolve/distributions.py", "lock/resolve/extensions.py",
+        "lock/source_files.py", "lock/project_files.py", "lock/resolve/project_metadata.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
 )  # fmt: skip
@@ -51,9 +51,9 @@ ALLOWED = {
     ("builder/recipe_tests.py", "_link", "copy2"): "the same",
     ("core/archive.py", "__init__", "open"): STORED,
     ("core/archive.py", "read", "open"): "a member of a zip file",
-    ("lock/resolve/distributions.py", "_tar_files", "open"): STORED,
-    ("lock/resolve/distributions.py", "_without_xz", "open"): STORED,
-    ("lock/resolve/distributions.py", "_zip_files", "open"): "a member of a zip file",
+    ("lock/resolve/project_metadata.py", "_tar_files", "open"): STORED,
+    ("lock/resolve/project_metadata.py", "_without_xz", "open"): STORED,
+    ("lock/resolve/project_metadata.py", "_zip_files", "open"): "a member of a zip file",
     ("layers/import_tree.py", "index_tar", "open"): "the tar of a Docker engine",
     ("layers/import_tree.py", "_walk", "scandir"): LISTED,
     ("layers/layer.py", "_files_of", "open"): "a regular file of a tree that is listed; O_NOFOLLOW",

@@ -10,7 +10,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.launch.lint import check_syntax, lint, lint_files
-from envbuilder.run.launch.mistakes import LintCode
+from envbuilder.run.launch.lint.mistakes import LintCode
 from tests.support.runner import FakeRunner, Machine
 
 GOOD = """\

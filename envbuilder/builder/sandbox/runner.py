@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 from envbuilder.builder.extensions.build import (
     ExtensionBuilder,
@@ -47,7 +47,6 @@ from envbuilder.plan.model import (
     ProgramStep,
     PythonStep,
     RuntimeStep,
-    StartStep,
     Step,
     inputs,
 )
@@ -175,15 +174,13 @@ class Run:
                 join_extensions(step, built, job, self._ground(), work)
                 self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
-            case StartStep():
-                self._run_program(step, work)
-                job.pack(step, tree, out)
             case RuntimeStep():
                 others = job.plan.steps[:-1]
                 layers = {type(lower): self.start(lower).result() for lower in others}
                 write_runtime_layer(step, job, layers, out, work)
-            case _:
-                assert_never(step)
+            case _:  # any other needs its program alone
+                self._run_program(step, work)
+                job.pack(step, tree, out)
 
     def _make_tree(self, step: KeptStep) -> Path:
         store, key = self._job.store, self._job.keys[step]

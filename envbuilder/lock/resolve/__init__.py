@@ -52,10 +52,10 @@ from envbuilder.lock.resolve.debs import (
     resolve_debs,
     upgrade_debs,
 )
-from envbuilder.lock.resolve.distributions import Distribution, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
+from envbuilder.lock.resolve.project_metadata import Distribution, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_added, resolve_wheels
 from envbuilder.lock.source_files import reasons

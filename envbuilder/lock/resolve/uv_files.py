@@ -28,7 +28,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import ResolveContext, Task
-from envbuilder.lock.resolve.distributions import Distribution
+from envbuilder.lock.resolve.project_metadata import Distribution
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
 from envbuilder.sources.names import Sources, file_path, shown

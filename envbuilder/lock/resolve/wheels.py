@@ -17,8 +17,8 @@ from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
-from envbuilder.lock.resolve.distributions import Distribution, are_met
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
+from envbuilder.lock.resolve.project_metadata import Distribution, are_met
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_files import Question, make_question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import Uv

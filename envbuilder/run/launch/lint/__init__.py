@@ -17,9 +17,9 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import NEVER
-from envbuilder.run.launch.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
-from envbuilder.run.launch.reader import read_jobs
-from envbuilder.run.launch.sbatch import (
+from envbuilder.run.launch.lint.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
+from envbuilder.run.launch.lint.reader import read_jobs
+from envbuilder.run.launch.lint.script import (
     ACCELERATE,
     C10D,
     DEEPSPEED,

@@ -8,14 +8,14 @@ import pytest
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
-from envbuilder.lock.resolve.distributions import (
+from envbuilder.lock.resolve.extensions import lock_extensions
+from envbuilder.lock.resolve.project_metadata import (
     Distribution,
     are_met,
     read_distribution,
     read_distributions,
     say_gaps,
 )
-from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
 from envbuilder.recipe.extension import Extension
 from envbuilder.sources.names import Sources
